@@ -1,0 +1,23 @@
+#pragma once
+#include <cstdint>
+#include <string_view>
+
+namespace flashladder {
+
+/// Element types of Q, K, V, O and their gradients. L, the logsumexp, is always fp32.
+enum class Dtype { fp32, fp16, bf16 };
+
+/// "fp32", "fp16" or "bf16".
+std::string_view to_string(Dtype dtype);
+
+/// The dtype of that name. Throws UsageError naming the three it knows.
+Dtype parse_dtype(std::string_view name);
+
+/// `value` as a number of type `dtype` holds it (round to nearest, ties to even; overflow gives infinity),
+/// widened to fp32 again.
+float round_to(Dtype dtype, float value);
+
+/// The unit roundoff of `dtype`: the largest relative error of one rounding, 2^-24, 2^-11 or 2^-8.
+double unit_roundoff(Dtype dtype);
+
+}  // namespace flashladder

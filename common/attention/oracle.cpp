@@ -1,0 +1,164 @@
+#include "common/attention/oracle.hpp"
+
+#include <cmath>
+#include <limits>
+
+namespace flashladder {
+namespace {
+
+/// How a computation is carried out: in what type, rounded to what, added up in which order.
+struct Exact {
+  using Type = double;
+  double round(double x) const { return x; }
+  std::int64_t index(std::int64_t i, std::int64_t) const { return i; }
+};
+struct Plain {
+  using Type = float;
+  Dtype dtype;
+  Order order;
+  float round(float x) const { return round_to(dtype, x); }
+  std::int64_t index(std::int64_t i, std::int64_t n) const {
+    return order == Order::ascending ? i : n - 1 - i;
+  }
+};
+
+template <class T>
+T scale_of(const Problem& p) {
+  return p.scale != 0 ? static_cast<T>(p.scale) : 1 / std::sqrt(static_cast<T>(p.d));
+}
+
+/// S[j] = scale * q . K_j for the first `visible` keys.
+template <class Way, class T = typename Way::Type>
+void score_row(const Problem& p, std::int64_t visible, const float* q /* [d] */,
+               const float* K /* [Nk, d] */, Way way, std::vector<T>& S) {
+  S.resize(visible);
+  for (std::int64_t j = 0; j < visible; ++j) {
+    T dot = 0;
+    for (std::int64_t k = 0; k < p.d; ++k) {
+      const std::int64_t c = way.index(k, p.d);
+      dot += static_cast<T>(q[c]) * static_cast<T>(K[j * p.d + c]);
+    }
+    S[j] = way.round(scale_of<T>(p) * dot);
+  }
+}
+
+/// P = softmax(S); returns L.
+template <class Way, class T = typename Way::Type>
+T softmax_row(const std::vector<T>& S, Way way, std::vector<T>& P) {
+  P.resize(S.size());
+  T m = -std::numeric_limits<T>::infinity();
+  for (T s : S) m = std::max(m, s);
+  T l = 0;
+  for (std::size_t j = 0; j < S.size(); ++j) l += std::exp(S[way.index(j, S.size())] - m);
+  for (std::size_t j = 0; j < S.size(); ++j) P[j] = way.round(std::exp(S[j] - m) / l);
+  return m + std::log(l);  // no key: m = -inf and l = 0 give -inf
+}
+
+template <class Way, class T = typename Way::Type>
+Result<T> forward(const Inputs& inputs, Way way) {
+  const Problem& p = inputs.problem;
+  const std::int64_t heads = p.batch * p.q_heads;
+  Result<T> result{std::vector<T>(inputs.Q.size()), std::vector<T>(heads * p.Nq)};
+#pragma omp parallel
+  {
+    std::vector<T> S, P, o(p.d);
+#pragma omp for collapse(2) schedule(dynamic, 16)
+    for (std::int64_t bh = 0; bh < heads; ++bh) {
+      for (std::int64_t i = 0; i < p.Nq; ++i) {
+        const std::int64_t kv = (bh / p.q_heads * p.kv_heads + p.kv_head(bh % p.q_heads)) * p.Nk * p.d;
+        const std::int64_t visible = p.visible_keys(i);
+        score_row(p, visible, &inputs.Q[(bh * p.Nq + i) * p.d], &inputs.K[kv], way, S);
+        result.L[bh * p.Nq + i] = softmax_row(S, way, P);
+        std::fill(o.begin(), o.end(), T(0));
+        for (std::int64_t k = 0; k < visible; ++k) {
+          const std::int64_t j = way.index(k, visible);
+          for (std::int64_t c = 0; c < p.d; ++c) o[c] += P[j] * static_cast<T>(inputs.V[kv + j * p.d + c]);
+        }
+        for (std::int64_t c = 0; c < p.d; ++c) result.O[(bh * p.Nq + i) * p.d + c] = way.round(o[c]);
+      }
+    }
+  }
+  return result;
+}
+
+/// @param saved  O and L, from which P and D are recomputed; null: from the definition
+template <class Way, class T = typename Way::Type>
+Gradients<T> backward(const Inputs& inputs, const Result<float>* saved, const std::vector<float>& dO,
+                      Way way) {
+  const Problem& p = inputs.problem;
+  const std::int64_t group = p.q_heads / p.kv_heads;
+  const T scale = scale_of<T>(p);
+  Gradients<T> result{std::vector<T>(inputs.Q.size()), std::vector<T>(inputs.K.size()),
+                      std::vector<T>(inputs.V.size())};
+  // One key/value head at a time: the query heads of its group add into the same dK and dV.
+#pragma omp parallel for
+  for (std::int64_t g = 0; g < p.batch * p.kv_heads; ++g) {
+    const float* K = &inputs.K[g * p.Nk * p.d];  // [Nk, d]
+    const float* V = &inputs.V[g * p.Nk * p.d];  // [Nk, d]
+    T* dK = &result.dK[g * p.Nk * p.d];          // [Nk, d]
+    T* dV = &result.dV[g * p.Nk * p.d];          // [Nk, d]
+    std::vector<T> S, P, dP;
+    for (std::int64_t k = 0; k < group * p.Nq; ++k) {
+      const std::int64_t r = way.index(k, group * p.Nq);
+      const std::int64_t row = g * group * p.Nq + r;
+      const float* q = &inputs.Q[row * p.d];  // [d]
+      const float* dO_i = &dO[row * p.d];     // [d]
+      T* dq = &result.dQ[row * p.d];          // [d]
+      const std::int64_t visible = p.visible_keys(r % p.Nq);
+      score_row(p, visible, q, K, way, S);
+      softmax_row(S, way, P);
+      dP.resize(visible);
+      for (std::int64_t j = 0; j < visible; ++j) {
+        T dot = 0;
+        for (std::int64_t c = 0; c < p.d; ++c)
+          dot += static_cast<T>(dO_i[c]) * static_cast<T>(V[j * p.d + c]);
+        dP[j] = way.round(dot);
+      }
+      T D = 0;
+      if (saved == nullptr) {
+        for (std::int64_t j = 0; j < visible; ++j) D += P[j] * dP[j];
+      } else {
+        // Where P is 1, D equals dP. A stage may add up the two in different orders, so one of the two Ways does.
+        for (std::int64_t k = 0; k < p.d; ++k) {
+          const std::int64_t c = way.index(k, p.d);
+          D += static_cast<T>(dO_i[c]) * static_cast<T>(saved->O[row * p.d + c]);
+        }
+        for (std::int64_t j = 0; j < visible; ++j)
+          P[j] = way.round(std::exp(S[j] - static_cast<T>(saved->L[row])));
+      }
+      for (std::int64_t j = 0; j < visible; ++j) {
+        const T dS = way.round(P[j] * (dP[j] - D));
+        for (std::int64_t c = 0; c < p.d; ++c) {
+          dV[j * p.d + c] += P[j] * static_cast<T>(dO_i[c]);
+          dK[j * p.d + c] += scale * dS * static_cast<T>(q[c]);
+          dq[c] += scale * dS * static_cast<T>(K[j * p.d + c]);
+        }
+      }
+    }
+  }
+  for (auto* gradient : {&result.dQ, &result.dK, &result.dV}) {
+    for (T& x : *gradient) x = way.round(x);
+  }
+  return result;
+}
+
+}  // namespace
+
+Result<double> oracle_forward(const Inputs& inputs) {
+  return forward(inputs, Exact{});
+}
+
+Gradients<double> oracle_backward(const Inputs& inputs, const std::vector<float>& dO) {
+  return backward(inputs, nullptr, dO, Exact{});
+}
+
+Result<float> plain_forward(const Inputs& inputs, Dtype dtype, Order order) {
+  return forward(inputs, Plain{dtype, order});
+}
+
+Gradients<float> plain_backward(const Inputs& inputs, const Result<float>& saved,
+                                const std::vector<float>& dO, Dtype dtype, Order order) {
+  return backward(inputs, &saved, dO, Plain{dtype, order});
+}
+
+}  // namespace flashladder

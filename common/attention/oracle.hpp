@@ -1,0 +1,55 @@
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "common/attention/problem.hpp"
+
+namespace flashladder {
+
+/// Q, K, V of a problem as plain numbers, whatever a stage's dtype and memory layout: fp32 values that the
+/// problem's dtype holds exactly, contiguous.
+struct Inputs {
+  Problem problem;
+  std::vector<float> Q;  // [batch, q_heads,  Nq, d]
+  std::vector<float> K;  // [batch, kv_heads, Nk, d]
+  std::vector<float> V;  // [batch, kv_heads, Nk, d]
+};
+
+/// What the forward pass gives. T is double for the oracle, float for a stage.
+template <class T>
+struct Result {
+  std::vector<T> O;  // [batch, q_heads, Nq, d]
+  std::vector<T> L;  // [batch, q_heads, Nq]
+};
+
+/// What the backward pass gives.
+template <class T>
+struct Gradients {
+  std::vector<T> dQ;  // [batch, q_heads,  Nq, d]
+  std::vector<T> dK;  // [batch, kv_heads, Nk, d]
+  std::vector<T> dV;  // [batch, kv_heads, Nk, d]
+};
+
+/// Attention from its definition in fp64: S = scale * Q K^T, P = softmax(S), O = P V, L = max S + log sum
+/// exp(S - max S). A row that sees no key gives O = 0 and L = -inf. Needs O(Nk) memory per thread.
+Result<double> oracle_forward(const Inputs& inputs);
+
+/// Its gradients for the output gradient dO [batch, q_heads, Nq, d], from the definition in fp64:
+/// dV = P^T dO, dP = dO V^T, dS = P * (dP - rowsum(P * dP)), dQ = scale * dS K, dK = scale * dS^T Q;
+/// dK and dV are summed over the query heads that share them.
+Gradients<double> oracle_backward(const Inputs& inputs, const std::vector<float>& dO);
+
+/// In which order a plain computation adds up: both are as plain, and their errors differ by luck.
+enum class Order { ascending, descending };
+
+/// The same definition computed plainly in the precision of `dtype`: fp32 arithmetic, one term after the
+/// other, with S, P and O rounded to `dtype`. Its error is the yardstick for a stage's error
+/// (common/check/check.hpp).
+Result<float> plain_forward(const Inputs& inputs, Dtype dtype, Order order = Order::ascending);
+
+/// As plain_forward, with P = exp(S - L) and D = rowsum(dO * O) from the forward pass that was saved, as
+/// every backward pass does that recomputes P; S, P, dP, dS and the gradients rounded to `dtype`.
+Gradients<float> plain_backward(const Inputs& inputs, const Result<float>& saved,
+                                const std::vector<float>& dO, Dtype dtype, Order order = Order::ascending);
+
+}  // namespace flashladder

@@ -1,0 +1,104 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <type_traits>
+
+#include "common/attention/dtype.hpp"
+#include "common/attention/error.hpp"
+#include "common/attention/problem.hpp"
+
+namespace flashladder {
+
+/// The C++ type that holds one element, as a Dtype.
+template <class T>
+inline constexpr Dtype dtype_of = Dtype::fp32;
+
+/// A [rows, d] matrix in memory somewhere: what a stage sees of one head. Rows are `stride` elements apart,
+/// the elements of a row are next to each other. M[i] is row i, M[i][c] its element c.
+template <class T>
+struct Matrix {
+  T* data;
+  std::int64_t stride;
+  T* operator[](std::int64_t i) const { return data + i * stride; }
+};
+
+/// A [batch, heads, rows, d] tensor in memory somewhere; it owns nothing. Strides are in elements, d's
+/// is 1.
+struct Tensor {
+  void* data = nullptr;
+  Dtype dtype = Dtype::fp32;
+  std::array<std::int64_t, 3> stride = {};  ///< Of batch, head and row.
+
+  /// The [rows, d] matrix of one head of one batch entry, as elements of type `T` (const or not).
+  template <class T>
+  Matrix<T> head(std::int64_t b, std::int64_t h) const {
+    if (dtype != dtype_of<std::remove_const_t<T>>) throw std::logic_error("tensor read as another dtype");
+    return {static_cast<T*>(data) + b * stride[0] + h * stride[1], stride[2]};
+  }
+};
+
+/// One head of the forward pass, fp32.
+struct ForwardHead {
+  Matrix<const float> Q;  // [Nq, d]
+  Matrix<const float> K;  // [Nk, d]
+  Matrix<const float> V;  // [Nk, d]
+  Matrix<float> O;        // [Nq, d]
+  float* L;               // [Nq]
+};
+
+/// One head of the backward pass, fp32. Under GQA several query heads add into the same dK and dV.
+struct BackwardHead {
+  Matrix<const float> Q;   // [Nq, d]
+  Matrix<const float> K;   // [Nk, d]
+  Matrix<const float> V;   // [Nk, d]
+  Matrix<const float> O;   // [Nq, d]
+  Matrix<const float> dO;  // [Nq, d]
+  const float* L;          // [Nq]
+  Matrix<float> dQ;        // [Nq, d]
+  Matrix<float> dK;        // [Nk, d]
+  Matrix<float> dV;        // [Nk, d]
+};
+
+class Workspace;
+
+/// What a stage's forward pass is given: it reads Q, K, V and writes every element of O and L.
+struct Forward {
+  Problem problem;
+  Tensor Q;  // [batch, q_heads,  Nq, d]
+  Tensor K;  // [batch, kv_heads, Nk, d]
+  Tensor V;  // [batch, kv_heads, Nk, d]
+  Tensor O;  // [batch, q_heads,  Nq, d]
+  float* L;  // [batch, q_heads,  Nq], contiguous
+  Workspace& workspace;
+
+  /// Query head `h` of batch entry `b`, with the key/value head it reads.
+  ForwardHead head(std::int64_t b, std::int64_t h) const {
+    const std::int64_t g = problem.kv_head(h);
+    return {Q.head<const float>(b, h), K.head<const float>(b, g), V.head<const float>(b, g),
+            O.head<float>(b, h), L + (b * problem.q_heads + h) * problem.Nq};
+  }
+};
+
+/// What a stage's backward pass is given: it reads Q, K, V, O, L and dO and writes every element of dQ, dK,
+/// dV.
+struct Backward {
+  Problem problem;
+  Tensor Q, K, V;  // as in Forward
+  Tensor O;        // [batch, q_heads,  Nq, d]
+  const float* L;  // [batch, q_heads,  Nq], contiguous
+  Tensor dO;       // [batch, q_heads,  Nq, d]
+  Tensor dQ;       // [batch, q_heads,  Nq, d]
+  Tensor dK, dV;   // [batch, kv_heads, Nk, d]
+  Workspace& workspace;
+
+  /// Query head `h` of batch entry `b`, with the key/value head it reads and adds gradients to.
+  BackwardHead head(std::int64_t b, std::int64_t h) const {
+    const std::int64_t g = problem.kv_head(h);
+    return {
+        Q.head<const float>(b, h), K.head<const float>(b, g),  V.head<const float>(b, g),
+        O.head<const float>(b, h), dO.head<const float>(b, h), L + (b * problem.q_heads + h) * problem.Nq,
+        dQ.head<float>(b, h),      dK.head<float>(b, g),       dV.head<float>(b, g)};
+  }
+};
+
+}  // namespace flashladder

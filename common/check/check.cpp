@@ -1,0 +1,179 @@
+#include "common/check/check.hpp"
+
+#include <cmath>
+#include <cstdio>
+#include <limits>
+
+namespace flashladder {
+namespace {
+
+std::string number(double x) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3g", x);
+  return text;
+}
+
+/// The largest absolute difference, where it is, and the 2-norm of the difference. NaN is larger than any
+/// number.
+struct Difference {
+  double max_abs = 0;
+  std::size_t at = 0;
+  double norm = 0;
+};
+
+template <class A, class B>
+Difference difference(const std::vector<A>& a, const std::vector<B>& b) {
+  Difference result;
+  double squares = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const double delta = std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i]));
+    squares += delta * delta;
+    // Negated, so that a NaN is taken; once it is in, it stays.
+    if (!(delta <= result.max_abs) && !std::isnan(result.max_abs)) {
+      result.max_abs = delta;
+      result.at = i;
+    }
+  }
+  result.norm = std::sqrt(squares);
+  return result;
+}
+
+/// "" when `a` is within `bound` of `b`; else what is wrong, where. Written so that NaN fails every
+/// comparison.
+template <class A, class B>
+std::string compare(const char* name, const std::vector<A>& a, const std::vector<B>& b, const Bound& bound,
+                    const char* other, Verdict& verdict) {
+  if (a.size() != b.size()) return std::string(name) + " has the wrong number of elements";
+  const Difference found = difference(a, b);
+  if (!(found.max_abs <= verdict.error)) {
+    verdict.error = found.max_abs;
+    verdict.allowed = bound.max_abs;
+  }
+  if (!(found.max_abs <= bound.max_abs)) {
+    return std::string(name) + "[" + std::to_string(found.at) + "] is " +
+           number(static_cast<double>(a[found.at])) + ", " + other + " " +
+           number(static_cast<double>(b[found.at])) + ": off by " + number(found.max_abs) + ", allowed " +
+           number(bound.max_abs);
+  }
+  if (!(found.norm <= bound.norm)) {
+    return std::string(name) + " is off by " + number(found.norm) + " in the 2-norm, allowed " +
+           number(bound.norm);
+  }
+  return "";
+}
+
+/// "" when L matches: -inf exactly where `other` has it, else within `tolerance`.
+template <class B>
+std::string compare_L(const std::vector<float>& L, const std::vector<B>& other, double tolerance,
+                      const char* name) {
+  if (L.size() != other.size()) return "L has the wrong number of elements";
+  for (std::size_t i = 0; i < L.size(); ++i) {
+    const double expected = static_cast<double>(other[i]), got = static_cast<double>(L[i]);
+    const bool right = std::isinf(expected) ? got == expected : std::abs(got - expected) <= tolerance;
+    if (!right) {
+      return "L[" + std::to_string(i) + "] is " + number(got) + ", " + name + " " + number(expected) +
+             ": off by " + number(std::abs(got - expected)) + ", allowed " + number(tolerance);
+    }
+  }
+  return "";
+}
+
+Verdict finish(Verdict verdict, const std::string& why) {
+  verdict.why = why;
+  verdict.passed = why.empty();
+  return verdict;
+}
+
+}  // namespace
+
+Bound make_bound(const std::vector<double>& oracle, std::initializer_list<const std::vector<float>*> plains,
+                 Dtype dtype) {
+  double error = 0, error_norm = 0;
+  for (const std::vector<float>* plain : plains) {
+    const Difference found = difference(*plain, oracle);
+    // Negated: a NaN in a plain computation stays, and makes every comparison with the bound fail.
+    if (!(found.max_abs <= error)) error = found.max_abs;
+    if (!(found.norm <= error_norm)) error_norm = found.norm;
+  }
+  double rounding = 0, squares = 0;
+  for (double x : oracle) {
+    const float shifted = round_to(dtype, round_to(dtype, static_cast<float>(x)) + 0.3f);
+    rounding = std::max(rounding, std::abs(static_cast<double>(round_to(dtype, shifted - 0.3f)) - x));
+    squares += x * x;
+  }
+  const double storing = unit_roundoff(dtype) * std::sqrt(squares);
+  return {2 * error + 2 * rounding, 2 * (error_norm <= storing ? storing : error_norm)};
+}
+
+Expected expect_forward(const Inputs& inputs, Dtype dtype) {
+  Expected expected{dtype, oracle_forward(inputs), {}, 1e-5};
+  const auto plain = [&](Dtype precision, Order order) { return plain_forward(inputs, precision, order); };
+  const Result<float> up = plain(dtype, Order::ascending), down = plain(dtype, Order::descending);
+  expected.O = make_bound(expected.oracle.O, {&up.O, &down.O}, dtype);
+  const bool is_fp32 = dtype == Dtype::fp32;
+  for (const Result<float>& fp32 : {is_fp32 ? up : plain(Dtype::fp32, Order::ascending),
+                                    is_fp32 ? down : plain(Dtype::fp32, Order::descending)}) {
+    for (std::size_t i = 0; i < fp32.L.size(); ++i) {
+      const double error = std::abs(static_cast<double>(fp32.L[i]) - expected.oracle.L[i]);
+      if (2 * error > expected.L)
+        expected.L = 2 * error;  // false for -inf against -inf, where there is no error
+    }
+  }
+  return expected;
+}
+
+Verdict check_forward(const Result<float>& result, const Expected& expected) {
+  Verdict verdict;
+  std::string why = compare("O", result.O, expected.oracle.O, expected.O, "the oracle says", verdict);
+  if (why.empty()) why = compare_L(result.L, expected.oracle.L, expected.L, "the oracle says");
+  return finish(verdict, why);
+}
+
+Verdict check_against(const Result<float>& result, const Expected& expected, const Result<float>& before,
+                      const Expected& expected_before) {
+  Verdict verdict;
+  const Bound sum{expected.O.max_abs + expected_before.O.max_abs, expected.O.norm + expected_before.O.norm};
+  std::string why = compare("O", result.O, before.O, sum, "the stage before says", verdict);
+  if (why.empty())
+    why = compare_L(result.L, before.L, expected.L + expected_before.L, "the stage before says");
+  return finish(verdict, why);
+}
+
+ExpectedGradients expect_backward(const Inputs& inputs, const Result<float>& saved,
+                                  const std::vector<float>& dO, Dtype dtype) {
+  ExpectedGradients expected{oracle_backward(inputs, dO), {}, {}, {}};
+  const Gradients<float> up = plain_backward(inputs, saved, dO, dtype, Order::ascending);
+  const Gradients<float> down = plain_backward(inputs, saved, dO, dtype, Order::descending);
+  expected.dQ = make_bound(expected.oracle.dQ, {&up.dQ, &down.dQ}, dtype);
+  expected.dK = make_bound(expected.oracle.dK, {&up.dK, &down.dK}, dtype);
+  expected.dV = make_bound(expected.oracle.dV, {&up.dV, &down.dV}, dtype);
+  return expected;
+}
+
+Verdict check_backward(const Gradients<float>& result, const ExpectedGradients& expected) {
+  Verdict verdict;
+  std::string why = compare("dQ", result.dQ, expected.oracle.dQ, expected.dQ, "the oracle says", verdict);
+  if (why.empty())
+    why = compare("dK", result.dK, expected.oracle.dK, expected.dK, "the oracle says", verdict);
+  if (why.empty())
+    why = compare("dV", result.dV, expected.oracle.dV, expected.dV, "the oracle says", verdict);
+  return finish(verdict, why);
+}
+
+Verdict run_and_check(const Stage& stage, const Inputs& inputs, Layout layout, const Expected& expected,
+                      Result<float>* result) {
+  ForwardRun run(stage, inputs, layout);
+  Workspace workspace;
+  workspace.poison = true;
+  run.run(workspace);
+  const Result<float> got = run.result();
+  if (result != nullptr) *result = got;
+  Verdict verdict = check_forward(got, expected);
+  // A defect explains more than the wrong value it causes.
+  if (const std::string why = run.defect(); !why.empty()) verdict = finish(verdict, why);
+  if (workspace.bytes_in_use() != 0)
+    verdict = finish(verdict, "the stage did not give its extra memory back");
+  return verdict;
+}
+
+}  // namespace flashladder

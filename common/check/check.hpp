@@ -1,0 +1,77 @@
+#pragma once
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+#include "common/attention/oracle.hpp"
+#include "common/check/run.hpp"
+
+namespace flashladder {
+
+/// The largest difference allowed to one tensor, and its largest 2-norm.
+///
+/// With the oracle's values X, the plain computation's error e (plain_forward in the precision under test,
+/// the worse of its two orders) and that precision's unit roundoff u, an output Y passes when both hold:
+///
+///     max|Y - X| <= 2 max|e| + 2 max|(X + 0.3 - 0.3) - X|    the last term computed in the output's dtype
+///     ||Y - X||  <= 2 max(||e||, u ||X||)                    2-norms over the whole tensor
+///
+/// The first is the rule of the production kernels' own test suites; the second is far stricter over many
+/// elements. u ||X|| is what storing the exact result may cost, so that a plain result that is exact by
+/// luck, which happens on a handful of elements, does not ask the impossible.
+struct Bound {
+  double max_abs = 0;
+  double norm = 0;
+};
+
+/// The bound of `oracle`, given what plain computations in `dtype` make of it.
+Bound make_bound(const std::vector<double>& oracle, std::initializer_list<const std::vector<float>*> plains,
+                 Dtype dtype);
+
+/// What a right stage computes on some inputs, and how far from it a stage of precision `dtype` may be.
+struct Expected {
+  Dtype dtype;
+  Result<double> oracle;
+  Bound O;
+  /// L is fp32 in every dtype: 1e-5, or twice the largest error of the plain fp32 computation where scores
+  /// are so large that fp32 cannot do better.
+  double L = 0;
+};
+
+Expected expect_forward(const Inputs& inputs, Dtype dtype);
+
+/// What the checks say. It starts as failed: only a check that ran to its end makes it pass.
+struct Verdict {
+  bool passed = false;
+  std::string why = "not checked";  ///< One line; empty when passed.
+  double error = 0;                 ///< max|O - oracle|; NaN where there is one.
+  double allowed = 0;               ///< Its bound.
+};
+
+/// O against its bound, L against the oracle's: -inf exactly where the oracle has it. NaN never passes.
+Verdict check_forward(const Result<float>& result, const Expected& expected);
+
+/// A stage against the stage before it, on the same inputs: within the sum of both bounds.
+Verdict check_against(const Result<float>& result, const Expected& expected, const Result<float>& before,
+                      const Expected& expected_before);
+
+/// What a right backward pass computes, and how far from it one may be.
+struct ExpectedGradients {
+  Gradients<double> oracle;
+  Bound dQ, dK, dV;
+};
+
+/// @param saved  O and L of the forward pass, which the stage is given too
+ExpectedGradients expect_backward(const Inputs& inputs, const Result<float>& saved,
+                                  const std::vector<float>& dO, Dtype dtype);
+
+/// dQ, dK and dV, each against its bound.
+Verdict check_backward(const Gradients<float>& result, const ExpectedGradients& expected);
+
+/// Runs `stage` once in poisoned memory and checks everything: outputs written, nothing else touched,
+/// values right.
+/// @param result  receives O and L when not null.
+Verdict run_and_check(const Stage& stage, const Inputs& inputs, Layout layout, const Expected& expected,
+                      Result<float>* result = nullptr);
+
+}  // namespace flashladder

@@ -1,0 +1,144 @@
+#include "common/check/inputs.hpp"
+
+#include <cmath>
+#include <numbers>
+
+namespace flashladder {
+namespace {
+
+using Random = std::mt19937_64;
+
+/// Uniform in (0, 1]. std::uniform_real_distribution differs between standard libraries; this does not.
+double uniform(Random& random) {
+  return (static_cast<double>(random() >> 11) + 1) * 0x1p-53;
+}
+
+std::int64_t below(std::int64_t n, Random& random) {
+  return static_cast<std::int64_t>(random() % n);
+}
+
+float normal(Random& random) {
+  const double radius = std::sqrt(-2 * std::log(uniform(random)));
+  return static_cast<float>(radius * std::cos(2 * std::numbers::pi * uniform(random)));
+}
+
+void fill_normal(std::vector<float>& values, Random& random, float mean = 0) {
+  for (float& x : values) x = mean + normal(random);
+}
+
+void zero_mean(Inputs& in, Random& random) {
+  for (auto* values : {&in.Q, &in.K, &in.V}) fill_normal(*values, random);
+}
+
+void offset(Inputs& in, Random& random) {
+  fill_normal(in.Q, random, 0.25f);
+  fill_normal(in.K, random, 0.25f);
+  fill_normal(in.V, random, 1);
+}
+
+void small_integers(Inputs& in, Random& random) {
+  for (auto* values : {&in.Q, &in.K, &in.V}) {
+    for (float& x : *values) x = below(3, random) == 0 ? static_cast<float>(below(5, random) - 2) : 0;
+  }
+}
+
+void large_scores(Inputs& in, Random& random) {
+  zero_mean(in, random);
+  const std::int64_t d = in.problem.d;
+  for (std::size_t row = 0; row < in.Q.size() / d; ++row) {
+    const float factor = row % 3 == 0 ? 40 : row % 3 == 1 ? 5 : 1;
+    for (std::int64_t c = 0; c < d; ++c) in.Q[row * d + c] *= factor;
+  }
+}
+
+/// The key that row i of the family 'needle' looks for: all the places where kernels go wrong, and random
+/// ones.
+std::int64_t needle_key(const Problem& p, std::int64_t i, Random& random) {
+  const std::int64_t visible = p.visible_keys(i);
+  const std::int64_t keys[] = {
+      visible - 1,  // the last key it sees
+      0,            // the first
+      visible,      // the first key it must not see
+      visible - 2,
+      visible - 1 - i % 8,  // the last tile's tail
+      visible - 1 - i % 128,
+      below(p.Nk, random) / 16 * 16,  // the edges of tiles
+      below(p.Nk, random) / 16 * 16 + 15,
+      below(p.Nk, random),
+  };
+  const std::int64_t key = keys[below(std::ssize(keys), random)];
+  return key >= 0 && key < p.Nk ? key : below(p.Nk, random);
+}
+
+void needle(Inputs& in, Random& random) {
+  const Problem& p = in.problem;
+  const std::int64_t d = p.d;
+  // Keys of equal length point in random directions; a query is a multiple of the key it looks for.
+  fill_normal(in.K, random);
+  for (std::size_t row = 0; row < in.K.size() / d; ++row) {
+    double square = 0;
+    for (std::int64_t c = 0; c < d; ++c) square += in.K[row * d + c] * in.K[row * d + c];
+    const float to_unit = static_cast<float>(1 / std::sqrt(square));
+    for (std::int64_t c = 0; c < d; ++c) in.K[row * d + c] *= to_unit;
+  }
+  const float score = 24;  // of the key that is looked for
+  for (std::int64_t bh = 0; bh < p.batch * p.q_heads; ++bh) {
+    const std::int64_t kv = bh / p.q_heads * p.kv_heads + p.kv_head(bh % p.q_heads);
+    for (std::int64_t i = 0; i < p.Nq; ++i) {
+      const float* key = &in.K[(kv * p.Nk + needle_key(p, i, random)) * d];
+      for (std::int64_t c = 0; c < d; ++c)
+        in.Q[(bh * p.Nq + i) * d + c] = score / p.softmax_scale() * key[c];
+    }
+  }
+  // V spells the key's index in signs, bit by bit, and the head's in the size.
+  for (std::int64_t g = 0; g < p.batch * p.kv_heads; ++g) {
+    for (std::int64_t j = 0; j < p.Nk; ++j) {
+      for (std::int64_t c = 0; c < d; ++c) {
+        const float size = 1 + 0.25f * static_cast<float>(g % 16);
+        in.V[(g * p.Nk + j) * d + c] = (j + 1) >> (c % 20) & 1 ? size : -size;
+      }
+    }
+  }
+}
+
+constexpr Family families[] = {
+    {"zero_mean", "outputs that vanish as 1/sqrt(N): an error that does not vanish stands out", zero_mean},
+    {"offset", "a mean that keeps outputs of order 1 at any N: scaling and normalisation", offset},
+    {"small_integers", "scores that are exact in any order: what remains is the softmax", small_integers},
+    {"large_scores", "rows with scores in the hundreds: overflow, missing rescaling", large_scores},
+    {"needle", "each row looks for one key, V spells the key's index: dropped, shifted, masked, swapped",
+     needle},
+};
+
+}  // namespace
+
+std::span<const Family> input_families() {
+  return families;
+}
+
+Inputs make_inputs(const Family& family, const Problem& problem, std::uint64_t seed) {
+  problem.validate();
+  Inputs inputs{problem, std::vector<float>(problem.batch * problem.q_heads * problem.Nq * problem.d),
+                std::vector<float>(problem.batch * problem.kv_heads * problem.Nk * problem.d),
+                std::vector<float>(problem.batch * problem.kv_heads * problem.Nk * problem.d)};
+  Random random(seed);
+  family.fill(inputs, random);
+  for (auto* values : {&inputs.Q, &inputs.K, &inputs.V}) {
+    for (float& x : *values) x = round_to(problem.dtype, x);
+  }
+  return inputs;
+}
+
+Inputs random_inputs(const Problem& problem, std::uint64_t seed) {
+  return make_inputs(families[0], problem, seed);
+}
+
+std::vector<float> random_output_gradient(const Problem& problem, std::uint64_t seed) {
+  std::vector<float> dO(problem.batch * problem.q_heads * problem.Nq * problem.d);
+  Random random(seed ^ 0x9e3779b97f4a7c15u);  // not the inputs' own numbers again
+  fill_normal(dO, random);
+  for (float& x : dO) x = round_to(problem.dtype, x);
+  return dO;
+}
+
+}  // namespace flashladder

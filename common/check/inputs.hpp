@@ -1,0 +1,33 @@
+#pragma once
+#include <cstdint>
+#include <random>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "common/attention/oracle.hpp"
+
+namespace flashladder {
+
+/// A way of making Q, K and V that shows some mistakes and hides others; together they show them all
+/// (tests/wrong_outputs_test.cpp proves it).
+struct Family {
+  std::string_view name;
+  std::string_view purpose;                               ///< What it shows, one line.
+  void (*fill)(Inputs& inputs, std::mt19937_64& random);  ///< Sets every element of Q, K and V.
+};
+
+/// The families that every stage is checked on.
+std::span<const Family> input_families();
+
+/// Inputs of `family` for `problem`, the same for the same seed, rounded to the problem's dtype.
+/// Every batch entry and head gets data of its own.
+Inputs make_inputs(const Family& family, const Problem& problem, std::uint64_t seed);
+
+/// Normal random inputs, what `--random` gives: the first family.
+Inputs random_inputs(const Problem& problem, std::uint64_t seed);
+
+/// A normal random output gradient dO [batch, q_heads, Nq, d].
+std::vector<float> random_output_gradient(const Problem& problem, std::uint64_t seed);
+
+}  // namespace flashladder

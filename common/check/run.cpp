@@ -1,0 +1,174 @@
+#include "common/check/run.hpp"
+
+#include <bit>
+#include <cstring>
+
+namespace flashladder {
+namespace {
+
+/// Fills what nobody has written: a NaN whose every bit is set, which no computation produces.
+constexpr std::uint32_t poison_bits = 0xffffffffu;
+constexpr std::int64_t margin = 64;  // elements before and after
+
+bool is_poison(float x) {
+  return std::bit_cast<std::uint32_t>(x) == poison_bits;
+}
+
+}  // namespace
+
+std::string_view to_string(Layout layout) {
+  switch (layout) {
+    case Layout::contiguous:
+      return "contiguous";
+    case Layout::rows_first:
+      return "rows_first";
+    case Layout::padded:
+      return "padded";
+  }
+  return "?";
+}
+
+Buffer::Buffer(std::int64_t batch, std::int64_t heads, std::int64_t rows, std::int64_t d, Layout layout)
+    : batch_(batch), heads_(heads), rows_(rows), d_(d) {
+  switch (layout) {
+    case Layout::contiguous:
+      stride_ = {heads * rows * d, rows * d, d};
+      break;
+    case Layout::rows_first:
+      stride_ = {heads * rows * d, d, heads * d};
+      break;
+    case Layout::padded: {
+      const std::int64_t row = d + 8, head = rows * row + 24;
+      stride_ = {heads * head, head, row};
+    }
+  }
+  storage_.assign(static_cast<std::size_t>(batch * stride_[0] + 2 * margin),
+                  std::bit_cast<float>(poison_bits));
+}
+
+Tensor Buffer::tensor() {
+  return {storage_.data() + margin, Dtype::fp32, stride_};
+}
+
+std::int64_t Buffer::offset(std::int64_t index) const {
+  const std::int64_t c = index % d_, row = index / d_ % rows_, head = index / d_ / rows_ % heads_;
+  const std::int64_t b = index / d_ / rows_ / heads_;
+  return margin + b * stride_[0] + head * stride_[1] + row * stride_[2] + c;
+}
+
+void Buffer::write(const std::vector<float>& values) {
+  for (std::size_t i = 0; i < values.size(); ++i) storage_[offset(i)] = values[i];
+}
+
+std::vector<float> Buffer::read() const {
+  std::vector<float> values(batch_ * heads_ * rows_ * d_);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = storage_[offset(i)];
+  return values;
+}
+
+void Buffer::poison() {
+  std::fill(storage_.begin(), storage_.end(), std::bit_cast<float>(poison_bits));
+}
+
+std::string Buffer::defect(const std::string& name) const {
+  std::vector<bool> own(storage_.size());
+  for (std::int64_t i = 0; i < batch_ * heads_ * rows_ * d_; ++i) {
+    own[offset(i)] = true;
+    if (is_poison(storage_[offset(i)])) {
+      return name + " was never written at [" + std::to_string(i / d_ / rows_ / heads_) + ", " +
+             std::to_string(i / d_ / rows_ % heads_) + ", " + std::to_string(i / d_ % rows_) + ", " +
+             std::to_string(i % d_) + "]";
+    }
+  }
+  for (std::size_t at = 0; at < storage_.size(); ++at) {
+    if (!own[at] && !is_poison(storage_[at])) {
+      return name + " was written outside its rows, " +
+             std::to_string(static_cast<std::int64_t>(at) - margin) + " elements from its start";
+    }
+  }
+  return "";
+}
+
+ForwardRun::ForwardRun(const Stage& stage, const Inputs& inputs, Layout layout)
+    : stage_(stage),
+      inputs_(inputs),
+      Q_(inputs.problem.batch, inputs.problem.q_heads, inputs.problem.Nq, inputs.problem.d, layout),
+      K_(inputs.problem.batch, inputs.problem.kv_heads, inputs.problem.Nk, inputs.problem.d, layout),
+      V_(inputs.problem.batch, inputs.problem.kv_heads, inputs.problem.Nk, inputs.problem.d, layout),
+      O_(inputs.problem.batch, inputs.problem.q_heads, inputs.problem.Nq, inputs.problem.d, layout),
+      L_(inputs.problem.batch, inputs.problem.q_heads, inputs.problem.Nq, 1, Layout::contiguous) {
+  Q_.write(inputs.Q);
+  K_.write(inputs.K);
+  V_.write(inputs.V);
+}
+
+Forward ForwardRun::call(Workspace& workspace) {
+  Problem problem = inputs_.problem;
+  problem.dtype = computing_dtype(stage_, problem.dtype);
+  return {problem,     Q_.tensor(), K_.tensor(),
+          V_.tensor(), O_.tensor(), static_cast<float*>(L_.tensor().data),
+          workspace};
+}
+
+void ForwardRun::run(Workspace& workspace) {
+  stage_.forward(call(workspace));
+}
+
+void ForwardRun::run_counting(Workspace& workspace) {
+  stage_.forward_counting(call(workspace));
+}
+
+Result<float> ForwardRun::result() const {
+  return {O_.read(), L_.read()};
+}
+
+std::string ForwardRun::defect() const {
+  if (std::string why = O_.defect("O"); !why.empty()) return why;
+  if (std::string why = L_.defect("L"); !why.empty()) return why;
+  const auto same = [](const std::vector<float>& now, const std::vector<float>& then) {
+    return std::memcmp(now.data(), then.data(), then.size() * sizeof(float)) == 0;
+  };
+  if (!same(Q_.read(), inputs_.Q)) return "Q was changed";
+  if (!same(K_.read(), inputs_.K)) return "K was changed";
+  if (!same(V_.read(), inputs_.V)) return "V was changed";
+  return "";
+}
+
+BackwardRun::BackwardRun(const Stage& stage, const Inputs& inputs, const Result<float>& forward,
+                         const std::vector<float>& dO, Layout layout)
+    : stage_(stage),
+      problem_(inputs.problem),
+      Q_(problem_.batch, problem_.q_heads, problem_.Nq, problem_.d, layout),
+      K_(problem_.batch, problem_.kv_heads, problem_.Nk, problem_.d, layout),
+      V_(K_),
+      O_(Q_),
+      L_(problem_.batch, problem_.q_heads, problem_.Nq, 1, Layout::contiguous),
+      dO_(Q_),
+      dQ_(Q_),
+      dK_(K_),
+      dV_(K_) {
+  Q_.write(inputs.Q);
+  K_.write(inputs.K);
+  V_.write(inputs.V);
+  O_.write(forward.O);
+  L_.write(forward.L);
+  dO_.write(dO);
+}
+
+void BackwardRun::run(Workspace& workspace) {
+  stage_.backward({problem_, Q_.tensor(), K_.tensor(), V_.tensor(), O_.tensor(),
+                   static_cast<const float*>(L_.tensor().data), dO_.tensor(), dQ_.tensor(), dK_.tensor(),
+                   dV_.tensor(), workspace});
+}
+
+Gradients<float> BackwardRun::result() const {
+  return {dQ_.read(), dK_.read(), dV_.read()};
+}
+
+std::string BackwardRun::defect() const {
+  if (std::string why = dQ_.defect("dQ"); !why.empty()) return why;
+  if (std::string why = dK_.defect("dK"); !why.empty()) return why;
+  return dV_.defect("dV");
+}
+
+}  // namespace flashladder

@@ -1,0 +1,88 @@
+#pragma once
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "common/attention/oracle.hpp"
+#include "common/attention/stage.hpp"
+#include "common/attention/workspace.hpp"
+
+namespace flashladder {
+
+/// How a [batch, heads, rows, d] tensor lies in memory. A stage must take them all.
+enum class Layout {
+  contiguous,  ///< [batch, heads, rows, d]
+  rows_first,  ///< [batch, rows, heads, d], as projections leave it
+  padded,      ///< contiguous, with NaN between the rows and between the heads
+};
+
+inline constexpr Layout all_layouts[] = {Layout::contiguous, Layout::rows_first, Layout::padded};
+
+std::string_view to_string(Layout layout);
+
+/// A tensor in memory that knows what is its own: margins and gaps hold NaN, and so does every element of
+/// an output until it is written.
+class Buffer {
+ public:
+  /// Shape [batch, heads, rows, d]; every element and margin starts as NaN.
+  Buffer(std::int64_t batch, std::int64_t heads, std::int64_t rows, std::int64_t d, Layout layout);
+
+  Tensor tensor();
+  /// Copies contiguous values in.
+  void write(const std::vector<float>& values);
+  /// The values, contiguous.
+  std::vector<float> read() const;
+  /// Turns every element back into NaN.
+  void poison();
+  /// "" when every element was written and no margin was touched; else one sentence that names `name` and
+  /// where.
+  std::string defect(const std::string& name) const;
+
+ private:
+  std::int64_t offset(std::int64_t index) const;  ///< Of the index-th value in the storage.
+
+  std::int64_t batch_, heads_, rows_, d_;
+  std::array<std::int64_t, 3> stride_;
+  std::vector<float> storage_;
+};
+
+/// A stage with its inputs laid out in memory, ready to run again and again.
+class ForwardRun {
+ public:
+  ForwardRun(const Stage& stage, const Inputs& inputs, Layout layout = Layout::contiguous);
+
+  /// One forward pass.
+  void run(Workspace& workspace);
+  /// One forward pass of the variant that counts the reads of scores.
+  void run_counting(Workspace& workspace);
+  /// O and L as the last run left them.
+  Result<float> result() const;
+  /// "" when the run wrote all of O and L, touched nothing else and left Q, K and V as they were;
+  /// else one sentence saying what and where.
+  std::string defect() const;
+
+ private:
+  Forward call(Workspace& workspace);
+
+  const Stage& stage_;
+  const Inputs& inputs_;
+  Buffer Q_, K_, V_, O_, L_;
+};
+
+/// The same for the backward pass; O and L are given, as a forward pass left them.
+class BackwardRun {
+ public:
+  BackwardRun(const Stage& stage, const Inputs& inputs, const Result<float>& forward,
+              const std::vector<float>& dO, Layout layout = Layout::contiguous);
+
+  void run(Workspace& workspace);
+  Gradients<float> result() const;
+  std::string defect() const;
+
+ private:
+  const Stage& stage_;
+  Problem problem_;
+  Buffer Q_, K_, V_, O_, L_, dO_, dQ_, dK_, dV_;
+};
+
+}  // namespace flashladder

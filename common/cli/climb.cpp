@@ -1,0 +1,463 @@
+#include "common/cli/climb.hpp"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "common/check/check.hpp"
+#include "common/check/inputs.hpp"
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+namespace flashladder {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Json = nlohmann::ordered_json;
+namespace fs = std::filesystem;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// One line that is overwritten on a terminal; in a log, a line for each step that is not a mere
+/// repetition.
+class Progress {
+ public:
+  void step(const std::string& text) {
+    if (terminal_) {
+      fmt::print(stderr, "\r\x1b[K{}", text);
+    } else {
+      fmt::print(stderr, "{}\n", text);
+    }
+    std::fflush(stderr);
+  }
+  void repetition(const std::string& text) {
+    if (terminal_) step(text);
+  }
+  ~Progress() {
+    if (terminal_) fmt::print(stderr, "\r\x1b[K");
+  }
+
+ private:
+  bool terminal_ = isatty(STDERR_FILENO) != 0;
+};
+
+/// The quantile q of sorted times.
+double quantile(const std::vector<double>& sorted, double q) {
+  const double at = q * static_cast<double>(sorted.size() - 1);
+  const auto low = static_cast<std::size_t>(at);
+  const std::size_t high = std::min(low + 1, sorted.size() - 1);
+  return sorted[low] + (at - static_cast<double>(low)) * (sorted[high] - sorted[low]);
+}
+
+/// What became of one stage.
+struct Climbed {
+  const Stage* stage = nullptr;
+  std::string status = "failed";  ///< "passed", "failed" or "out of memory"
+  std::string why;                ///< Why not passed.
+  Verdict oracle, before;         ///< `before` is not checked where there is no stage before.
+  const Stage* compared = nullptr;
+  std::int64_t extra_bytes = 0;  ///< Peak extra memory; what it would have been where that did not fit.
+  std::vector<double> ms;        ///< Sorted; empty unless passed.
+
+  bool passed() const { return status == "passed"; }
+  double median() const { return quantile(ms, 0.5); }
+  double spread() const { return (quantile(ms, 0.75) - quantile(ms, 0.25)) / 2; }
+};
+
+/// Times a stage that has passed: at most 20 runs, fewer once 2 s have gone by, but at least 3.
+std::vector<double> time_stage(ForwardRun& run, const std::string& name, Progress& progress) {
+  std::vector<double> ms;
+  const auto start = Clock::now();
+  while (ms.size() < 20 && (ms.size() < 3 || seconds_since(start) < 2)) {
+    progress.repetition(fmt::format("{}: timed run {} ...", name, ms.size() + 1));
+    Workspace workspace;
+    const auto begin = Clock::now();
+    run.run(workspace);
+    ms.push_back(1e3 * seconds_since(begin));
+  }
+  std::sort(ms.begin(), ms.end());
+  return ms;
+}
+
+/// Right results first, a stage at a time, each computed once however many stages are compared with it.
+class Checker {
+ public:
+  Checker(const Inputs& inputs, Progress& progress) : inputs_(inputs), progress_(progress) {}
+
+  const Expected& expected(Dtype dtype) {
+    auto& slot = expected_[dtype];
+    if (!slot) {
+      progress_.step(fmt::format("computing the fp64 oracle for {} ...", to_string(inputs_.problem)));
+      slot = std::make_unique<Expected>(expect_forward(inputs_, dtype));
+    }
+    return *slot;
+  }
+
+  struct Checked {
+    Verdict verdict;
+    Result<float> result;
+    std::int64_t extra_bytes = 0;
+    bool out_of_memory = false;
+  };
+
+  const Checked& check(const Stage& stage) {
+    const auto [at, is_new] = checked_.try_emplace(stage.number);
+    Checked& checked = at->second;
+    if (!is_new) return checked;
+    const Expected& right = expected(computing_dtype(stage, inputs_.problem.dtype));
+    progress_.step(label(stage) + ": checking ...");
+    try {
+      checked.verdict = run_and_check(stage, inputs_, Layout::contiguous, right, &checked.result);
+    } catch (const OutOfMemory& error) {
+      checked.verdict.why = error.what();
+      checked.out_of_memory = true;
+      checked.extra_bytes = error.peak;
+    }
+    return checked;
+  }
+
+ private:
+  const Inputs& inputs_;
+  Progress& progress_;
+  std::map<Dtype, std::unique_ptr<Expected>> expected_;
+  std::map<int, Checked> checked_;
+};
+
+Climbed climb_stage(const Stage& stage, const Inputs& inputs, Checker& checker, Progress& progress) {
+  Climbed climbed;
+  climbed.stage = &stage;
+  const Checker::Checked& checked = checker.check(stage);
+  climbed.oracle = checked.verdict;
+  climbed.why = checked.verdict.why;
+  if (checked.out_of_memory) {
+    climbed.status = "out of memory";
+    climbed.extra_bytes = checked.extra_bytes;
+    return climbed;
+  }
+  if (!checked.verdict.passed) return climbed;
+
+  if (stage.before != stage.number) {
+    const Stage& before = find_stage(stage.before);
+    const Checker::Checked& other = checker.check(before);
+    if (!other.out_of_memory) {
+      const Dtype dtype = inputs.problem.dtype;
+      climbed.compared = &before;
+      climbed.before = check_against(checked.result, checker.expected(computing_dtype(stage, dtype)),
+                                     other.result, checker.expected(computing_dtype(before, dtype)));
+      climbed.why = climbed.before.why;
+      if (!climbed.before.passed) return climbed;
+    }
+  }
+
+  ForwardRun run(stage, inputs);
+  Workspace workspace;
+  run.run(workspace);  // also the warm-up
+  climbed.extra_bytes = workspace.peak_bytes();
+  climbed.ms = time_stage(run, label(stage), progress);
+  climbed.status = "passed";
+  return climbed;
+}
+
+std::string bytes_text(std::int64_t bytes) {
+  const double b = static_cast<double>(bytes);
+  if (b >= 0x1p30) return fmt::format("{:.2f} GiB", b / 0x1p30);
+  if (b >= 0x1p20) return fmt::format("{:.2f} MiB", b / 0x1p20);
+  if (b >= 0x1p10) return fmt::format("{:.1f} KiB", b / 0x1p10);
+  return fmt::format("{} B", bytes);
+}
+
+std::string times_text(double ratio) {
+  return fmt::format("{:.2f}x", ratio);
+}
+
+/// Columns as wide as their widest cell: text to the left, numbers to the right.
+std::string render_table(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<std::size_t> width(rows[0].size());
+  for (const auto& row : rows) {
+    for (std::size_t c = 0; c < row.size(); ++c) width[c] = std::max(width[c], row[c].size());
+  }
+  std::string text;
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    std::string line;
+    for (std::size_t c = 0; c < rows[r].size(); ++c) {
+      line += c == 0 ? "" : "  ";
+      line +=
+          c < 2 ? fmt::format("{:<{}}", rows[r][c], width[c]) : fmt::format("{:>{}}", rows[r][c], width[c]);
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+    if (r == 0) text += std::string(line.size(), '-') + "\n";
+  }
+  return text;
+}
+
+std::string table(const std::vector<Climbed>& all) {
+  const auto first = std::ranges::find_if(all, &Climbed::passed);
+  std::vector<std::vector<std::string>> rows = {
+      {"stage", "idea", "error", "allowed", "extra memory", "time (ms)", "vs before", "vs first"}};
+  for (const Climbed& one : all) {
+    std::vector<std::string> row = {label(*one.stage), std::string(one.stage->idea)};
+    if (one.status == "out of memory") {
+      row.insert(row.end(), {"", "", bytes_text(one.extra_bytes), "out of memory", "", ""});
+    } else {
+      row.insert(row.end(),
+                 {fmt::format("{:.1e}", one.oracle.error), fmt::format("{:.1e}", one.oracle.allowed)});
+      if (!one.passed()) {
+        row.insert(row.end(), {"", "FAILED", "", ""});
+      } else {
+        const auto before = std::ranges::find_if(
+            all, [&](const Climbed& x) { return x.passed() && x.stage->number == one.stage->before; });
+        row.insert(
+            row.end(),
+            {bytes_text(one.extra_bytes), fmt::format("{:.2f} ± {:.2f}", one.median(), one.spread()),
+             before == all.end() || &*before == &one ? "" : times_text(before->median() / one.median()),
+             times_text(first->median() / one.median())});
+      }
+    }
+    rows.push_back(row);
+  }
+  std::string text = render_table(rows);
+  for (const Climbed& one : all) {
+    if (!one.passed()) text += fmt::format("{}: {}: {}\n", label(*one.stage), one.status, one.why);
+  }
+  return text;
+}
+
+Json verdict_json(const Verdict& verdict) {
+  return {{"passed", verdict.passed},
+          {"error", verdict.error},
+          {"allowed", verdict.allowed},
+          {"why", verdict.why}};
+}
+
+Json stage_json(const Climbed& one) {
+  Json json = {{"number", one.stage->number},
+               {"name", one.stage->name},
+               {"title", one.stage->title},
+               {"idea", one.stage->idea},
+               {"before", one.stage->before},
+               {"status", one.status},
+               {"why", one.why},
+               {"extra_bytes", one.extra_bytes},
+               {"oracle", verdict_json(one.oracle)}};
+  if (one.compared != nullptr) json["against_before"] = verdict_json(one.before);
+  if (one.passed()) {
+    json["time_ms"] = {{"median", one.median()},
+                       {"lower_quartile", quantile(one.ms, 0.25)},
+                       {"upper_quartile", quantile(one.ms, 0.75)},
+                       {"runs", one.ms.size()}};
+  }
+  return json;
+}
+
+/// The peak extra memory of each stage over N, from real runs of one causal head (the mask halves the time,
+/// not the memory). A stage that does not fit ends its line: longer sequences would not fit either.
+Json measure_memory(const std::vector<const Stage*>& chosen, std::int64_t d, std::int64_t up_to,
+                    Progress& progress) {
+  Json lines = Json::array();
+  for (const Stage* stage : chosen) {
+    Json points = Json::array();
+    for (std::int64_t N = 1024; N <= up_to; N *= 2) {
+      Problem problem;
+      problem.Nq = problem.Nk = N;
+      problem.d = d;
+      problem.causal = true;
+      progress.step(fmt::format("{}: extra memory at N = {} ...", label(*stage), N));
+      const Inputs inputs = random_inputs(problem, 1);
+      Workspace workspace;
+      try {
+        ForwardRun(*stage, inputs).run(workspace);
+        points.push_back({{"N", N}, {"bytes", workspace.peak_bytes()}});
+      } catch (const OutOfMemory& error) {
+        points.push_back({{"N", N}, {"bytes", error.peak}, {"out_of_memory", true}});
+        break;
+      }
+    }
+    lines.push_back({{"number", stage->number}, {"name", stage->name}, {"points", points}});
+  }
+  return {{"d", d}, {"batch", 1}, {"heads", 1}, {"stages", lines}};
+}
+
+std::string memory_table(const Json& memory) {
+  std::vector<std::vector<std::string>> rows = {{"extra memory", "N ="}};
+  std::size_t most = 0;
+  for (const Json& line : memory["stages"]) most = std::max(most, line["points"].size());
+  for (std::size_t i = 0; i < most; ++i) rows[0].push_back(fmt::format("{}", 1024 << i));
+  for (const Json& line : memory["stages"]) {
+    std::vector<std::string> row = {label(find_stage(line["number"])), ""};
+    for (const Json& point : line["points"]) {
+      row.push_back(point.contains("out_of_memory")
+                        ? fmt::format("out of memory ({})", bytes_text(point["bytes"]))
+                        : bytes_text(point["bytes"]));
+    }
+    row.resize(rows[0].size());
+    rows.push_back(row);
+  }
+  return render_table(rows);
+}
+
+int threads() {
+#ifdef _OPENMP
+  return omp_get_max_threads();
+#else
+  return 1;
+#endif
+}
+
+std::string cpu_model() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
+  }
+  return "unknown";
+}
+
+/// The commit the sources are at, with "-dirty" where they differ from it; "unknown" outside a repository.
+std::string commit() {
+  const std::string command =
+      "git -C '" FLASHLADDER_SOURCE_DIR "' describe --always --dirty --abbrev=12 2>/dev/null";
+  std::string text;
+  if (FILE* pipe = popen(command.c_str(), "r")) {
+    char buffer[128];
+    while (std::fgets(buffer, sizeof buffer, pipe) != nullptr) text += buffer;
+    pclose(pipe);
+  }
+  text.erase(std::min(text.find('\n'), text.size()));
+  return text.empty() ? "unknown" : text;
+}
+
+Json machine_json() {
+  return {{"cpu", cpu_model()},
+          {"cores", std::thread::hardware_concurrency()},
+          {"threads", threads()},
+          {"compiler", FLASHLADDER_COMPILER},
+          {"build", FLASHLADDER_BUILD_TYPE},
+          {"commit", commit()}};
+}
+
+/// Makes the folder and proves that files can be written there, before anything long is run.
+void prepare_output(const fs::path& out) {
+  std::error_code error;
+  fs::create_directories(out, error);
+  const fs::path probe = out / ".write-test";
+  if (error || !std::ofstream(probe)) {
+    throw Error(fmt::format("cannot write into the folder {}{}: name another with --out", out.string(),
+                            error ? " (" + error.message() + ")" : ""));
+  }
+  fs::remove(probe);
+  for (const char* name : {"climb.json", "report.html"}) {
+    if (fs::exists(out / name)) fmt::print("{} exists and will be replaced\n", (out / name).string());
+  }
+}
+
+/// Complete or not at all: written beside its place, then moved there.
+void write_file(const fs::path& path, const std::string& text) {
+  const fs::path part = path.string() + ".part";
+  std::ofstream file(part);
+  file << text;
+  file.close();
+  if (!file) throw Error(fmt::format("cannot write {}: is the disk full?", part.string()));
+  fs::rename(part, path);
+}
+
+/// Draws report.html with the Python that ./ladder chose. Returns whether it worked.
+bool draw_report(const fs::path& json, const fs::path& html) {
+  const char* chosen = std::getenv("FLASHLADDER_PYTHON");
+  std::string arguments[] = {chosen != nullptr ? chosen : "python3",
+                             FLASHLADDER_SOURCE_DIR "/bench/report.py", json.string(), "--out",
+                             html.string()};
+  std::vector<char*> argv;
+  for (std::string& argument : arguments) argv.push_back(argument.data());
+  argv.push_back(nullptr);
+  pid_t child;
+  int status = 0;
+  return posix_spawnp(&child, argv[0], nullptr, nullptr, argv.data(), environ) == 0 &&
+         waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+}  // namespace
+
+int climb(const ClimbOptions& options) {
+  const std::vector<const Stage*> chosen = options.stages.empty()
+                                               ? std::vector<const Stage*>(stages().begin(), stages().end())
+                                               : select_stages(options.stages);
+  const auto [inputs, source] = load_inputs(options.input);
+  const Problem& problem = inputs.problem;
+  for (const Stage* stage : chosen) {
+    if (problem.d > stage->supports.most_d) {
+      throw Error(fmt::format("stage {} takes d <= {}, the input has d = {}: leave it out with --stages",
+                              label(*stage), stage->supports.most_d, problem.d));
+    }
+  }
+  const fs::path out = options.out;
+  prepare_output(out);
+
+  fmt::print("{}: {}\n", source, to_string(problem));
+  const Json machine = machine_json();
+  fmt::print("{}, {} thread{}; times are medians ± half the interquartile range\n\n",
+             std::string(machine["cpu"]), threads(), threads() == 1 ? "" : "s");
+  std::fflush(stdout);
+
+  Json report = {{"format", 1},
+                 {"date", fmt::format("{:%Y-%m-%d %H:%M:%S}", fmt::localtime(std::time(nullptr)))},
+                 {"machine", machine},
+                 {"input",
+                  {{"source", source},
+                   {"problem", to_string(problem)},
+                   {"batch", problem.batch},
+                   {"q_heads", problem.q_heads},
+                   {"kv_heads", problem.kv_heads},
+                   {"Nq", problem.Nq},
+                   {"Nk", problem.Nk},
+                   {"d", problem.d},
+                   {"causal", problem.causal},
+                   {"dtype", to_string(problem.dtype)},
+                   {"scale", problem.softmax_scale()}}}};
+  std::vector<Climbed> all;
+  {
+    Progress progress;
+    Checker checker(inputs, progress);
+    for (const Stage* stage : chosen) all.push_back(climb_stage(*stage, inputs, checker, progress));
+    if (options.memory)
+      report["memory"] = measure_memory(chosen, problem.d, options.memory_up_to, progress);
+  }
+  report["stages"] = Json::array();
+  for (const Climbed& one : all) report["stages"].push_back(stage_json(one));
+
+  fmt::print("{}", table(all));
+  if (options.memory) fmt::print("\n{}", memory_table(report["memory"]));
+  std::fflush(stdout);
+
+  write_file(out / "climb.json", report.dump(2) + "\n");
+  fmt::print("\nwrote {}\n", (out / "climb.json").string());
+  std::fflush(stdout);
+  bool good = std::ranges::none_of(all, [](const Climbed& one) { return one.status == "failed"; });
+  if (draw_report(out / "climb.json", out / "report.html")) {
+    fmt::print("wrote {} (open it in a browser)\n", (out / "report.html").string());
+  } else {
+    fmt::print(stderr,
+               "ladder: the report was not drawn: it needs a Python with NumPy and Matplotlib "
+               "(./ladder climb makes one in .venv when it has a network)\n");
+    good = false;
+  }
+  return good ? 0 : 1;
+}
+
+}  // namespace flashladder

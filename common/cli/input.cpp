@@ -1,0 +1,170 @@
+#include "common/cli/input.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "common/attention/error.hpp"
+#include "common/attention/workspace.hpp"
+#include "common/check/inputs.hpp"
+#include "common/io/npz.hpp"
+
+namespace flashladder {
+namespace {
+
+const std::filesystem::path shipped =
+    std::filesystem::path(FLASHLADDER_SOURCE_DIR) / "common/data/minilm_layer.npz";
+
+/// "B,H,N,d" as four numbers.
+Problem parse_random(const InputOptions& options) {
+  Problem p;
+  std::int64_t sizes[4];
+  std::size_t at = 0;
+  for (int i = 0; i < 4; ++i) {
+    const std::size_t comma = options.random.find(',', at);
+    const std::string part = options.random.substr(at, comma - at);
+    std::size_t used = 0;
+    try {
+      sizes[i] = std::stoll(part, &used);
+    } catch (const std::exception&) {
+      used = std::string::npos;
+    }
+    if (used != part.size() || (comma == std::string::npos) != (i == 3)) {
+      throw UsageError(
+          fmt::format("--random {}: give four whole numbers B,H,N,d, such as 1,8,1024,64", options.random));
+    }
+    at = comma + 1;
+  }
+  p.batch = sizes[0];
+  p.q_heads = sizes[1];
+  p.Nq = sizes[2];
+  p.d = sizes[3];
+  p.kv_heads = options.kv_heads.value_or(p.q_heads);
+  p.Nk = options.key_len.value_or(p.Nq);
+  return p;
+}
+
+/// [batch, heads, rows, d] of an array of 2, 3 or 4 dimensions; the missing ones in front are 1.
+std::array<std::int64_t, 4> shape4(const Array& array, const std::string& name) {
+  const std::size_t rank = array.shape.size();
+  if (rank < 2 || rank > 4) {
+    throw Error(fmt::format("{} has shape {}: give [batch, heads, rows, d], [heads, rows, d] or [rows, d]",
+                            name, to_string(array.shape)));
+  }
+  std::array<std::int64_t, 4> shape = {1, 1, 1, 1};
+  std::copy(array.shape.begin(), array.shape.end(), shape.begin() + (4 - rank));
+  return shape;
+}
+
+/// The problem that arrays Q, K and V make, with a sentence for each way in which they do not fit together.
+Inputs assemble(Array Q, Array K, Array V, const std::string& source) {
+  const auto q = shape4(Q, source + ": q"), k = shape4(K, source + ": k");
+  const auto fail = [&](const std::string& why) {
+    throw Error(fmt::format("{}: q {}, k {} and v {} do not fit together: {}", source, to_string(Q.shape),
+                            to_string(K.shape), to_string(V.shape), why));
+  };
+  if (Q.shape.size() != K.shape.size()) fail("they must have the same number of dimensions");
+  if (K.shape != V.shape) fail("k and v must have the same shape");
+  if (q[0] != k[0]) fail("the batch sizes differ");
+  if (q[3] != k[3]) fail("the head dimensions differ");
+  Problem p;
+  p.batch = q[0];
+  p.q_heads = q[1];
+  p.kv_heads = k[1];
+  p.Nq = q[2];
+  p.Nk = k[2];
+  p.d = q[3];
+  try {
+    p.validate();
+  } catch (const UsageError& error) {  // the file is wrong, not the command
+    throw Error(fmt::format("{}: {}", source, error.what()));
+  }
+  return {p, std::move(Q.values), std::move(K.values), std::move(V.values)};
+}
+
+const Array& member(const std::map<std::string, Array>& arrays, const char* lower, const char* upper,
+                    const std::string& path) {
+  for (const char* name : {lower, upper}) {
+    if (const auto found = arrays.find(name); found != arrays.end()) return found->second;
+  }
+  std::string names;
+  for (const auto& [name, array] : arrays) names += (names.empty() ? "" : ", ") + name;
+  throw Error(
+      fmt::format("{} has no array '{}' (it has: {}): save it with np.savez(file, q=..., k=..., v=...)",
+                  path, lower, names.empty() ? "none" : names));
+}
+
+/// Names the first NaN or Inf among the values.
+void require_finite(const std::vector<float>& values, const char* name, std::int64_t heads,
+                    std::int64_t rows, std::int64_t d, const std::string& source) {
+  for (std::size_t at = 0; at < values.size(); ++at) {
+    if (std::isfinite(values[at])) continue;
+    const auto index = static_cast<std::int64_t>(at);
+    throw Error(fmt::format("{}: {}[{}, {}, {}, {}] is {}: mend the data, or go on with --allow-nonfinite",
+                            source, name, index / d / rows / heads, index / d / rows % heads,
+                            index / d % rows, index % d, values[at]));
+  }
+}
+
+}  // namespace
+
+LoadedInputs load_inputs(const InputOptions& options) {
+  const bool files = !options.q.empty() || !options.k.empty() || !options.v.empty();
+  if (!options.npz.empty() + files + !options.random.empty() > 1) {
+    throw UsageError("give one of --input, --q --k --v, and --random, not several");
+  }
+  if (files && (options.q.empty() || options.k.empty() || options.v.empty())) {
+    throw UsageError("--q, --k and --v go together: name a file for each");
+  }
+  if (options.random.empty() && (options.kv_heads || options.key_len)) {
+    throw UsageError("--kv-heads and --key-len go with --random: a file has its own");
+  }
+  const Dtype dtype = parse_dtype(options.dtype);
+
+  LoadedInputs loaded;
+  if (!options.random.empty()) {
+    Problem problem = parse_random(options);
+    problem.causal = options.causal;
+    problem.scale = options.scale;
+    problem.dtype = dtype;
+    problem.validate();
+    const double bytes = 4.0 * static_cast<double>(problem.batch) * static_cast<double>(problem.d) *
+                         (2.0 * static_cast<double>(problem.q_heads * problem.Nq) +
+                          2.0 * static_cast<double>(problem.kv_heads * problem.Nk));
+    // The inputs, the oracle in fp64 and a stage's own copy: about five times the tensors themselves.
+    if (5 * bytes > static_cast<double>(Workspace::available_memory())) {
+      throw Error(fmt::format(
+          "{} needs about {:.1f} GiB for inputs and oracle, more than is free: use smaller sizes",
+          to_string(problem), 5 * bytes / 0x1p30));
+    }
+    return {random_inputs(problem, options.seed), fmt::format("random, seed {}", options.seed)};
+  }
+  if (files) {
+    loaded.source = fmt::format("{}, {}, {}", options.q, options.k, options.v);
+    loaded.inputs = assemble(read_npy(options.q), read_npy(options.k), read_npy(options.v), loaded.source);
+  } else {
+    const std::string path = options.npz.empty() ? shipped.string() : options.npz;
+    const auto arrays = read_npz(path);
+    loaded.source = options.npz.empty() ? "a real model's layer (all-MiniLM-L6-v2, layer 0)" : path;
+    loaded.inputs = assemble(member(arrays, "q", "Q", path), member(arrays, "k", "K", path),
+                             member(arrays, "v", "V", path), path);
+  }
+  Problem& problem = loaded.inputs.problem;
+  problem.causal = options.causal;
+  problem.scale = options.scale;
+  problem.dtype = dtype;
+  problem.validate();
+  for (auto* values : {&loaded.inputs.Q, &loaded.inputs.K, &loaded.inputs.V}) {
+    for (float& x : *values) x = round_to(dtype, x);
+  }
+  if (!options.allow_nonfinite) {
+    const std::string where = options.npz.empty() && !files ? shipped.string() : loaded.source;
+    require_finite(loaded.inputs.Q, "q", problem.q_heads, problem.Nq, problem.d, where);
+    require_finite(loaded.inputs.K, "k", problem.kv_heads, problem.Nk, problem.d, where);
+    require_finite(loaded.inputs.V, "v", problem.kv_heads, problem.Nk, problem.d, where);
+  }
+  return loaded;
+}
+
+}  // namespace flashladder

@@ -1,0 +1,33 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "common/attention/oracle.hpp"
+
+namespace flashladder {
+
+/// Where the inputs of a run come from, as the command line says it.
+struct InputOptions {
+  std::string npz;                                ///< --input
+  std::string q, k, v;                            ///< --q --k --v
+  std::string random;                             ///< --random B,H,N,d
+  std::optional<std::int64_t> kv_heads, key_len;  ///< With --random only.
+  std::string dtype = "fp32";
+  std::uint64_t seed = 1;
+  bool causal = false;
+  float scale = 0;  ///< 0: 1/sqrt(d)
+  bool allow_nonfinite = false;
+};
+
+/// Inputs with the words that name their source in tables and reports.
+struct LoadedInputs {
+  Inputs inputs;
+  std::string source;
+};
+
+/// Reads or makes Q, K and V. Throws Error for files that cannot be used and UsageError for options that do
+/// not fit together, each naming what, where and how to mend it.
+LoadedInputs load_inputs(const InputOptions& options);
+
+}  // namespace flashladder

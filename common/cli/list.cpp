@@ -1,0 +1,65 @@
+#include "common/cli/list.hpp"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "common/attention/stage.hpp"
+
+namespace flashladder {
+namespace {
+
+std::string passes(const Stage& stage) {
+  return stage.backward != nullptr ? "forward, backward" : "forward";
+}
+
+std::string dtypes(const Stage& stage) {
+  std::string text;
+  for (Dtype dtype : stage.supports.dtypes)
+    text += (text.empty() ? "" : ", ") + std::string(to_string(dtype));
+  return text;
+}
+
+}  // namespace
+
+std::string list_text() {
+  std::string text;
+  for (const Stage* stage : stages()) {
+    text += fmt::format("{:<24} {}\n{:<24} claim: {}\n{:<24} {}; {}; d <= {}\n", label(*stage), stage->idea,
+                        "", stage->claim, "", passes(*stage), dtypes(*stage), stage->supports.most_d);
+  }
+  return text;
+}
+
+std::string list_json() {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const Stage* stage : stages()) {
+    nlohmann::ordered_json dtype_names = nlohmann::ordered_json::array();
+    for (Dtype dtype : stage->supports.dtypes) dtype_names.push_back(to_string(dtype));
+    list.push_back({{"number", stage->number},
+                    {"name", stage->name},
+                    {"title", stage->title},
+                    {"idea", stage->idea},
+                    {"claim", stage->claim},
+                    {"before", stage->before},
+                    {"dtypes", dtype_names},
+                    {"most_d", stage->supports.most_d},
+                    {"forward", stage->forward != nullptr},
+                    {"backward", stage->backward != nullptr}});
+  }
+  return list.dump(2) + "\n";
+}
+
+std::string list_markdown(const std::string& prefix) {
+  std::string text = "| stage | the one idea | the claim that a test proves |\n|---|---|---|\n";
+  for (const Stage* stage : stages()) {
+    const std::string name = label(*stage);
+    std::string folder = name;
+    folder[2] = '_';
+    text += fmt::format("| [{}]({}{}/README.md) | {} | {} |\n", name, prefix, folder, stage->idea,
+                        stage->claim);
+  }
+  return text;
+}
+
+}  // namespace flashladder

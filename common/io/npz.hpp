@@ -1,0 +1,25 @@
+#pragma once
+#include <cstddef>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+
+#include "common/io/npy.hpp"
+
+namespace flashladder {
+
+/// The arrays that the bytes of an .npz file hold, by name ("q" for the member "q.npy").
+///
+/// Takes what np.savez writes below 2 GiB, and what np.savez_compressed writes where the build has zlib
+/// (FLASHLADDER_HAS_ZLIB). Checks each member's CRC-32.
+/// @param name  of the file, for errors
+/// Throws Error for a damaged, encrypted or otherwise packed archive, and for a member that parse_npy
+/// refuses: the error then names file and member.
+std::map<std::string, Array> parse_npz(std::span<const std::byte> bytes, const std::string& name);
+
+/// The arrays in the .npz file at `path`. Throws Error as parse_npz does, and for a file that cannot be
+/// read.
+std::map<std::string, Array> read_npz(const std::filesystem::path& path);
+
+}  // namespace flashladder

@@ -1,0 +1,148 @@
+// Problem, dtypes, workspace and registry.
+#include <cmath>
+#include <filesystem>
+#include <limits>
+#include <set>
+
+#include "catch.hpp"
+#include "common/attention/error.hpp"
+#include "common/attention/stage.hpp"
+#include "common/attention/workspace.hpp"
+
+namespace {
+
+using namespace flashladder;
+
+/// The sentence that `body` fails with, of the kind Wanted; fails the test where there is none.
+template <class Wanted = UsageError, class Body>
+std::string error_of(Body body) {
+  try {
+    body();
+  } catch (const Wanted& error) {
+    return error.what();
+  }
+  FAIL("no error");
+  return "";
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != text.npos;
+}
+
+TEST_CASE("problems that make no sense are refused", "[attention]") {
+  const auto error = [](auto change) {
+    Problem p;
+    change(p);
+    return error_of([&] { p.validate(); });
+  };
+  CHECK(contains(error([](Problem& p) { p.batch = 0; }), "batch is 0"));
+  CHECK(contains(error([](Problem& p) { p.Nq = 0; }), "Nq is 0"));
+  CHECK(contains(error([](Problem& p) { p.Nk = -1; }), "Nk is -1"));
+  CHECK(contains(error([](Problem& p) { p.d = 0; }), "d is 0"));
+  CHECK(contains(error([](Problem& p) { p.d = 257; }), "from 1 to 256"));
+  CHECK(contains(error([](Problem& p) { p.q_heads = 3, p.kv_heads = 2; }), "not a multiple"));
+  CHECK(contains(error([](Problem& p) { p.scale = NAN; }), "scale"));
+  CHECK(contains(error([](Problem& p) { p.Nq = std::int64_t{1} << 62; }), "64-bit"));
+  CHECK_NOTHROW(Problem{}.validate());
+}
+
+TEST_CASE("the mask as a number of visible keys", "[attention]") {
+  Problem p;
+  p.Nq = 3;
+  p.Nk = 5;
+  CHECK(p.visible_keys(0) == 5);
+  p.causal = true;
+  CHECK(p.visible_keys(0) == 3);
+  CHECK(p.visible_keys(2) == 5);
+  CHECK(p.visible_pairs() == 12);
+  std::swap(p.Nq, p.Nk);
+  CHECK(p.visible_keys(0) == 0);
+  CHECK(p.visible_keys(4) == 3);
+  CHECK(p.visible_pairs() == 6);
+}
+
+TEST_CASE("rounding to 16 bits is to nearest, ties to even", "[attention]") {
+  CHECK(round_to(Dtype::bf16, 1 + 0x1p-8f) == 1);
+  CHECK(round_to(Dtype::bf16, 1 + 0x3p-8f) == 1 + 0x4p-8f);
+  CHECK(round_to(Dtype::bf16, 1 + 0x1p-8f + 0x1p-20f) == 1 + 0x2p-8f);
+  CHECK(round_to(Dtype::fp16, 1 + 0x1p-11f) == 1);
+  CHECK(round_to(Dtype::fp16, 1 + 0x3p-11f) == 1 + 0x4p-11f);
+  CHECK(round_to(Dtype::fp16, 65504) == 65504);
+  CHECK(round_to(Dtype::fp16, 65519) == 65504);
+  CHECK(round_to(Dtype::fp16, 65520) == std::numeric_limits<float>::infinity());
+  CHECK(round_to(Dtype::fp16, -1e9f) == -std::numeric_limits<float>::infinity());
+  CHECK(round_to(Dtype::fp16, 0x1p-24f) == 0x1p-24f);  // the smallest subnormal number
+  CHECK(round_to(Dtype::fp16, 0x1p-25f) == 0);         // a tie: to even
+  CHECK(round_to(Dtype::fp16, 0x3p-25f) == 0x1p-23f);
+  CHECK(std::signbit(round_to(Dtype::fp16, -0.0f)));
+  CHECK(std::isnan(round_to(Dtype::bf16, NAN)));
+  CHECK(std::isnan(round_to(Dtype::fp16, NAN)));
+  CHECK(round_to(Dtype::fp32, 0.1f) == 0.1f);
+  CHECK(parse_dtype("bf16") == Dtype::bf16);
+  CHECK(contains(error_of([] { parse_dtype("fp8"); }), "use fp32, fp16 or bf16"));
+}
+
+TEST_CASE("the workspace counts to the byte and refuses what does not fit", "[attention]") {
+  Workspace workspace(1000);
+  {
+    auto a = workspace.array<float>(100);
+    auto b = workspace.array<double>(50);
+    CHECK(workspace.bytes_in_use() == 800);
+    CHECK(reinterpret_cast<std::uintptr_t>(a.data()) % 64 == 0);
+    const std::string error = error_of<OutOfMemory>([&] { workspace.array<float>(51); });
+    CHECK(contains(error, "out of memory"));
+    CHECK(workspace.bytes_in_use() == 800);
+  }
+  CHECK(workspace.bytes_in_use() == 0);
+  CHECK(workspace.peak_bytes() == 800);
+  workspace.poison = true;
+  auto c = workspace.array<float>(2);
+  CHECK((std::isnan(c[0]) && std::isnan(c[1])));
+  CHECK(Workspace::available_memory() > 0);
+  // More than the machine has: refused by the count, before anything is allocated.
+  Workspace all;
+  CHECK(contains(error_of<OutOfMemory>([&] { all.array<float>(std::int64_t{1} << 58); }), "out of memory"));
+}
+
+TEST_CASE("the registry follows from the folders", "[attention]") {
+  std::set<std::string> folders, registered;
+  for (const auto& entry : std::filesystem::directory_iterator(FLASHLADDER_SOURCE_DIR "/stages")) {
+    if (entry.is_directory()) {
+      folders.insert(entry.path().filename().string());
+      CHECK(std::filesystem::exists(entry.path() / "README.md"));
+    }
+  }
+  int last = -1;
+  for (const Stage* stage : stages()) {
+    std::string name = label(*stage);
+    name[2] = '_';
+    registered.insert(name);
+    CHECK(stage->number > last);
+    last = stage->number;
+    CHECK(stage->forward != nullptr);
+    CHECK_FALSE(stage->title.empty());
+    CHECK_FALSE(stage->idea.empty());
+    CHECK_FALSE(stage->claim.empty());
+    CHECK(find_stage(stage->before).number <= stage->number);
+  }
+  CHECK(folders == registered);
+}
+
+TEST_CASE("stages are selected by numbers and ranges", "[attention]") {
+  const auto numbers = [](const char* selection) {
+    std::vector<int> result;
+    for (const Stage* stage : select_stages(selection)) result.push_back(stage->number);
+    return result;
+  };
+  CHECK(numbers("00-02") == std::vector<int>{0, 1, 2});
+  CHECK(numbers("2,0") == std::vector<int>{0, 2});
+  CHECK(numbers("01,00-01") == std::vector<int>{0, 1});
+  for (const char* wrong : {"", "x", "0-", "-1", "1,,2", "0-1-2", " 1", "99999999999999"}) {
+    CHECK(contains(error_of([&] { select_stages(wrong); }), "does not select stages"));
+  }
+  CHECK(contains(error_of([] { select_stages("98"); }), "stage 98 does not exist: this build has 00, 01"));
+  CHECK(contains(error_of([] { select_stages("00-98"); }), "stage 98 does not exist"));
+  CHECK(contains(error_of([] { find_stage(-1); }), "does not exist"));
+}
+
+}  // namespace

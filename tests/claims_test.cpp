@@ -1,0 +1,155 @@
+// The claims of the CPU stages: extra memory from the workspace, which is their only source of memory, and
+// passes over the scores from a counting element type. The closed forms stand here, in the symbols of the
+// problem.
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+#include "catch.hpp"
+#include "common/attention/counted.hpp"
+#include "common/check/check.hpp"
+#include "common/check/inputs.hpp"
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+namespace {
+
+/// Allocations by operator new, the workspace's aligned ones apart. The sanitizers bring their own operator
+/// new.
+std::atomic<long> allocations = 0;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool allocations_counted = false;
+#else
+constexpr bool allocations_counted = true;
+#endif
+
+}  // namespace
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+void* operator new(std::size_t size) {
+  ++allocations;
+  if (void* pointer = std::malloc(size)) return pointer;
+  throw std::bad_alloc();
+}
+void operator delete(void* pointer) noexcept {
+  std::free(pointer);
+}
+void operator delete(void* pointer, std::size_t) noexcept {
+  std::free(pointer);
+}
+#endif
+
+namespace {
+
+using namespace flashladder;
+
+/// Runs `body` with `count` OpenMP threads.
+template <class Body>
+auto with_threads(int count, Body body) {
+#ifdef _OPENMP
+  const int usual = omp_get_max_threads();
+  omp_set_num_threads(count);
+  const auto result = body();
+  omp_set_num_threads(usual);
+  return result;
+#else
+  return count == 1 ? body() : count * body();  // one thread is all there is
+#endif
+}
+
+Problem square(std::int64_t N, std::int64_t d, bool causal = false) {
+  Problem p;
+  p.batch = 2;
+  p.q_heads = 4;
+  p.kv_heads = 2;
+  p.Nq = p.Nk = N;
+  p.d = d;
+  p.causal = causal;
+  return p;
+}
+
+std::int64_t extra_bytes(const Stage& stage, const Problem& problem) {
+  const Inputs inputs = random_inputs(problem, 1);
+  ForwardRun run(stage, inputs);
+  Workspace workspace;
+  run.run(workspace);
+  return workspace.peak_bytes();
+}
+
+TEST_CASE("extra memory of 00 is that of S and P, 2 Nq Nk elements", "[claim][00_naive_cpu]") {
+  for (Problem p : {square(16, 8), square(300, 64, true)}) {
+    CHECK(extra_bytes(find_stage(0), p) == 2 * p.Nq * p.Nk * 4);
+    p.Nk = 7;
+    CHECK(extra_bytes(find_stage(0), p) == 2 * p.Nq * p.Nk * 4);
+  }
+}
+
+TEST_CASE("extra memory of 01 is one row of d elements, whatever N", "[claim][01_online_softmax_cpu]") {
+  for (const Problem& p : {square(16, 8), square(300, 64), square(1000, 64, true), square(20, 256)}) {
+    CHECK(extra_bytes(find_stage(1), p) == p.d * 4);
+  }
+}
+
+TEST_CASE("extra memory of 02 is threads * tile, whatever N", "[claim][02_tiled_cpu]") {
+  for (std::int64_t d : {32, 128}) {
+    const auto bytes = [&](int threads, std::int64_t N, bool causal) {
+      return with_threads(threads, [&] { return extra_bytes(find_stage(2), square(N, d, causal)); });
+    };
+    const std::int64_t tile = bytes(1, 256, false);
+    for (std::int64_t N : {512, 1024, 4096}) CHECK(bytes(1, N, true) == tile);
+    for (int threads : {2, 3, 8}) CHECK(bytes(threads, 1024, false) == threads * tile);
+  }
+}
+
+/// Reads of each score, counted by the scores' own type, over all visible pairs of the problem.
+double reads_per_score(const Stage& stage, const Problem& problem) {
+  REQUIRE(stage.forward_counting != nullptr);
+  const Inputs inputs = random_inputs(problem, 2);
+  ForwardRun run(stage, inputs);
+  Workspace workspace;
+  Counted::made = Counted::reads = 0;
+  run.run_counting(workspace);
+  const std::int64_t scores = problem.batch * problem.q_heads * problem.visible_pairs();
+  CHECK(Counted::made == scores);  // each score is computed once
+  const std::int64_t reads = Counted::reads;
+  CHECK(reads % scores == 0);
+  // It is the very same code: the counting run's result is the stage's own.
+  const Result<float> counted = run.result();
+  run.run(workspace);
+  CHECK(counted.O == run.result().O);
+  CHECK(counted.L == run.result().L);
+  return static_cast<double>(reads) / static_cast<double>(scores);
+}
+
+TEST_CASE("passes over the scores: 3 in 00, 1 in 01", "[claim][00_naive_cpu][01_online_softmax_cpu]") {
+  for (const Problem& p : {square(33, 16), square(33, 16, true), square(128, 64)}) {
+    CHECK(reads_per_score(find_stage(0), p) == 3);
+    CHECK(reads_per_score(find_stage(1), p) == 1);
+  }
+}
+
+TEST_CASE("the workspace is the only source of a CPU stage's memory", "[claim]") {
+  for (const Stage* stage : stages()) {
+    if (stage->number >= 10) continue;
+    const Inputs inputs = random_inputs(square(100, 40, true), 3);
+    ForwardRun run(*stage, inputs);
+    Workspace workspace;
+    run.run(workspace);
+    const long before = allocations;
+    run.run(workspace);
+    const long made = allocations - before;
+    INFO(label(*stage));
+    CHECK(made == 0);
+    CHECK(workspace.bytes_in_use() == 0);
+  }
+  if (allocations_counted) {
+    const long before = allocations;
+    ::operator delete(::operator new(8));
+    const long made = allocations - before;
+    CHECK(made == 1);  // the counter counts
+  }
+}
+
+}  // namespace

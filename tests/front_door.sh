@@ -1,0 +1,204 @@
+#!/usr/bin/env bash
+# front_door.sh REPOSITORY: tests of ./ladder. Nearly all run on a copy of it in a folder of its own, where the tools it
+# calls are stand-ins that write down how they were called: nothing is installed, fetched or built.
+set -uo pipefail
+repository=$(cd "$1" && pwd -P) || exit 2
+top=$(mktemp -d) && trap 'rm -rf "$top"' EXIT
+house="$top/a house with spaces" tools=$top/tools calls=$top/calls
+checks=0 failures=0 output='' status=0
+
+# --- The stand-ins --------------------------------------------------------------------------------------------
+
+mkdir -p "$house/common/setup" "$house/stages/02_tiled_cpu" "$tools"
+cp "$repository/ladder" "$house/"
+cp "$repository"/common/setup/{setup.sh,packages.txt,requirements.txt} "$house/common/setup/"
+for tool in bash cat chmod cp cut dirname env find flock grep head ln mkdir nproc readlink rm sed sha256sum sleep tail \
+  touch tr; do
+  ln -s "$(command -v $tool)" "$tools/$tool" || exit 2
+done
+tool() { # NAME, the script on stdin
+  { printf '#!/usr/bin/env bash\nprintf "%%s\\n" "%s $*" >>"%s"\n' "$1" "$calls" && cat; } >"$tools/$1"
+  chmod +x "$tools/$1"
+}
+for name in c++ clang++ clang-format doxygen dot git ninja; do tool $name </dev/null; done
+tool ctest <<'END'
+echo "the summary of ctest" && exit "${CTEST_STATUS:-0}"
+END
+tool sudo <<'END'
+case $1 in -n | -v) ;; *) exec "$@" ;; esac
+END
+tool apt-cache </dev/null
+tool apt-get <<<"[[ \$* != *' install '* || -n \${NO_NETWORK-} ]] || { : >'$tools/ninja' && chmod +x '$tools/ninja'; }
+exit \${NO_NETWORK:-0}"
+tool cmake <<'END'
+case $* in
+  *--version*) echo "cmake version ${CMAKE_VERSION:-3.25.1}" ;;
+  *--preset*)
+    echo "a line of the configuration" && [[ -z ${CONFIGURE_FAILS-} ]] || exit 1
+    mkdir -p "$2/build/release" && cd "$2/build/release" || exit 1
+    printf 'CMAKE_%s:INTERNAL=%s\n' HOME_DIRECTORY "$2" CACHEFILE_DIR "$PWD" >CMakeCache.txt
+    printf 'build %s: phony\n' all flashladder_program >build.ninja
+    printf '#!/usr/bin/env bash\nprintf "<%%s>" "$PWD" "$@"; echo " ${FLASHLADDER_PYTHON:-no python}"\n' >flashladder
+    chmod +x flashladder ;;
+  *--build*)
+    [[ -n ${BUILD_FAILS-} ]] || exit 0
+    printf '[1/2] a step that went well\nFAILED: a step that did not\n' && exit 1 ;;
+esac
+END
+tool python3 <<'END'
+case $* in
+  "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
+  *pip*) exit "${NO_NETWORK:-0}" ;;
+  *numpy*) [[ $0 == */.venv/* || -z ${NO_NUMPY-} ]] ;;
+esac
+END
+
+# --- The checks -----------------------------------------------------------------------------------------------
+
+check() { # WHAT COMMAND...: the command must succeed
+  checks=$((checks + 1))
+  "${@:2}" && return
+  failures=$((failures + 1))
+  printf 'FAILED: %s\n  exit status %s, and this was said:\n%s\n' "$1" "$status" "${output//$'\n'/$'\n'    }"
+}
+# ladder ARGUMENTS...: the front door, with nothing but the stand-ins on its PATH.
+ladder() {
+  : >"$calls"
+  output=$(env -u CXX -u CMAKE_PREFIX_PATH -u CMAKE_BUILD_PARALLEL_LEVEL -u FLASHLADDER_PYTHON PATH="$tools" \
+    "${door:-$house/ladder}" "$@" 2>&1 </dev/null)
+  status=$?
+}
+exits() { ((status == $1)); }
+says() { [[ $output == *"$1"* ]]; }
+one_sentence() { [[ $output == "ladder: "*. && $output != *$'\n'* ]]; }
+called() { grep -q -- "$1" "$calls"; }
+not() { ! "$@"; }
+untouched() { [[ ! -e $house/build && ! -e $house/.venv ]]; }
+
+for arguments in '' help -h --help; do
+  # shellcheck disable=SC2086 # '' is no argument at all
+  ladder $arguments
+  check "'$arguments' shows the help" exits 0
+  check "'$arguments' says what to do first" says "Begin with: ./ladder climb"
+done
+for arguments in 'test --help' 'help test' 'docs --help' 'help setup'; do
+  # shellcheck disable=SC2086
+  ladder $arguments
+  check "'$arguments' shows help" exits 0
+  check "'$arguments' names the verb" says './ladder '
+done
+for arguments in clim --frobnicate 'test --al' 'test 99' 'test 2' 'test -R' 'docs now' 'setup --all'; do
+  # shellcheck disable=SC2086
+  ladder $arguments
+  check "'$arguments' is a usage error" exits 2
+  check "'$arguments' is answered in one sentence" one_sentence
+done
+ladder clim
+check "an unknown verb is answered with the verbs" says "climb, list, bench, test, docs, setup, help"
+check "help and usage errors change nothing" untouched
+
+rm "$tools/ninja"
+for arguments in 'climb --no-install' '--no-install list' 'test --all --no-install'; do
+  # shellcheck disable=SC2086
+  ladder $arguments
+  check "'$arguments' stops when a package is missing" exits 1
+  check "'$arguments' names it and says why" says "ninja-build         runs the build"
+  check "'$arguments' gives the command" says "apt-get install --no-install-recommends ninja-build"
+  check "'$arguments' installs nothing" not called apt-get
+  check "'$arguments' changes nothing" untouched
+done
+CMAKE_VERSION=3.22.1 ladder list --no-install
+check "an old cmake counts as missing" says "cmake               configures the build, 3.25 or newer"
+
+NO_NETWORK=1 ladder list
+check "without a network and without ninja, it fails" exits 1
+check "without a network, it says what it cannot do without" says "cannot go on without ninja-build"
+ladder list --json 'two words'
+check "it installs what is missing, and runs" exits 0
+check "it refreshes apt's lists first" called 'apt-get .*update'
+check "it installs by apt-get" called 'apt-get .*install --no-install-recommends ninja-build'
+check "it configures" called 'cmake .*--preset release'
+check "it hands all arguments over" says "<list><--json><two words>"
+check "a verb that draws nothing makes no Python environment" not called python3
+
+ladder list
+check "a second call runs too" exits 0
+check "a second call installs nothing" not called apt-get
+check "a second call does not configure" not called preset
+check "a second call says nothing of its own" not says $'\n'
+
+mkdir "$top/elsewhere" && ln -s "$house/ladder" "$top/elsewhere/door"
+cd "$top/elsewhere" && door=./door ladder list
+check "it works through a symbolic link, and leaves the caller where he is" says "<$top/elsewhere><list>"
+
+sed -i "s|^CMAKE_HOME_DIRECTORY.*|CMAKE_HOME_DIRECTORY:INTERNAL=$top/elsewhere|" "$house/build/release/CMakeCache.txt"
+ladder list
+check "a build folder made elsewhere is made afresh" says "was made for another folder ($top/elsewhere)"
+check "and it runs" exits 0
+rm "$house/build/release/build.ninja"
+CONFIGURE_FAILS=1 ladder list
+check "a failed configuration fails" exits 1
+check "a failed configuration shows its log" says "a line of the configuration"
+BUILD_FAILS=1 ladder list
+check "a failed build fails" exits 1
+check "a failed build shows what failed" says "FAILED: a step that did not"
+check "a failed build does not show what went well" not says "a step that went well"
+
+venv=$house/.venv
+NO_NETWORK=1 NO_NUMPY=1 ladder climb
+check "without a Python environment it climbs all the same" exits 0
+check "without a Python environment it says how to make one" says "./ladder setup makes it"
+check "a half-made environment does not stay" test ! -e "$venv"
+NO_NETWORK=1 NO_NUMPY=1 ladder climb
+check "what could not be had is not tried again at once" not called python3
+NO_NETWORK=1 ladder setup
+check "./ladder setup tries again, and takes a Python that has what is needed" says "using $tools/python3"
+NO_NETWORK=1 ladder climb
+check "and keeps to it" says "<climb> $tools/python3"
+ladder setup
+check "./ladder setup makes the environment" test -f "$venv/stamp"
+ladder climb
+check "the environment is used" says "<climb> $venv/bin/python"
+check "the environment is not made again" not called python3
+rm "$venv/stamp"
+ladder climb
+check "a half-made environment is made afresh" called "-m venv"
+echo >>"$house/common/setup/requirements.txt"
+ladder climb
+check "changed requirements make it afresh" called "-m venv"
+output=$(FLASHLADDER_PYTHON=/my/python PATH="$tools" "$house/ladder" climb 2>&1)
+status=$?
+check "the caller's own Python is used" says "<climb> /my/python"
+
+ladder test 02 -j 2
+check "the quick tests are the default" called 'ctest .*-L ^quick\$ -R stage_(02) -j 2'
+check "the last word is ctest's" test "${output##*$'\n'}" = "the summary of ctest"
+ladder test --all
+check "--all leaves no test out" not called '-L'
+CTEST_STATUS=8 ladder test
+check "a failed test is a failure" exits 1
+ladder bench
+check "a part that was left out of the build is an error" exits 1
+check "a part that was left out of the build is explained" says "was left out of the build"
+
+# --- The real one, where it is built --------------------------------------------------------------------------
+
+# A call that would build something takes its time, and would build under the feet of whoever is building now.
+up_to_date() {
+  cd "$repository" && [[ -x build/release/flashladder && -f build/release/packages ]] &&
+    [[ -z $(find common stages -name '*.[ch]pp' -newer build/release/flashladder) ]] &&
+    [[ -z $(find CMakeLists.txt common stages tests bench docs \( -name CMakeLists.txt -o -name '*.cmake' \) \
+      -newer build/release/build.ninja) ]]
+}
+if up_to_date; then
+  SECONDS=0
+  output=$("$repository/ladder" list 2>&1)
+  status=$?
+  check "the real ./ladder list runs" exits 0
+  check "the real ./ladder list starts within two seconds" test "$SECONDS" -lt 2
+else
+  echo "build/release is not up to date: its start is not timed"
+fi
+
+echo "$((checks - failures)) of $checks checks of the front door passed"
+((failures == 0))

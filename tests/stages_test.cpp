@@ -1,0 +1,202 @@
+// Every stage of the registry, forward and backward, on the inputs and shapes that tell wrong from right.
+// Each stage is a section of its own, named as its folder: ctest runs them one by one (-c 02_tiled_cpu).
+#include <memory>
+
+#include "catch.hpp"
+#include "common/check/check.hpp"
+#include "common/check/inputs.hpp"
+#include "common/io/npz.hpp"
+
+namespace {
+
+using namespace flashladder;
+
+std::string folder(const Stage& stage) {
+  std::string name = label(stage);
+  name[2] = '_';
+  return name;
+}
+
+struct Shape {
+  std::int64_t Nq, Nk;
+};
+
+/// No multiple of any tile, both sides of the usual tile edges, more queries than keys and the reverse.
+constexpr Shape shapes[] = {{1, 1},     {15, 15}, {17, 17}, {63, 63},  {65, 65},  {129, 129}, {1, 339},
+                            {113, 203}, {239, 1}, {799, 3}, {64, 128}, {129, 65}, {256, 256}, {40, 1000}};
+constexpr std::int64_t head_dims[] = {64, 1, 32, 128, 8, 40, 59, 80, 96, 111, 160, 192, 224, 256};
+/// Query heads of each key/value head: plain, grouped, multi-query.
+constexpr Shape heads[] = {{2, 2}, {4, 2}, {3, 1}};
+
+/// All shapes and families, with head dimension, heads, batch and layout taking turns.
+struct Case {
+  Inputs inputs;
+  Layout layout;
+  std::string text;
+};
+
+template <class Body>
+void for_each_case(std::int64_t least_d, std::int64_t most_d, Body body) {
+  std::size_t turn = 0;
+  for (const Shape& shape : shapes) {
+    for (bool causal : {false, true}) {
+      for (const Family& family : input_families()) {
+        Problem problem;
+        problem.batch = 1 + static_cast<std::int64_t>(turn % 2);
+        problem.q_heads = heads[turn % std::size(heads)].Nq;
+        problem.kv_heads = heads[turn % std::size(heads)].Nk;
+        problem.Nq = shape.Nq;
+        problem.Nk = shape.Nk;
+        problem.d = std::clamp(head_dims[turn % std::size(head_dims)], least_d, most_d);
+        problem.causal = causal;
+        if (turn % 5 == 4) problem.scale = 0.3f;
+        const Layout layout = all_layouts[turn / 2 % std::size(all_layouts)];
+        body(Case{
+            make_inputs(family, problem, turn), layout,
+            to_string(problem) + ", " + std::string(family.name) + ", " + std::string(to_string(layout))});
+        ++turn;
+      }
+    }
+  }
+}
+
+/// `stage` on `inputs`, against the oracle and against the stage before it.
+void check_stage(const Stage& stage, const Inputs& inputs, Layout layout) {
+  const Expected expected = expect_forward(inputs, computing_dtype(stage, inputs.problem.dtype));
+  Result<float> result;
+  const Verdict verdict = run_and_check(stage, inputs, layout, expected, &result);
+  CHECK(verdict.why == "");
+  REQUIRE(verdict.passed);
+  if (stage.before == stage.number) return;
+  const Stage& before = find_stage(stage.before);
+  const Dtype dtype_before = computing_dtype(before, inputs.problem.dtype);
+  const Expected expected_before =
+      dtype_before == expected.dtype ? expected : expect_forward(inputs, dtype_before);
+  Result<float> result_before;
+  REQUIRE(run_and_check(before, inputs, layout, expected_before, &result_before).passed);
+  const Verdict against = check_against(result, expected, result_before, expected_before);
+  CHECK(against.why == "");
+  REQUIRE(against.passed);
+}
+
+TEST_CASE("forward: all families, ragged shapes, masks, heads, layouts", "[stage]") {
+  for (const Stage* stage : stages()) {
+    DYNAMIC_SECTION(folder(*stage)) {
+      for_each_case(1, stage->supports.most_d, [&](const Case& one) {
+        INFO(one.text);
+        check_stage(*stage, one.inputs, one.layout);
+      });
+    }
+  }
+}
+
+TEST_CASE("forward: every head dimension", "[stage]") {
+  for (const Stage* stage : stages()) {
+    DYNAMIC_SECTION(folder(*stage)) {
+      for (std::int64_t d = 1; d <= stage->supports.most_d; d += d < 70 ? 1 : 13) {
+        Problem problem;
+        problem.Nq = 35;
+        problem.Nk = 70;
+        problem.d = d;
+        problem.causal = d % 2 == 0;
+        INFO(to_string(problem));
+        check_stage(*stage, make_inputs(input_families()[d % input_families().size()], problem, d),
+                    Layout::padded);
+      }
+    }
+  }
+}
+
+TEST_CASE("forward: the activations of a real model", "[stage]") {
+  const auto arrays = read_npz(FLASHLADDER_SOURCE_DIR "/common/data/minilm_layer.npz");
+  Inputs inputs;
+  inputs.problem.q_heads = inputs.problem.kv_heads = 12;
+  inputs.problem.Nq = inputs.problem.Nk = 512;
+  inputs.problem.d = 32;
+  inputs.Q = arrays.at("q").values;
+  inputs.K = arrays.at("k").values;
+  inputs.V = arrays.at("v").values;
+  for (const Stage* stage : stages()) {
+    DYNAMIC_SECTION(folder(*stage)) {
+      for (bool causal : {false, true}) {
+        inputs.problem.causal = causal;
+        check_stage(*stage, inputs, Layout::rows_first);
+      }
+    }
+  }
+}
+
+TEST_CASE("forward: long sequences", "[long-stage]") {
+  constexpr Shape long_shapes[] = {{1024, 1023}, {1023, 1024}, {1, 8192},
+                                   {4096, 4096}, {4224, 300},  {100, 16384}};
+  for (const Stage* stage : stages()) {
+    DYNAMIC_SECTION(folder(*stage)) {
+      std::size_t turn = 0;
+      for (const Shape& shape : long_shapes) {
+        for (bool causal : {false, true}) {
+          Problem problem;
+          problem.Nq = shape.Nq;
+          problem.Nk = shape.Nk;
+          problem.d = 32;
+          problem.causal = causal;
+          const Family& family = input_families()[turn++ % input_families().size()];
+          INFO(to_string(problem) << ", " << family.name);
+          check_stage(*stage, make_inputs(family, problem, turn), Layout::contiguous);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("forward: the same result every time", "[stage]") {
+  Problem problem;
+  problem.q_heads = problem.kv_heads = 3;
+  problem.Nq = 203;
+  problem.Nk = 301;
+  problem.causal = true;
+  const Inputs inputs = random_inputs(problem, 3);
+  for (const Stage* stage : stages()) {
+    DYNAMIC_SECTION(folder(*stage)) {
+      ForwardRun run(*stage, inputs);
+      Workspace workspace;
+      run.run(workspace);
+      const Result<float> first = run.result();
+      for (int repeat = 0; repeat < 20; ++repeat) {
+        run.run(workspace);
+        REQUIRE(run.result().O == first.O);
+        REQUIRE(run.result().L == first.L);
+      }
+    }
+  }
+}
+
+TEST_CASE("backward: all families, ragged shapes, masks, heads, layouts", "[stage]") {
+  for (const Stage* stage : stages()) {
+    DYNAMIC_SECTION(folder(*stage)) {
+      if (stage->backward == nullptr) {
+        SUCCEED("forward only");
+        continue;
+      }
+      // With d = 1, D equals dP to the last bit in a plain computation, and not in one that fuses: no
+      // yardstick.
+      for_each_case(8, std::min<std::int64_t>(stage->supports.most_d, 64), [&](const Case& one) {
+        const Problem& problem = one.inputs.problem;
+        INFO(one.text);
+        const std::vector<float> dO = random_output_gradient(problem, 5);
+        const Dtype dtype = computing_dtype(*stage, problem.dtype);
+        const Result<float> forward = plain_forward(one.inputs, dtype);
+        BackwardRun run(*stage, one.inputs, forward, dO, one.layout);
+        Workspace workspace;
+        workspace.poison = true;
+        run.run(workspace);
+        CHECK(run.defect() == "");
+        const Verdict verdict =
+            check_backward(run.result(), expect_backward(one.inputs, forward, dO, dtype));
+        CHECK(verdict.why == "");
+        REQUIRE(verdict.passed);
+      });
+    }
+  }
+}
+
+}  // namespace
