@@ -1,20 +1,24 @@
 """Draws the report of a climb: one HTML file that holds its table and its charts, from climb.json.
 
-Usage: report.py out/climb.json --out out/report.html [--picture out/climb.png]
+Usage: report.py out/climb.json [--out out/report.html] [--picture out/climb.png] [--markdown]
 """
 
 import argparse
 import base64
+import hashlib
 import html
 import io
 import json
 import sys
 from pathlib import Path
 
-import matplotlib
+try:
+    import matplotlib
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402  (the backend comes first: there may be no screen)
+    matplotlib.use("Agg")  # there may be no screen
+    import matplotlib.pyplot as plt
+except ImportError:
+    sys.exit("report: this Python has no Matplotlib: ./ladder setup makes one that has, .venv/bin/python")
 
 INK, MUTED, FRAME, BAR, WARNING = "#1f2328", "#59636e", "#d1d9e0", "#3b6fb6", "#b3261e"
 LINES = ["#3b6fb6", "#c8701c", "#3a8a50", "#8a4fa3", "#b3463f", "#6b6b6b"]
@@ -127,6 +131,24 @@ def table(climb):
             "<tbody>" + "".join(rows) + "</tbody></table></div>")
 
 
+def markdown(climb):
+    """The climb's table in Markdown, with where it was measured, for a README."""
+    machine, source = climb["machine"], climb["input"]
+    timed = [s for s in climb["stages"] if "time_ms" in s]
+    medians = {s["number"]: s["time_ms"]["median"] for s in timed}
+    lines = ["| stage | error / allowed | extra memory | time (ms) | vs before | vs first |",
+             "|---|---|---|---|---|---|"]
+    for s in timed:
+        median, before = s["time_ms"]["median"], medians.get(s["before"])
+        spread = (s["time_ms"]["upper_quartile"] - s["time_ms"]["lower_quartile"]) / 2
+        lines.append(f"| {label(s)} | {s['oracle']['error']:.1e} / {s['oracle']['allowed']:.1e} "
+                     f"| {size_text(s['extra_bytes'])} | {median:.2f} ± {spread:.2f} "
+                     f"| {f'{before / median:.2f}x' if before and s['before'] != s['number'] else ''} "
+                     f"| {timed[0]['time_ms']['median'] / median:.2f}x |")
+    return "\n".join(lines) + (f"\n\n{source['source']}, {source['problem']}; {machine['cpu']}, "
+                               f"{machine['threads']} threads, {machine['compiler']}, commit {machine['commit']}.\n")
+
+
 STYLE = """
 :root{color-scheme:light dark}
 body{font:16px/1.5 system-ui,sans-serif;max-width:1180px;margin:2rem auto;padding:0 1rem;color:#1f2328;background:#fff}
@@ -169,17 +191,23 @@ def main():
     parser.add_argument("climb", type=Path, help="climb.json, as ./ladder climb writes it")
     parser.add_argument("--out", type=Path, help="the report to write (HTML)")
     parser.add_argument("--picture", type=Path, help="only the chart of speedup and memory (PNG)")
+    parser.add_argument("--markdown", action="store_true", help="print the table in Markdown")
     options = parser.parse_args()
     try:
-        climb = json.loads(options.climb.read_text())
+        text = options.climb.read_bytes()
+        climb = json.loads(text)
         if climb["format"] != 1:
             raise KeyError("format")
         if options.out:
             write(options.out, page(climb).encode())
         if options.picture:
             buffer = io.BytesIO()
-            speedup_and_memory(climb).savefig(buffer, format="png", dpi=160)
+            # The picture says which results it was drawn from, so that a test can tell when it is stale.
+            speedup_and_memory(climb).savefig(buffer, format="png", dpi=160,
+                                              metadata={"Results": hashlib.sha256(text).hexdigest()})
             write(options.picture, buffer.getvalue())
+        if options.markdown:
+            print(markdown(climb), end="")
     except OSError as error:
         sys.exit(f"report: {error}")
     except (ValueError, KeyError, TypeError) as error:

@@ -29,6 +29,7 @@ struct Kernel {
   std::vector<float> operator()(const Inputs& inputs) const {
     const Problem& p = inputs.problem;
     std::vector<float> O(inputs.Q.size());
+    const float scale = p.softmax_scale();
 #pragma omp parallel for schedule(dynamic, 16)
     for (std::int64_t row = 0; row < p.batch * p.q_heads * p.Nq; ++row) {
       const std::int64_t i = row % p.Nq, b = row / p.Nq / p.q_heads;
@@ -44,9 +45,9 @@ struct Kernel {
       for (std::int64_t j = skip_first; j < visible - skip_last; ++j) {
         float s = 0;
         for (std::int64_t c = 0; c < p.d; ++c) s += q[c] * K[j * p.d + c];
-        s *= p.softmax_scale();
+        s *= scale;
         const float m_new = std::max(m, s);
-        float factor = std::exp(m - m_new);
+        float factor = m == m_new ? 1 : std::exp(m - m_new);
         const float P = std::exp(s - m_new);
         l = factor * l + P;
         if (rescale == missing && l != P) factor = 1;
@@ -109,8 +110,7 @@ TEST_CASE("every wrong output is rejected by the shipped inputs and tolerances",
         p.q_heads = 4;
         p.kv_heads = 2;
         p.Nk = N;
-        p.Nq =
-            std::min<std::int64_t>(N, 256);  // the last 256 rows, which see the most keys: the hardest ones
+        p.Nq = std::min<std::int64_t>(N, 32);  // the last rows, which see the most keys: the hardest ones
         p.d = 16;
         p.causal = causal;
         p.dtype = dtype;

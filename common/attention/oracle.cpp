@@ -118,7 +118,8 @@ Gradients<T> backward(const Inputs& inputs, const Result<float>* saved, const st
       if (saved == nullptr) {
         for (std::int64_t j = 0; j < visible; ++j) D += P[j] * dP[j];
       } else {
-        // Where P is 1, D equals dP. A stage may add up the two in different orders, so one of the two Ways does.
+        // Where P is 1, D equals dP. A stage may add up the two in different orders, so one of the two Ways
+        // does.
         for (std::int64_t k = 0; k < p.d; ++k) {
           const std::int64_t c = way.index(k, p.d);
           D += static_cast<T>(dO_i[c]) * static_cast<T>(saved->O[row * p.d + c]);

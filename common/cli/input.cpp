@@ -147,8 +147,9 @@ LoadedInputs load_inputs(const InputOptions& options) {
     const std::string path = options.npz.empty() ? shipped.string() : options.npz;
     const auto arrays = read_npz(path);
     loaded.source = options.npz.empty() ? "a real model's layer (all-MiniLM-L6-v2, layer 0)" : path;
-    loaded.inputs = assemble(member(arrays, "q", "Q", path), member(arrays, "k", "K", path),
-                             member(arrays, "v", "V", path), path);
+    const Array &q = member(arrays, "q", "Q", path), &k = member(arrays, "k", "K", path),
+                &v = member(arrays, "v", "V", path);
+    loaded.inputs = assemble(q, k, v, path);
   }
   Problem& problem = loaded.inputs.problem;
   problem.causal = options.causal;

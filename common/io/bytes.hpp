@@ -19,6 +19,7 @@ static_assert(std::endian::native == std::endian::little,
 /// Reads numbers and runs of bytes one after the other, and never past the end.
 class ByteReader {
  public:
+  /// @param bytes  to read from; not copied
   /// @param where  what the bytes are, for errors: "q.npy: the .npy header"
   ByteReader(std::span<const std::byte> bytes, std::string where)
       : bytes_(bytes), where_(std::move(where)) {}

@@ -160,16 +160,19 @@ install_packages() {
     -o DPkg::Lock::Timeout=120 -o Acquire::Retries=1 -o Acquire::http::Timeout=20 -o Acquire::https::Timeout=20
     -o APT::Update::Error-Mode=any)
   if ! quietly apt-update "Asking apt-get what there is ..." "${apt[@]}" update; then
-    say "apt-get could not refresh its lists (build/setup/apt-update.log): trying with those it has."
+    # With no server in reach, apt-get would wait for each of the packages in turn.
+    grep -qaE '^(Hit|Get):' "$state/apt-update.log" ||
+      { say "apt-get reaches none of its servers (build/setup/apt-update.log): is there a network?"; return; }
+    say "apt-get could not refresh all of its lists (build/setup/apt-update.log): going on with those it has."
   fi
   for name in "${missing[@]}"; do
     apt-cache show "$name" &>/dev/null && known+=("$name")
   done
-  ((${#known[@]})) || { say "apt-get knows none of these packages: is there a network?"; return; }
+  ((${#known[@]})) || { say "apt-get knows none of these packages."; return; }
   if ! quietly apt-install "Installing ${#known[@]} packages with apt-get (the first time a minute or two) ..." \
     "${apt[@]}" install --no-install-recommends "${known[@]}"; then
-    show_log apt-install
-    say "apt-get could not install them (build/setup/apt-install.log)."
+    grep -a '^E:' "$state/apt-install.log" | head -n 5 >&2
+    say "apt-get could not install them (all it said: build/setup/apt-install.log)."
   fi
 }
 
