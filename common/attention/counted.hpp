@@ -8,7 +8,9 @@ namespace flashladder {
 class Counted {
  public:
   Counted() = default;
+  /// A new value, counted in `made`.
   Counted(float value) : value_(value) { ++made; }
+  /// Its value, counted in `reads`.
   operator float() const {
     ++reads;
     return value_;

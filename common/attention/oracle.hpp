@@ -9,25 +9,25 @@ namespace flashladder {
 /// Q, K, V of a problem as plain numbers, whatever a stage's dtype and memory layout: fp32 values that the
 /// problem's dtype holds exactly, contiguous.
 struct Inputs {
-  Problem problem;
-  std::vector<float> Q;  // [batch, q_heads,  Nq, d]
-  std::vector<float> K;  // [batch, kv_heads, Nk, d]
-  std::vector<float> V;  // [batch, kv_heads, Nk, d]
+  Problem problem;       ///< What they make.
+  std::vector<float> Q;  ///< [batch, q_heads,  Nq, d]
+  std::vector<float> K;  ///< [batch, kv_heads, Nk, d]
+  std::vector<float> V;  ///< [batch, kv_heads, Nk, d]
 };
 
 /// What the forward pass gives. T is double for the oracle, float for a stage.
 template <class T>
 struct Result {
-  std::vector<T> O;  // [batch, q_heads, Nq, d]
-  std::vector<T> L;  // [batch, q_heads, Nq]
+  std::vector<T> O;  ///< [batch, q_heads, Nq, d]
+  std::vector<T> L;  ///< [batch, q_heads, Nq]
 };
 
 /// What the backward pass gives.
 template <class T>
 struct Gradients {
-  std::vector<T> dQ;  // [batch, q_heads,  Nq, d]
-  std::vector<T> dK;  // [batch, kv_heads, Nk, d]
-  std::vector<T> dV;  // [batch, kv_heads, Nk, d]
+  std::vector<T> dQ;  ///< [batch, q_heads,  Nq, d]
+  std::vector<T> dK;  ///< [batch, kv_heads, Nk, d]
+  std::vector<T> dV;  ///< [batch, kv_heads, Nk, d]
 };
 
 /// Attention from its definition in fp64: S = scale * Q K^T, P = softmax(S), O = P V, L = max S + log sum

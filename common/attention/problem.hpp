@@ -14,8 +14,8 @@ inline constexpr std::int64_t max_head_dim = 256;
 ///
 /// Q and O are [batch, q_heads, Nq, d], K and V are [batch, kv_heads, Nk, d], L is [batch, q_heads, Nq].
 struct Problem {
-  std::int64_t batch = 1;
-  std::int64_t q_heads = 1;
+  std::int64_t batch = 1;    ///< Independent entries.
+  std::int64_t q_heads = 1;  ///< Query heads of each.
   std::int64_t kv_heads =
       1;                ///< Divides q_heads: 1 is multi-query, fewer than q_heads grouped-query attention.
   std::int64_t Nq = 1;  ///< Query rows.

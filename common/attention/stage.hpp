@@ -19,13 +19,13 @@ inline constexpr Dtype fp32_only[] = {Dtype::fp32};
 /// One rung of the ladder. Each folder stages/NN_name defines one; lists, tests, charts and tables follow
 /// from it.
 struct Stage {
-  int number;
+  int number;              ///< NN of its folder; the first digit is the track.
   std::string_view name;   ///< The folder's name is NN_name.
   std::string_view title;  ///< For charts: a word or two.
   std::string_view idea;   ///< One line.
   std::string_view claim;  ///< The number that a test proves, one line.
   int before;              ///< The stage it is measured against; its own number where there is none.
-  Support supports;
+  Support supports;        ///< Dtypes and head dimensions.
 
   /// Computes O and L.
   void (*forward)(const Forward&);

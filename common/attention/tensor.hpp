@@ -17,16 +17,17 @@ inline constexpr Dtype dtype_of = Dtype::fp32;
 /// the elements of a row are next to each other. M[i] is row i, M[i][c] its element c.
 template <class T>
 struct Matrix {
-  T* data;
-  std::int64_t stride;
+  T* data;              ///< Of row 0.
+  std::int64_t stride;  ///< Elements from one row to the next.
+  /// Row i, [d].
   T* operator[](std::int64_t i) const { return data + i * stride; }
 };
 
 /// A [batch, heads, rows, d] tensor in memory somewhere; it owns nothing. Strides are in elements, d's
 /// is 1.
 struct Tensor {
-  void* data = nullptr;
-  Dtype dtype = Dtype::fp32;
+  void* data = nullptr;                     ///< Of the first element.
+  Dtype dtype = Dtype::fp32;                ///< Of the elements.
   std::array<std::int64_t, 3> stride = {};  ///< Of batch, head and row.
 
   /// The [rows, d] matrix of one head of one batch entry, as elements of type `T` (const or not).
@@ -39,37 +40,37 @@ struct Tensor {
 
 /// One head of the forward pass, fp32.
 struct ForwardHead {
-  Matrix<const float> Q;  // [Nq, d]
-  Matrix<const float> K;  // [Nk, d]
-  Matrix<const float> V;  // [Nk, d]
-  Matrix<float> O;        // [Nq, d]
-  float* L;               // [Nq]
+  Matrix<const float> Q;  ///< [Nq, d]
+  Matrix<const float> K;  ///< [Nk, d]
+  Matrix<const float> V;  ///< [Nk, d]
+  Matrix<float> O;        ///< [Nq, d]
+  float* L;               ///< [Nq]
 };
 
 /// One head of the backward pass, fp32. Under GQA several query heads add into the same dK and dV.
 struct BackwardHead {
-  Matrix<const float> Q;   // [Nq, d]
-  Matrix<const float> K;   // [Nk, d]
-  Matrix<const float> V;   // [Nk, d]
-  Matrix<const float> O;   // [Nq, d]
-  Matrix<const float> dO;  // [Nq, d]
-  const float* L;          // [Nq]
-  Matrix<float> dQ;        // [Nq, d]
-  Matrix<float> dK;        // [Nk, d]
-  Matrix<float> dV;        // [Nk, d]
+  Matrix<const float> Q;   ///< [Nq, d]
+  Matrix<const float> K;   ///< [Nk, d]
+  Matrix<const float> V;   ///< [Nk, d]
+  Matrix<const float> O;   ///< [Nq, d]
+  Matrix<const float> dO;  ///< [Nq, d]
+  const float* L;          ///< [Nq]
+  Matrix<float> dQ;        ///< [Nq, d]
+  Matrix<float> dK;        ///< [Nk, d]
+  Matrix<float> dV;        ///< [Nk, d]
 };
 
 class Workspace;
 
 /// What a stage's forward pass is given: it reads Q, K, V and writes every element of O and L.
 struct Forward {
-  Problem problem;
-  Tensor Q;  // [batch, q_heads,  Nq, d]
-  Tensor K;  // [batch, kv_heads, Nk, d]
-  Tensor V;  // [batch, kv_heads, Nk, d]
-  Tensor O;  // [batch, q_heads,  Nq, d]
-  float* L;  // [batch, q_heads,  Nq], contiguous
-  Workspace& workspace;
+  Problem problem;       ///< Sizes, mask, scale.
+  Tensor Q;              ///< [batch, q_heads,  Nq, d]
+  Tensor K;              ///< [batch, kv_heads, Nk, d]
+  Tensor V;              ///< [batch, kv_heads, Nk, d]
+  Tensor O;              ///< [batch, q_heads,  Nq, d]
+  float* L;              ///< [batch, q_heads,  Nq], contiguous
+  Workspace& workspace;  ///< The only source of extra memory.
 
   /// Query head `h` of batch entry `b`, with the key/value head it reads.
   ForwardHead head(std::int64_t b, std::int64_t h) const {
@@ -82,14 +83,17 @@ struct Forward {
 /// What a stage's backward pass is given: it reads Q, K, V, O, L and dO and writes every element of dQ, dK,
 /// dV.
 struct Backward {
-  Problem problem;
-  Tensor Q, K, V;  // as in Forward
-  Tensor O;        // [batch, q_heads,  Nq, d]
-  const float* L;  // [batch, q_heads,  Nq], contiguous
-  Tensor dO;       // [batch, q_heads,  Nq, d]
-  Tensor dQ;       // [batch, q_heads,  Nq, d]
-  Tensor dK, dV;   // [batch, kv_heads, Nk, d]
-  Workspace& workspace;
+  Problem problem;       ///< Sizes, mask, scale.
+  Tensor Q;              ///< [batch, q_heads,  Nq, d]
+  Tensor K;              ///< [batch, kv_heads, Nk, d]
+  Tensor V;              ///< [batch, kv_heads, Nk, d]
+  Tensor O;              ///< [batch, q_heads,  Nq, d]
+  const float* L;        ///< [batch, q_heads,  Nq], contiguous
+  Tensor dO;             ///< [batch, q_heads,  Nq, d]
+  Tensor dQ;             ///< [batch, q_heads,  Nq, d]
+  Tensor dK;             ///< [batch, kv_heads, Nk, d]
+  Tensor dV;             ///< [batch, kv_heads, Nk, d]
+  Workspace& workspace;  ///< The only source of extra memory.
 
   /// Query head `h` of batch entry `b`, with the key/value head it reads and adds gradients to.
   BackwardHead head(std::int64_t b, std::int64_t h) const {

@@ -10,6 +10,7 @@ namespace flashladder {
 
 /// A stage asked for more extra memory than there is.
 struct OutOfMemory : Error {
+  /// All in bytes.
   OutOfMemory(std::int64_t wanted, std::int64_t in_use, std::int64_t limit);
   std::int64_t peak;  ///< Bytes that would have been in use at once.
 };
@@ -30,15 +31,20 @@ class Workspace {
   template <class T>
   class Array {
    public:
+    /// As Workspace::array.
     Array(Workspace& workspace, std::int64_t size)
         : workspace_(workspace), size_(size), data_(static_cast<T*>(workspace.allocate(bytes()))) {}
     ~Array() { workspace_.release(data_, bytes()); }
     Array(const Array&) = delete;
     Array& operator=(const Array&) = delete;
 
+    /// Element i, not checked against size().
     T& operator[](std::int64_t i) { return data_[i]; }
+    /// Element i, not checked against size().
     const T& operator[](std::int64_t i) const { return data_[i]; }
+    /// Of element 0.
     T* data() { return data_; }
+    /// Elements.
     std::int64_t size() const { return size_; }
 
    private:
@@ -55,7 +61,9 @@ class Workspace {
     return Array<T>(*this, size);
   }
 
+  /// Bytes allocated now.
   std::int64_t bytes_in_use() const { return in_use_; }
+  /// Most bytes that were in use at once.
   std::int64_t peak_bytes() const { return peak_; }
 
   /// Fill new arrays with NaN, so that a stage that reads what it never wrote is found out. For the checks.

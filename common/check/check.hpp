@@ -20,8 +20,8 @@ namespace flashladder {
 /// elements. u ||X|| is what storing the exact result may cost, so that a plain result that is exact by
 /// luck, which happens on a handful of elements, does not ask the impossible.
 struct Bound {
-  double max_abs = 0;
-  double norm = 0;
+  double max_abs = 0;  ///< Of a single element.
+  double norm = 0;     ///< Of the whole tensor.
 };
 
 /// The bound of `oracle`, given what plain computations in `dtype` make of it.
@@ -30,9 +30,9 @@ Bound make_bound(const std::vector<double>& oracle, std::initializer_list<const 
 
 /// What a right stage computes on some inputs, and how far from it a stage of precision `dtype` may be.
 struct Expected {
-  Dtype dtype;
-  Result<double> oracle;
-  Bound O;
+  Dtype dtype;            ///< In which the stage computes.
+  Result<double> oracle;  ///< O and L in fp64.
+  Bound O;                ///< How far O may be from it.
   /// L is fp32 in every dtype: 1e-5, or twice the largest error of the plain fp32 computation where scores
   /// are so large that fp32 cannot do better.
   double L = 0;
@@ -42,7 +42,7 @@ Expected expect_forward(const Inputs& inputs, Dtype dtype);
 
 /// What the checks say. It starts as failed: only a check that ran to its end makes it pass.
 struct Verdict {
-  bool passed = false;
+  bool passed = false;              ///< Whether everything was checked and right.
   std::string why = "not checked";  ///< One line; empty when passed.
   double error = 0;                 ///< max|O - oracle|; NaN where there is one.
   double allowed = 0;               ///< Its bound.
@@ -57,8 +57,10 @@ Verdict check_against(const Result<float>& result, const Expected& expected, con
 
 /// What a right backward pass computes, and how far from it one may be.
 struct ExpectedGradients {
-  Gradients<double> oracle;
-  Bound dQ, dK, dV;
+  Gradients<double> oracle;  ///< In fp64.
+  Bound dQ;                  ///< How far dQ may be from it.
+  Bound dK;                  ///< How far dK may be.
+  Bound dV;                  ///< How far dV may be.
 };
 
 /// @param saved  O and L of the forward pass, which the stage is given too

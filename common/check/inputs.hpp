@@ -12,7 +12,7 @@ namespace flashladder {
 /// A way of making Q, K and V that shows some mistakes and hides others; together they show them all
 /// (tests/wrong_outputs_test.cpp proves it).
 struct Family {
-  std::string_view name;
+  std::string_view name;                                  ///< For tables and messages.
   std::string_view purpose;                               ///< What it shows, one line.
   void (*fill)(Inputs& inputs, std::mt19937_64& random);  ///< Sets every element of Q, K and V.
 };

@@ -27,6 +27,7 @@ class Buffer {
   /// Shape [batch, heads, rows, d]; every element and margin starts as NaN.
   Buffer(std::int64_t batch, std::int64_t heads, std::int64_t rows, std::int64_t d, Layout layout);
 
+  /// What a stage is given.
   Tensor tensor();
   /// Copies contiguous values in.
   void write(const std::vector<float>& values);
@@ -49,6 +50,7 @@ class Buffer {
 /// A stage with its inputs laid out in memory, ready to run again and again.
 class ForwardRun {
  public:
+  /// Copies Q, K and V; `inputs` must outlive the run.
   ForwardRun(const Stage& stage, const Inputs& inputs, Layout layout = Layout::contiguous);
 
   /// One forward pass.
@@ -72,11 +74,15 @@ class ForwardRun {
 /// The same for the backward pass; O and L are given, as a forward pass left them.
 class BackwardRun {
  public:
+  /// `inputs` are copied, with O and L of a forward pass and the output gradient dO.
   BackwardRun(const Stage& stage, const Inputs& inputs, const Result<float>& forward,
               const std::vector<float>& dO, Layout layout = Layout::contiguous);
 
+  /// One backward pass.
   void run(Workspace& workspace);
+  /// dQ, dK and dV as the last run left them.
   Gradients<float> result() const;
+  /// As ForwardRun::defect.
   std::string defect() const;
 
  private:

@@ -24,7 +24,9 @@ class ByteReader {
   ByteReader(std::span<const std::byte> bytes, std::string where)
       : bytes_(bytes), where_(std::move(where)) {}
 
+  /// Bytes read so far.
   std::size_t position() const { return position_; }
+  /// Bytes still to read.
   std::size_t left() const { return bytes_.size() - position_; }
 
   /// The next `count` bytes. Throws Error when fewer are left.
