@@ -97,7 +97,11 @@ TEST_CASE("extra memory of 02 is threads * tile, whatever N", "[claim][02_tiled_
     const auto bytes = [&](int threads, std::int64_t N, bool causal) {
       return with_threads(threads, [&] { return extra_bytes(find_stage(2), square(N, d, causal)); });
     };
-    const std::int64_t tile = bytes(1, 256, false);
+    const std::int64_t Br = 64,
+                       Bc =
+                           60;  // the stage's tile: Q transposed, a tile of scores, m, l and a factor a row
+    const std::int64_t tile = 4 * Br * (d + Bc + 3);
+    CHECK(bytes(1, 256, false) == tile);
     for (std::int64_t N : {512, 1024, 4096}) CHECK(bytes(1, N, true) == tile);
     for (int threads : {2, 3, 8}) CHECK(bytes(threads, 1024, false) == threads * tile);
   }

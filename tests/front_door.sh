@@ -20,7 +20,7 @@ tool() { # NAME, the script on stdin
   { printf '#!/usr/bin/env bash\nprintf "%%s\\n" "%s $*" >>"%s"\n' "$1" "$calls" && cat; } >"$tools/$1"
   chmod +x "$tools/$1"
 }
-for name in c++ clang++ clang-format doxygen dot git ninja; do tool $name </dev/null; done
+for name in c++ clang++ doxygen dot git ninja; do tool $name </dev/null; done
 tool ctest <<'END'
 echo "the summary of ctest" && exit "${CTEST_STATUS:-0}"
 END

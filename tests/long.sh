@@ -29,7 +29,7 @@ fuzz() {
   build/fuzz/tests/npy_fuzz -max_total_time=30 -malloc_limit_mb=64 -print_final_stats=1 "$scratch/corpus"
 }
 
-# Every C++ file as .clang-format says. Versions of clang-format differ, so only the pinned one judges.
+# Every C++ file as .clang-format says. Versions of clang-format differ, so only the pinned one judges, of .venv.
 format() {
   local clang_format=clang-format
   [[ ! -x $source/.venv/bin/clang-format ]] || clang_format=$source/.venv/bin/clang-format

@@ -145,11 +145,11 @@ class ProgramTest(unittest.TestCase):
                 self.assertEqual(sizes[1024], sizes[2048])
 
     def test_a_stage_that_does_not_fit_is_shown_as_out_of_memory(self):
-        result = self.climb("--random", "1,1,6000,2", "--stages", "00-01", preexec_fn=limited(400))
+        result = self.climb("--random", "1,1,8000,1", "--stages", "00-01", preexec_fn=limited(450))
         self.assertIn("out of memory", result.stdout)
         first, second = self.report()["stages"]
         self.assertEqual((first["status"], second["status"]), ("out of memory", "passed"))
-        self.assertGreaterEqual(first["extra_bytes"], 4 * 6000 * 6000)
+        self.assertGreaterEqual(first["extra_bytes"], 4 * 8000 * 8000)
         self.assertNotIn("time_ms", first)
         self.assertNotIn("against_before", second)
 

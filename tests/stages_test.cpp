@@ -1,6 +1,6 @@
 // Every stage of the registry, forward and backward, on the inputs and shapes that tell wrong from right.
 // Each stage is a section of its own, named as its folder: ctest runs them one by one (-c 02_tiled_cpu).
-#include <memory>
+#include <cmath>
 
 #include "catch.hpp"
 #include "common/check/check.hpp"
@@ -121,6 +121,37 @@ TEST_CASE("forward: the activations of a real model", "[stage]") {
       for (bool causal : {false, true}) {
         inputs.problem.causal = causal;
         check_stage(*stage, inputs, Layout::rows_first);
+      }
+    }
+  }
+}
+
+// A masked score replaces what K gave; a masked P is 0, and 0 times a NaN of V is NaN: that one may reach
+// neighbours in the same tile.
+TEST_CASE("forward: a NaN reaches every row that sees it, and no other head", "[stage]") {
+  Problem problem;
+  problem.q_heads = problem.kv_heads = 2;
+  problem.Nq = 50;
+  problem.Nk = 70;
+  problem.d = 24;
+  problem.causal = true;
+  const std::int64_t key = 45;  // of head 1: rows 25 ... 49 see it
+  for (const Stage* stage : stages()) {
+    DYNAMIC_SECTION(folder(*stage)) {
+      for (auto member : {&Inputs::K, &Inputs::V}) {
+        Inputs inputs = random_inputs(problem, 9);
+        (inputs.*member)[(problem.Nk + key) * problem.d + 7] = NAN;
+        ForwardRun run(*stage, inputs);
+        Workspace workspace;
+        run.run(workspace);
+        const Result<float> result = run.result();
+        for (std::int64_t row = 0; row < 2 * problem.Nq; ++row) {
+          const bool sees = row >= problem.Nq && problem.visible_keys(row % problem.Nq) > key;
+          INFO("row " << row);
+          const bool in_O = std::isnan(result.O[row * problem.d + 7]);
+          REQUIRE((in_O == sees || (member == &Inputs::V && in_O && row >= problem.Nq)));
+          REQUIRE(std::isnan(result.L[row]) == (sees && member == &Inputs::K));
+        }
       }
     }
   }

@@ -454,7 +454,7 @@ int climb(const ClimbOptions& options) {
   } else {
     fmt::print(stderr,
                "ladder: the report was not drawn: it needs a Python with NumPy and Matplotlib "
-               "(./ladder climb makes one in .venv when it has a network)\n");
+               "(./ladder setup makes one in .venv when it has a network)\n");
     good = false;
   }
   return good ? 0 : 1;
