@@ -114,7 +114,7 @@ def git_commit():
     try:
         def git(*words):
             return subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=True).stdout
-        changed = git("status", "--porcelain", "--", "stages", "common", "bench/c_api.cpp", ":!*.md")
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", "stages", "common", "bench/c_api.cpp", ":!*.md")
         return git("rev-parse", "HEAD").strip() + ("+changes" if changed else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
