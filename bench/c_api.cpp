@@ -46,6 +46,9 @@ float multiply_add(std::int64_t steps) {
 
 }  // namespace
 
+// The rest of this library is hidden (CMakeLists.txt): a process that has loaded PyTorch has a C++ runtime
+// of its own.
+#pragma GCC visibility push(default)
 extern "C" {
 
 /// Computes O and L of one problem with stage `stage`. q and o are [batch, q_heads, Nq, d], k and v
@@ -115,4 +118,5 @@ double flashladder_peak() {
   }
   return best;
 }
-}
+}  // extern "C"
+#pragma GCC visibility pop

@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "bench" / "results" / "cpu"
 LIBRARY = Path("build/release/bench/libflashladder_c.so")
 MAKE_PEERS = """PyTorch is not installed here; these two commands make an environment that has it:
   python3 -m venv build/peers && build/peers/bin/pip install -r bench/requirements-peers.txt
@@ -89,6 +90,7 @@ def options():
         help="a shape is measured up to so many times while other programs take more than "
         f"{100 * (1 - UNDISTURBED):.0f} %% of the cores, and the least disturbed attempt is kept (default: 5)")
     add("--library", type=Path, default=ROOT / LIBRARY, help=f"default: {LIBRARY}")
+    add("--commit", help="what to record where the sources are a copy without their history (default: git's HEAD)")
     add("--out", type=Path, help="the JSON (default: bench/results/cpu/<model of the CPU>.json)")
     add("--from", dest="source", type=Path, metavar="FILE.json", help="measure nothing, take these results")
     add("--update-readme", action="store_true", help="write the table into the README.md of each stage measured")
@@ -237,7 +239,7 @@ def measure_all(chosen):
         "cpu": cpu_model(), "cores": len(os.sched_getaffinity(0)), "threads": chosen.threads,
         "compiler": stages.library.flashladder_compiler().decode(), "lanes": stages.library.flashladder_lanes(),
         "torch": torch.__version__, "torch_simd": torch.backends.cpu.get_cpu_capability(),
-        "openmp_runtimes": openmp_runtimes(), "commit": git_commit(),
+        "openmp_runtimes": openmp_runtimes(), "commit": chosen.commit or git_commit(),
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "peak_gflops": stages.library.flashladder_peak() * chosen.threads, "torch_gemm_gflops": max(gemm),
         "results": [],
@@ -288,7 +290,14 @@ def table(report, stage):
     return "\n".join(lines)
 
 
-def update_readme(report):
+def tables(stage):
+    """The tables of one stage from all committed results, in Markdown."""
+    reports = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
+    return "\n\n".join(table(report, stage) for report in reports
+                       if any(r["stage"] == stage for r in report.get("results", [])))
+
+
+def update_readmes(report):
     for stage in sorted({r["stage"] for r in report["results"]}):
         for readme in ROOT.glob(f"stages/{stage:02d}_*/README.md"):
             text = readme.read_text()
@@ -297,7 +306,7 @@ def update_readme(report):
                 continue
             before, rest = text.split(BEGIN, 1)
             after = rest.split(END, 1)[1]
-            readme.write_text(f"{before}{BEGIN}\n{table(report, stage)}\n{END}{after}")
+            readme.write_text(f"{before}{BEGIN}\n{tables(stage)}\n{END}{after}")
             print(f"{readme.relative_to(ROOT)} updated", file=sys.stderr)
 
 
@@ -313,14 +322,14 @@ def main():
     else:
         report = measure_all(chosen)
         slug = re.sub(r"[^a-z0-9]+", "-", report["cpu"].lower()).strip("-")
-        out = chosen.out or ROOT / "bench" / "results" / "cpu" / f"{slug}.json"
+        out = chosen.out or RESULTS / f"{slug}.json"
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(report, indent=1) + "\n")
         print(f"wrote {os.path.relpath(out)}", file=sys.stderr)
     for stage in sorted({r["stage"] for r in report["results"]}):
         print(table(report, stage), end="\n\n")
     if chosen.update_readme:
-        update_readme(report)
+        update_readmes(report)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ Usage: program_test.py PROGRAM SOURCE_DIR [unittest options]
 """
 
 import hashlib
+import importlib.util
 import json
 import os
 import re
@@ -93,6 +94,15 @@ class ProgramTest(unittest.TestCase):
         picture = (SOURCE / "docs/climb.png").read_bytes()
         self.assertIn(hashlib.sha256(committed.read_bytes()).hexdigest().encode(), picture, "docs/climb.png is stale: "
                       "draw it with 'bench/report.py bench/results/cpu/climb.json --picture docs/climb.png'")
+
+    def test_the_committed_comparison_is_what_the_readme_shows(self):
+        spec = importlib.util.spec_from_file_location("compare_cpu", SOURCE / "bench/compare_cpu.py")
+        compare = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(compare)
+        text = (SOURCE / "stages/02_tiled_cpu/README.md").read_text()
+        shown = text.split(compare.BEGIN)[1].split(compare.END)[0].strip()
+        self.assertEqual(shown, compare.tables(2), "the README is stale: bench/compare_cpu.py "
+                         "--from bench/results/cpu/amd-epyc.json --update-readme writes it")
 
     def test_climb_on_the_shipped_input(self):
         result = self.climb()

@@ -5,7 +5,6 @@
 #include <bit>
 #include <cmath>
 #include <experimental/simd>
-#include <limits>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -37,6 +36,12 @@ constexpr int Br = 64;  // query rows of a tile
 constexpr int Bc = 60;  // keys of a tile, a multiple of R
 static_assert(Br % (C * W) == 0);
 
+// The score of a key that a row does not see, and the running maximum before the first score. Both finite,
+// so that their differences are never NaN, and so far apart that e^(unseen - no_maximum) = 0. Real scores
+// are far above both.
+constexpr float unseen = -3e38f;
+constexpr float no_maximum = -1e38f;
+
 template <int lanes>
 Simd<lanes> load(const float* from) {
   return Simd<lanes>(from, stdx::element_aligned);
@@ -47,12 +52,11 @@ void store(const V& vector, float* to) {
   vector.copy_to(to, stdx::element_aligned);
 }
 
-/// e^x in each lane, for x <= 0: within 1.2 ulp down to -87.6, 0 below -87.7 and for -infinity; NaN stays
-/// NaN. e^x = 2^n e^r with n = round(x / log 2): |r| <= log(2)/2, where a polynomial of degree 6 is within
-/// 4e-9.
-[[gnu::always_inline]] inline Vec exp_negative(Vec x) {
+/// e^x in each lane, for finite x <= 0: within 1.2 ulp down to -87.6, 0 below -87.7. NaN stays NaN.
+/// e^x = 2^n e^r with n = round(x / log 2): |r| <= log(2)/2, where a polynomial of degree 6 is within 4e-9.
+[[gnu::always_inline]] inline Vec exp_negative(Vec given) {
   using Int = stdx::rebind_simd_t<int, Vec>;
-  stdx::where(x < -88.0f, x) = -88.0f;  // gives n = -127; max() would lose a NaN
+  const Vec x = stdx::max(given, Vec(-88.0f));  // gives n = -127
   // Floats around 1.5 * 2^23 are 1 apart: the sum is rounded to an integer, which its low bits hold.
   const Vec shifted = x * 0x1.715476p+0f + 0x1.8p+23f;
   const Vec n = shifted - 0x1.8p+23f;
@@ -64,7 +68,7 @@ void store(const V& vector, float* to) {
   p = p * r + 1.0f;
   p = p * r + 1.0f;
   const Int bits = (std::bit_cast<Int>(shifted) + 127) << 23;  // of the float 2^n, of 0 where n = -127
-  return p * std::bit_cast<Vec>(bits);
+  return p * std::bit_cast<Vec>(bits) + 0.0f * given;          // max() may have lost a NaN: 0 * NaN is NaN
 }
 
 /// Cuts begin ... end - 1 into blocks and calls f<n>(first) for each: blocks of n, then of n/2 and so on
@@ -155,7 +159,7 @@ void attend(const Problem& problem, const ForwardHead& head, std::int64_t i0, fl
     for (std::int64_t r = 0; r < Br; ++r) Qt[k * Br + r] = r < rows ? Q[i0 + r][k] : 0;
   }
   for (std::int64_t r = 0; r < rows; ++r) std::fill_n(O[i0 + r], d, 0.0f);
-  std::fill_n(m, Br, std::numeric_limits<float>::lowest());  // not -infinity: m - m must be 0, not NaN
+  std::fill_n(m, Br, no_maximum);
   std::fill_n(l, Br, 0.0f);
 
   const std::int64_t visible = problem.visible_keys(i0 + rows - 1);  // tiles that no row sees are left out
@@ -174,7 +178,7 @@ void attend(const Problem& problem, const ForwardHead& head, std::int64_t i0, fl
     // The mask, empty unless the diagonal crosses the tile: rows 0 ... blind - 1 do not see key j.
     for (std::int64_t j = seen(0), blind = 0; j < keys; ++j) {
       while (seen(blind) <= j) ++blind;
-      std::fill_n(St + j * Br, blind, -std::numeric_limits<float>::infinity());
+      std::fill_n(St + j * Br, blind, unseen);
     }
     for (std::int64_t r = 0; r < rows; r += W) softmax(keys, St + r, m + r, l + r, alpha + r);
     for_blocks<C * W>(0, d, [&]<int columns>(std::int64_t c) {
@@ -213,13 +217,14 @@ void forward(const Forward& call) {
   const Problem& problem = call.problem;
   // Qt, St, m, l and alpha for each thread, whatever Nq and Nk are. O is summed up where it is to be.
   const std::int64_t tile = Br * (problem.d + Bc + 3);
-  auto buffers = call.workspace.array<float>(most_threads() * tile);
+  const int threads = most_threads();
+  auto buffers = call.workspace.array<float>(threads * tile);
 
   const std::int64_t Tr = (problem.Nq + Br - 1) / Br;
   const std::int64_t heads = problem.batch * problem.q_heads;
   // Under a causal mask the last tiles of a head see the most keys. They go first, so that no thread starts
   // on a long one when the others are about to finish.
-#pragma omp parallel for schedule(dynamic)
+#pragma omp parallel for schedule(dynamic) num_threads(threads)
   for (std::int64_t task = 0; task < heads * Tr; ++task) {
     const std::int64_t head = task / Tr, i = Tr - 1 - task % Tr;
     attend(problem, call.head(head / problem.q_heads, head % problem.q_heads), i * Br,
