@@ -63,7 +63,9 @@ TEST_CASE("a right result passes, each kind of wrong one fails with its reason",
   CHECK(contains(changed([](R& r) { r.O[40] += 0.01f; }), "O[40]"));
   CHECK(contains(changed([](R& r) { r.O.pop_back(); }), "wrong number of elements"));
   CHECK(contains(changed([](R& r) { r.L.pop_back(); }), "wrong number of elements"));
-  CHECK(contains(changed([](R& r) { r.L[5] += 1e-4f; }), "L[5]"));
+  CHECK(f.expected.L == 1e-5);
+  CHECK(contains(changed([](R& r) { r.L[5] += 2e-5f; }), "L[5]"));
+  CHECK(contains(changed([](R& r) { r.L[5] -= 2e-5f; }), "L[5]"));
   CHECK(contains(changed([](R& r) { r.L[5] = NAN; }), "L[5] is nan"));
   CHECK(contains(changed([](R& r) { r.L[5] = -infinity; }), "L[5] is -inf"));
   CHECK(contains(changed([](R& r) { r.L[0] = infinity; }), "L[0] is inf"));
@@ -87,32 +89,83 @@ TEST_CASE("many small errors fail where no single one does", "[check]") {
   CHECK(contains(check_forward(result, expected).why, "2-norm"));
 }
 
-TEST_CASE("the bounds come from the plain computation, and NaN in them fails everything", "[check]") {
-  const std::vector<float> same = {1, 2}, off = {1, 2.5}, worse = {1, NAN};
+TEST_CASE("the bounds come from the worse of the plain computations, and NaN in any of them stays",
+          "[check]") {
+  const std::vector<float> same = {1, 2}, off = {1, 2.5}, broken = {1, NAN};
   const Bound exact = make_bound({1, 2}, {&same}, Dtype::fp32);
   CHECK(exact.norm == 2 * 0x1p-24 * std::sqrt(5.0));
   CHECK(exact.max_abs < 1e-6);
-  const Bound coarse = make_bound({1, 2}, {&off, &same}, Dtype::fp32);
-  CHECK(coarse.norm == 1);
-  CHECK(coarse.max_abs >= 1);
-  for (const Bound& bound : {make_bound({1, 2}, {&worse, &same}, Dtype::fp32),
-                             make_bound({1, 2}, {&same, &worse}, Dtype::fp32)}) {
-    Fixture f;
-    f.expected.O = bound;
-    CHECK_FALSE(f.why(f.right).empty());
+  for (const Bound& coarse :
+       {make_bound({1, 2}, {&off, &same}, Dtype::fp32), make_bound({1, 2}, {&same, &off}, Dtype::fp32)}) {
+    CHECK(coarse.norm == 1);
+    CHECK(coarse.max_abs >= 1);
+    CHECK(coarse.max_abs < 1 + 1e-6);
   }
+  for (const Bound& bound : {make_bound({1, 2}, {&broken, &same}, Dtype::fp32),
+                             make_bound({1, 2}, {&same, &broken}, Dtype::fp32)}) {
+    CHECK(std::isnan(bound.max_abs));
+    CHECK(std::isnan(bound.norm));
+  }
+}
+
+TEST_CASE("all plain ways count", "[check]") {
+  // The mean of four values, of which the small ones are lost in one order and not in the other.
+  Problem p;
+  p.Nk = 4;
+  p.d = 1;
+  const Inputs inputs{p, {0}, {0, 0, 0, 0}, {0x1p26f, -0x1p26f, 1, 8}};
+  const auto error = [&](PlainWay way) {
+    return std::abs(static_cast<double>(plain_forward(inputs, Dtype::fp32, way).O[0]) - 2.25);
+  };
+  const double up = error(plain_ways[0]), down = error(plain_ways[1]);
+  REQUIRE(up < down);
+  const Expected expected = expect_forward(inputs, Dtype::fp32);
+  CHECK(expected.O.max_abs >= 2 * down);
+  CHECK(expected.O.max_abs < 2 * down + 1e-6);
+}
+
+TEST_CASE("where the plain computation overflows nothing can be judged, so nothing passes", "[check]") {
+  Problem p;
+  p.Nk = 4;
+  p.d = 1;
+  const float most = std::numeric_limits<float>::max();
+  const Inputs inputs{p, {0}, {0, 0, 0, 0}, {most, most, most, most}};
+  Expected expected = expect_forward(inputs, Dtype::fp32);
+  expected.O.max_abs = expected.O.norm =
+      infinity;  // as where the plain sum rounds up past the largest number
+  CHECK(contains(check_forward({{0}, {std::log(4.0f)}}, expected).why, "cannot be judged"));
+  const Fixture good;
+  for (auto change : {+[](Expected& e) { e.O.max_abs = infinity; },
+                      +[](Expected& e) { e.O.norm = infinity; }, +[](Expected& e) { e.O.max_abs = NAN; },
+                      +[](Expected& e) { e.L = infinity; }, +[](Expected& e) { e.L = NAN; }}) {
+    Fixture f;
+    change(f.expected);
+    CHECK(contains(f.why(f.right), "cannot be judged"));
+  }
+  CHECK(good.why(good.right).empty());
 }
 
 TEST_CASE("against the stage before: the sum of both bounds", "[check]") {
   const Fixture f;
-  Result<float> other = f.right;
-  CHECK(check_against(f.right, f.expected, other, f.expected).passed);
-  other.O[20] += static_cast<float>(3 * f.expected.O.max_abs);
-  CHECK_FALSE(check_against(f.right, f.expected, other, f.expected).passed);
-  other.O[20] = NAN;
-  CHECK_FALSE(check_against(f.right, f.expected, other, f.expected).passed);
+  const auto passes = [&](auto change) {
+    Result<float> other = f.right;
+    change(other);
+    return check_against(f.right, f.expected, other, f.expected).passed;
+  };
+  const double least = std::min(f.expected.O.max_abs, f.expected.O.norm);
+  const double most = std::max(f.expected.O.max_abs, f.expected.O.norm);
+  using R = Result<float>;
+  CHECK(passes([](R&) {}));
+  CHECK(passes([&](R& r) { r.O[20] += static_cast<float>(1.5 * least); }));
+  CHECK_FALSE(passes([&](R& r) { r.O[20] += static_cast<float>(2.5 * least); }));
+  CHECK_FALSE(passes([&](R& r) { r.O[20] += static_cast<float>(2.5 * most); }));
+  CHECK_FALSE(passes([](R& r) { r.L[5] += 5e-5f; }));
+  CHECK_FALSE(passes([](R& r) { r.L[0] = 0; }));
+  Result<float> broken = f.right;
+  broken.O[20] = NAN;
+  CHECK_FALSE(check_against(f.right, f.expected, broken, f.expected).passed);
   CHECK_FALSE(
-      check_against(other, f.expected, other, f.expected).passed);  // NaN on both sides is no agreement
+      check_against(broken, f.expected, broken, f.expected).passed);  // NaN on both sides is no agreement
 }
 
 TEST_CASE("gradients by the same rule", "[check]") {
@@ -157,22 +210,84 @@ void writes_past_its_row(const Forward& call) {
   }
 }
 
+void leaves_L_out(const Forward& call) {
+  std::vector<float> L(call.problem.batch * call.problem.q_heads * call.problem.Nq);
+  find_stage(0).forward({call.problem, call.Q, call.K, call.V, call.O, L.data(), call.workspace});
+}
+void changes_Q(const Forward& call) {
+  find_stage(0).forward(call);
+  const_cast<float&>(call.head(0, 0).Q[0][0]) += 1;
+}
+void writes_between_the_rows_of_K(const Forward& call) {
+  find_stage(0).forward(call);
+  const_cast<float&>(call.head(0, 0).K[0][call.problem.d]) = 0;
+}
+void uses_what_it_never_wrote(const Forward& call) {
+  find_stage(0).forward(call);
+  call.L[0] = call.workspace.array<float>(1)[0];
+}
+void keeps_its_memory(const Forward& call) {
+  find_stage(0).forward(call);
+  using Array = Workspace::Array<float>;
+  alignas(Array) static char place[sizeof(Array)];
+  new (place) Array(call.workspace, 3);
+}
+void forgets_dV(const Backward& call) {
+  std::vector<float> dV(call.problem.batch * call.problem.kv_heads * call.problem.Nk * call.problem.d);
+  Backward other = call;
+  const std::int64_t head = call.problem.Nk * call.problem.d;
+  other.dV = {dV.data(), Dtype::fp32, {call.problem.kv_heads * head, head, call.problem.d}};
+  find_stage(0).backward(other);
+}
+void changes_dO(const Backward& call) {
+  find_stage(0).backward(call);
+  const_cast<float&>(call.head(0, 0).dO[0][0]) += 1;
+}
+
+/// A stage that is nothing but these functions.
+Stage misbehaving(void (*forward)(const Forward&), void (*backward)(const Backward&) = nullptr) {
+  return {.number = 99,
+          .name = "",
+          .title = "",
+          .idea = "",
+          .claim = "",
+          .before = 99,
+          .supports = {.dtypes = fp32_only},
+          .forward = forward,
+          .forward_counting = nullptr,
+          .backward = backward};
+}
+
 TEST_CASE("the runner finds what values alone do not show", "[check]") {
   const Fixture f;
   const auto why = [&](void (*forward)(const Forward&)) {
-    const Stage stage{.number = 99,
-                      .name = "",
-                      .title = "",
-                      .idea = "",
-                      .claim = "",
-                      .before = 99,
-                      .supports = {.dtypes = fp32_only},
-                      .forward = forward};
-    return run_and_check(stage, f.inputs, Layout::padded, f.expected).why;
+    return run_and_check(misbehaving(forward), f.inputs, Layout::padded, f.expected).why;
   };
+  CHECK(why(find_stage(0).forward) == "");
   CHECK(why(writes_nothing) == "O was never written at [0, 0, 0, 0]");
   CHECK(why(forgets_the_last_row) == "O was never written at [0, 0, 5, 0]");
+  CHECK(why(leaves_L_out) == "L was never written at [0, 0, 0, 0]");
   CHECK(contains(why(writes_past_its_row), "O was written outside its rows"));
+  CHECK(contains(why(changes_Q), "Q was changed"));
+  CHECK(contains(why(writes_between_the_rows_of_K), "K was changed"));
+  CHECK(why(uses_what_it_never_wrote) ==
+        "L was never written at [0, 0, 0, 0]");  // the poison itself came through
+  CHECK(why(keeps_its_memory) == "the stage did not give its extra memory back");
+}
+
+TEST_CASE("so does the runner of backward passes", "[check]") {
+  const Fixture f;
+  const std::vector<float> dO = random_output_gradient(f.inputs.problem, 3);
+  const auto defect = [&](void (*backward)(const Backward&)) {
+    const Stage stage = misbehaving(nullptr, backward);
+    BackwardRun run(stage, f.inputs, f.right, dO, Layout::padded);
+    Workspace workspace;
+    run.run(workspace);
+    return run.defect();
+  };
+  CHECK(defect(find_stage(0).backward) == "");
+  CHECK(defect(forgets_dV) == "dV was never written at [0, 0, 0, 0]");
+  CHECK(contains(defect(changes_dO), "dO was changed"));
 }
 
 TEST_CASE("inputs are reproducible, and differ between heads, batches and seeds", "[check]") {

@@ -42,14 +42,15 @@ void for_each_case(std::int64_t least_d, std::int64_t most_d, Body body) {
     for (bool causal : {false, true}) {
       for (const Family& family : input_families()) {
         Problem problem;
-        problem.batch = 1 + static_cast<std::int64_t>(turn % 2);
+        // Small problems in large numbers: on a handful of elements the yardstick is a matter of luck.
+        problem.batch = shape.Nq * shape.Nk < 20000 ? 4 : 1 + static_cast<std::int64_t>(turn / 3 % 2);
         problem.q_heads = heads[turn % std::size(heads)].Nq;
         problem.kv_heads = heads[turn % std::size(heads)].Nk;
         problem.Nq = shape.Nq;
         problem.Nk = shape.Nk;
         problem.d = std::clamp(head_dims[turn % std::size(head_dims)], least_d, most_d);
         problem.causal = causal;
-        if (turn % 5 == 4) problem.scale = 0.3f;
+        if (turn % 7 == 4) problem.scale = 0.3f;
         const Layout layout = all_layouts[turn / 2 % std::size(all_layouts)];
         body(Case{
             make_inputs(family, problem, turn), layout,
@@ -193,10 +194,35 @@ TEST_CASE("forward: the same result every time", "[stage]") {
       run.run(workspace);
       const Result<float> first = run.result();
       for (int repeat = 0; repeat < 20; ++repeat) {
+        run.poison();
         run.run(workspace);
         REQUIRE(run.result().O == first.O);
         REQUIRE(run.result().L == first.L);
       }
+    }
+  }
+}
+
+TEST_CASE("backward: d = 1, where small numbers are exact", "[stage]") {
+  // One query sees two keys with equal scores: P = 1/2, O = 3, dP = (4, 8), D = 6, dS = (-1, 1).
+  Problem problem;
+  problem.Nk = 2;
+  problem.d = 1;
+  const Inputs inputs{problem, {5}, {0, 0}, {2, 4}};
+  for (const Stage* stage : stages()) {
+    DYNAMIC_SECTION(folder(*stage)) {
+      if (stage->backward == nullptr) {
+        SUCCEED("forward only");
+        continue;
+      }
+      BackwardRun run(*stage, inputs, {{3}, {std::log(2.0f)}}, {2}, Layout::contiguous);
+      Workspace workspace;
+      run.run(workspace);
+      const Gradients<float> got = run.result();
+      const auto near = [](float a, float b) { return std::abs(a - b) <= 1e-5f; };
+      CHECK(near(got.dQ[0], 0));
+      CHECK((near(got.dK[0], -5) && near(got.dK[1], 5)));
+      CHECK((near(got.dV[0], 1) && near(got.dV[1], 1)));
     }
   }
 }
@@ -210,8 +236,10 @@ TEST_CASE("backward: all families, ragged shapes, masks, heads, layouts", "[stag
       }
       // With d = 1, D equals dP to the last bit in a plain computation, and not in one that fuses: no
       // yardstick.
-      for_each_case(8, std::min<std::int64_t>(stage->supports.most_d, 64), [&](const Case& one) {
+      for_each_case(2, stage->supports.most_d, [&](const Case& one) {
         const Problem& problem = one.inputs.problem;
+        if (problem.d > 64 && problem.Nq * problem.Nk > 20000)
+          return;  // long rows are tried with short heads
         INFO(one.text);
         const std::vector<float> dO = random_output_gradient(problem, 5);
         const Dtype dtype = computing_dtype(*stage, problem.dtype);
@@ -221,6 +249,7 @@ TEST_CASE("backward: all families, ragged shapes, masks, heads, layouts", "[stag
         workspace.poison = true;
         run.run(workspace);
         CHECK(run.defect() == "");
+        CHECK(workspace.bytes_in_use() == 0);
         const Verdict verdict =
             check_backward(run.result(), expect_backward(one.inputs, forward, dO, dtype));
         CHECK(verdict.why == "");

@@ -6,21 +6,28 @@
 namespace flashladder {
 namespace {
 
-/// How a computation is carried out: in what type, rounded to what, added up in which order.
+/// How a computation is carried out: in what type, rounded to what, added up how.
 struct Exact {
   using Type = double;
   double round(double x) const { return x; }
   std::int64_t index(std::int64_t i, std::int64_t) const { return i; }
+  double add(double sum, double a, double b) const { return sum + a * b; }
 };
+template <bool descending, bool fused>
 struct Plain {
   using Type = float;
   Dtype dtype;
-  Order order;
   float round(float x) const { return round_to(dtype, x); }
-  std::int64_t index(std::int64_t i, std::int64_t n) const {
-    return order == Order::ascending ? i : n - 1 - i;
-  }
+  std::int64_t index(std::int64_t i, std::int64_t n) const { return descending ? n - 1 - i : i; }
+  float add(float sum, float a, float b) const { return fused ? std::fma(a, b, sum) : sum + a * b; }
 };
+
+/// Calls f with the Plain of `way`.
+template <class F>
+auto with_plain(Dtype dtype, PlainWay way, F f) {
+  if (way.fused) return way.descending ? f(Plain<true, true>{dtype}) : f(Plain<false, true>{dtype});
+  return way.descending ? f(Plain<true, false>{dtype}) : f(Plain<false, false>{dtype});
+}
 
 template <class T>
 T scale_of(const Problem& p) {
@@ -36,7 +43,7 @@ void score_row(const Problem& p, std::int64_t visible, const float* q /* [d] */,
     T dot = 0;
     for (std::int64_t k = 0; k < p.d; ++k) {
       const std::int64_t c = way.index(k, p.d);
-      dot += static_cast<T>(q[c]) * static_cast<T>(K[j * p.d + c]);
+      dot = way.add(dot, static_cast<T>(q[c]), static_cast<T>(K[j * p.d + c]));
     }
     S[j] = way.round(scale_of<T>(p) * dot);
   }
@@ -59,7 +66,7 @@ Result<T> forward(const Inputs& inputs, Way way) {
   const Problem& p = inputs.problem;
   const std::int64_t heads = p.batch * p.q_heads;
   Result<T> result{std::vector<T>(inputs.Q.size()), std::vector<T>(heads * p.Nq)};
-#pragma omp parallel
+#pragma omp parallel if (heads * p.Nq * p.Nk > 4096)
   {
     std::vector<T> S, P, o(p.d);
 #pragma omp for collapse(2) schedule(dynamic, 16)
@@ -72,7 +79,8 @@ Result<T> forward(const Inputs& inputs, Way way) {
         std::fill(o.begin(), o.end(), T(0));
         for (std::int64_t k = 0; k < visible; ++k) {
           const std::int64_t j = way.index(k, visible);
-          for (std::int64_t c = 0; c < p.d; ++c) o[c] += P[j] * static_cast<T>(inputs.V[kv + j * p.d + c]);
+          for (std::int64_t c = 0; c < p.d; ++c)
+            o[c] = way.add(o[c], P[j], static_cast<T>(inputs.V[kv + j * p.d + c]));
         }
         for (std::int64_t c = 0; c < p.d; ++c) result.O[(bh * p.Nq + i) * p.d + c] = way.round(o[c]);
       }
@@ -111,7 +119,7 @@ Gradients<T> backward(const Inputs& inputs, const Result<float>* saved, const st
       for (std::int64_t j = 0; j < visible; ++j) {
         T dot = 0;
         for (std::int64_t c = 0; c < p.d; ++c)
-          dot += static_cast<T>(dO_i[c]) * static_cast<T>(V[j * p.d + c]);
+          dot = way.add(dot, static_cast<T>(dO_i[c]), static_cast<T>(V[j * p.d + c]));
         dP[j] = way.round(dot);
       }
       T D = 0;
@@ -122,7 +130,7 @@ Gradients<T> backward(const Inputs& inputs, const Result<float>* saved, const st
         // does.
         for (std::int64_t k = 0; k < p.d; ++k) {
           const std::int64_t c = way.index(k, p.d);
-          D += static_cast<T>(dO_i[c]) * static_cast<T>(saved->O[row * p.d + c]);
+          D = way.add(D, static_cast<T>(dO_i[c]), static_cast<T>(saved->O[row * p.d + c]));
         }
         for (std::int64_t j = 0; j < visible; ++j)
           P[j] = way.round(std::exp(S[j] - static_cast<T>(saved->L[row])));
@@ -130,9 +138,9 @@ Gradients<T> backward(const Inputs& inputs, const Result<float>* saved, const st
       for (std::int64_t j = 0; j < visible; ++j) {
         const T dS = way.round(P[j] * (dP[j] - D));
         for (std::int64_t c = 0; c < p.d; ++c) {
-          dV[j * p.d + c] += P[j] * static_cast<T>(dO_i[c]);
-          dK[j * p.d + c] += scale * dS * static_cast<T>(q[c]);
-          dq[c] += scale * dS * static_cast<T>(K[j * p.d + c]);
+          dV[j * p.d + c] = way.add(dV[j * p.d + c], P[j], static_cast<T>(dO_i[c]));
+          dK[j * p.d + c] = way.add(dK[j * p.d + c], scale * dS, static_cast<T>(q[c]));
+          dq[c] = way.add(dq[c], scale * dS, static_cast<T>(K[j * p.d + c]));
         }
       }
     }
@@ -153,13 +161,13 @@ Gradients<double> oracle_backward(const Inputs& inputs, const std::vector<float>
   return backward(inputs, nullptr, dO, Exact{});
 }
 
-Result<float> plain_forward(const Inputs& inputs, Dtype dtype, Order order) {
-  return forward(inputs, Plain{dtype, order});
+Result<float> plain_forward(const Inputs& inputs, Dtype dtype, PlainWay way) {
+  return with_plain(dtype, way, [&](auto plain) { return forward(inputs, plain); });
 }
 
 Gradients<float> plain_backward(const Inputs& inputs, const Result<float>& saved,
-                                const std::vector<float>& dO, Dtype dtype, Order order) {
-  return backward(inputs, &saved, dO, Plain{dtype, order});
+                                const std::vector<float>& dO, Dtype dtype, PlainWay way) {
+  return with_plain(dtype, way, [&](auto plain) { return backward(inputs, &saved, dO, plain); });
 }
 
 }  // namespace flashladder

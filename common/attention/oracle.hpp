@@ -39,17 +39,23 @@ Result<double> oracle_forward(const Inputs& inputs);
 /// dK and dV are summed over the query heads that share them.
 Gradients<double> oracle_backward(const Inputs& inputs, const std::vector<float>& dO);
 
-/// In which order a plain computation adds up: both are as plain, and their errors differ by luck.
-enum class Order { ascending, descending };
+/// How a plain computation adds up. All ways are as plain, and their errors differ by luck.
+struct PlainWay {
+  bool descending;  ///< From the last term to the first.
+  bool fused;       ///< With fused multiply-adds: products are not rounded before they are added.
+};
+
+/// The ways that a stage's error is measured by.
+inline constexpr PlainWay plain_ways[] = {{false, false}, {true, false}, {false, true}, {true, true}};
 
 /// The same definition computed plainly in the precision of `dtype`: fp32 arithmetic, one term after the
 /// other, with S, P and O rounded to `dtype`. Its error is the yardstick for a stage's error
 /// (common/check/check.hpp).
-Result<float> plain_forward(const Inputs& inputs, Dtype dtype, Order order = Order::ascending);
+Result<float> plain_forward(const Inputs& inputs, Dtype dtype, PlainWay way = plain_ways[0]);
 
 /// As plain_forward, with P = exp(S - L) and D = rowsum(dO * O) from the forward pass that was saved, as
 /// every backward pass does that recomputes P; S, P, dP, dS and the gradients rounded to `dtype`.
 Gradients<float> plain_backward(const Inputs& inputs, const Result<float>& saved,
-                                const std::vector<float>& dO, Dtype dtype, Order order = Order::ascending);
+                                const std::vector<float>& dO, Dtype dtype, PlainWay way = plain_ways[0]);
 
 }  // namespace flashladder

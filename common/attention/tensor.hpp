@@ -9,9 +9,14 @@
 
 namespace flashladder {
 
-/// The C++ type that holds one element, as a Dtype.
+/// The Dtype whose elements the C++ type `T` holds; only for types that hold one.
 template <class T>
-inline constexpr Dtype dtype_of = Dtype::fp32;
+struct DtypeOf;
+/// float holds fp32.
+template <>
+struct DtypeOf<float> {
+  static constexpr Dtype value = Dtype::fp32;  ///< The Dtype.
+};
 
 /// A [rows, d] matrix in memory somewhere: what a stage sees of one head. Rows are `stride` elements apart,
 /// the elements of a row are next to each other. M[i] is row i, M[i][c] its element c.
@@ -33,7 +38,8 @@ struct Tensor {
   /// The [rows, d] matrix of one head of one batch entry, as elements of type `T` (const or not).
   template <class T>
   Matrix<T> head(std::int64_t b, std::int64_t h) const {
-    if (dtype != dtype_of<std::remove_const_t<T>>) throw std::logic_error("tensor read as another dtype");
+    if (dtype != DtypeOf<std::remove_const_t<T>>::value)
+      throw std::logic_error("tensor read as another dtype");
     return {static_cast<T*>(data) + b * stride[0] + h * stride[1], stride[2]};
   }
 };

@@ -42,7 +42,12 @@ std::int64_t Workspace::available_memory() {
   // Inside a container the control group may allow less than the machine has.
   const std::int64_t most = read_number("/sys/fs/cgroup/memory.max", "");
   const std::int64_t used = read_number("/sys/fs/cgroup/memory.current", "");
-  if (most >= 0 && used >= 0) available = std::min(available, std::max<std::int64_t>(most - used, 0));
+  if (most >= 0 && used >= 0) {
+    // What files keep cached counts as used there, and is given back when memory is asked for.
+    const std::int64_t cached =
+        std::max<std::int64_t>(read_number("/sys/fs/cgroup/memory.stat", "inactive_file"), 0);
+    available = std::min(available, std::max<std::int64_t>(most - used + cached, 0));
+  }
   return available / 16 * 15;
 }
 

@@ -1,5 +1,4 @@
 #pragma once
-#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -25,7 +24,7 @@ struct Bound {
 };
 
 /// The bound of `oracle`, given what plain computations in `dtype` make of it.
-Bound make_bound(const std::vector<double>& oracle, std::initializer_list<const std::vector<float>*> plains,
+Bound make_bound(const std::vector<double>& oracle, const std::vector<const std::vector<float>*>& plains,
                  Dtype dtype);
 
 /// What a right stage computes on some inputs, and how far from it a stage of precision `dtype` may be.
@@ -44,7 +43,7 @@ Expected expect_forward(const Inputs& inputs, Dtype dtype);
 struct Verdict {
   bool passed = false;              ///< Whether everything was checked and right.
   std::string why = "not checked";  ///< One line; empty when passed.
-  double error = 0;                 ///< max|O - oracle|; NaN where there is one.
+  double error = 0;                 ///< The largest difference; NaN where there is one.
   double allowed = 0;               ///< Its bound.
 };
 

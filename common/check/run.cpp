@@ -1,7 +1,10 @@
 #include "common/check/run.hpp"
 
 #include <bit>
-#include <cstring>
+#include <functional>
+#include <initializer_list>
+#include <string_view>
+#include <utility>
 
 namespace flashladder {
 namespace {
@@ -10,8 +13,21 @@ namespace {
 constexpr std::uint32_t poison_bits = 0xffffffffu;
 constexpr std::int64_t margin = 64;  // elements before and after
 
+std::size_t hash(const std::vector<float>& storage) {
+  return std::hash<std::string_view>()(
+      {reinterpret_cast<const char*>(storage.data()), storage.size() * sizeof(float)});
+}
+
 bool is_poison(float x) {
   return std::bit_cast<std::uint32_t>(x) == poison_bits;
+}
+
+/// "" or the first of the inputs that a run did not leave as it was.
+std::string changed_inputs(std::initializer_list<std::pair<const char*, const Buffer*>> inputs) {
+  for (const auto& [name, buffer] : inputs) {
+    if (buffer->changed()) return std::string(name) + " was changed, or what lies between its rows";
+  }
+  return "";
 }
 
 }  // namespace
@@ -58,6 +74,11 @@ std::int64_t Buffer::offset(std::int64_t index) const {
 
 void Buffer::write(const std::vector<float>& values) {
   for (std::size_t i = 0; i < values.size(); ++i) storage_[offset(i)] = values[i];
+  written_ = hash(storage_);
+}
+
+bool Buffer::changed() const {
+  return hash(storage_) != written_;
 }
 
 std::vector<float> Buffer::read() const {
@@ -114,6 +135,11 @@ void ForwardRun::run(Workspace& workspace) {
   stage_.forward(call(workspace));
 }
 
+void ForwardRun::poison() {
+  O_.poison();
+  L_.poison();
+}
+
 void ForwardRun::run_counting(Workspace& workspace) {
   stage_.forward_counting(call(workspace));
 }
@@ -125,13 +151,7 @@ Result<float> ForwardRun::result() const {
 std::string ForwardRun::defect() const {
   if (std::string why = O_.defect("O"); !why.empty()) return why;
   if (std::string why = L_.defect("L"); !why.empty()) return why;
-  const auto same = [](const std::vector<float>& now, const std::vector<float>& then) {
-    return std::memcmp(now.data(), then.data(), then.size() * sizeof(float)) == 0;
-  };
-  if (!same(Q_.read(), inputs_.Q)) return "Q was changed";
-  if (!same(K_.read(), inputs_.K)) return "K was changed";
-  if (!same(V_.read(), inputs_.V)) return "V was changed";
-  return "";
+  return changed_inputs({{"Q", &Q_}, {"K", &K_}, {"V", &V_}});
 }
 
 BackwardRun::BackwardRun(const Stage& stage, const Inputs& inputs, const Result<float>& forward,
@@ -168,7 +188,8 @@ Gradients<float> BackwardRun::result() const {
 std::string BackwardRun::defect() const {
   if (std::string why = dQ_.defect("dQ"); !why.empty()) return why;
   if (std::string why = dK_.defect("dK"); !why.empty()) return why;
-  return dV_.defect("dV");
+  if (std::string why = dV_.defect("dV"); !why.empty()) return why;
+  return changed_inputs({{"Q", &Q_}, {"K", &K_}, {"V", &V_}, {"O", &O_}, {"L", &L_}, {"dO", &dO_}});
 }
 
 }  // namespace flashladder

@@ -35,6 +35,8 @@ class Buffer {
   std::vector<float> read() const;
   /// Turns every element back into NaN.
   void poison();
+  /// Whether anything, margins and gaps included, is not as write() left it.
+  bool changed() const;
   /// "" when every element was written and no margin was touched; else one sentence that names `name` and
   /// where.
   std::string defect(const std::string& name) const;
@@ -45,6 +47,7 @@ class Buffer {
   std::int64_t batch_, heads_, rows_, d_;
   std::array<std::int64_t, 3> stride_;
   std::vector<float> storage_;
+  std::size_t written_ = 0;  ///< Hash of the storage as write() left it.
 };
 
 /// A stage with its inputs laid out in memory, ready to run again and again.
@@ -57,9 +60,11 @@ class ForwardRun {
   void run(Workspace& workspace);
   /// One forward pass of the variant that counts the reads of scores.
   void run_counting(Workspace& workspace);
+  /// Turns O and L back into NaN, so that the next run has to write them again.
+  void poison();
   /// O and L as the last run left them.
   Result<float> result() const;
-  /// "" when the run wrote all of O and L, touched nothing else and left Q, K and V as they were;
+  /// "" when the run wrote all of O and L, touched nothing around them and left the inputs as they were;
   /// else one sentence saying what and where.
   std::string defect() const;
 

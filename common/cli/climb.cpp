@@ -3,6 +3,7 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <spawn.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -75,15 +76,25 @@ struct Climbed {
   const Stage* compared = nullptr;
   std::int64_t extra_bytes = 0;  ///< Peak extra memory; what it would have been where that did not fit.
   std::vector<double> ms;        ///< Sorted; empty unless passed.
+  bool disturbed = false;        ///< Other programs ran on the same cores meanwhile.
 
   bool passed() const { return status == "passed"; }
   double median() const { return quantile(ms, 0.5); }
   double spread() const { return (quantile(ms, 0.75) - quantile(ms, 0.25)) / 2; }
 };
 
+/// How often other programs have taken a core from this one so far.
+long interruptions() {
+  rusage usage;
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_nivcsw;
+}
+
 /// Times a stage that has passed: at most 20 runs, fewer once 2 s have gone by, but at least 3.
-std::vector<double> time_stage(ForwardRun& run, const std::string& name, Progress& progress) {
-  std::vector<double> ms;
+void time_stage(ForwardRun& run, Climbed& climbed, Progress& progress) {
+  std::vector<double>& ms = climbed.ms;
+  const std::string name = label(*climbed.stage);
+  const long before = interruptions();
   const auto start = Clock::now();
   while (ms.size() < 20 && (ms.size() < 3 || seconds_since(start) < 2)) {
     progress.repetition(fmt::format("{}: timed run {} ...", name, ms.size() + 1));
@@ -92,8 +103,9 @@ std::vector<double> time_stage(ForwardRun& run, const std::string& name, Progres
     run.run(workspace);
     ms.push_back(1e3 * seconds_since(begin));
   }
+  // A quiet machine interrupts a program a few times a second.
+  climbed.disturbed = static_cast<double>(interruptions() - before) > 3 + 30 * seconds_since(start);
   std::sort(ms.begin(), ms.end());
-  return ms;
 }
 
 /// Right results first, a stage at a time, each computed once however many stages are compared with it.
@@ -129,6 +141,8 @@ class Checker {
       checked.verdict.why = error.what();
       checked.out_of_memory = true;
       checked.extra_bytes = error.peak;
+    } catch (const std::exception& error) {
+      checked.verdict.why = error.what();
     }
     return checked;
   }
@@ -156,7 +170,7 @@ Climbed climb_stage(const Stage& stage, const Inputs& inputs, Checker& checker, 
   if (stage.before != stage.number) {
     const Stage& before = find_stage(stage.before);
     const Checker::Checked& other = checker.check(before);
-    if (!other.out_of_memory) {
+    if (other.verdict.passed) {  // a wrong stage is no yardstick for the next one
       const Dtype dtype = inputs.problem.dtype;
       climbed.compared = &before;
       climbed.before = check_against(checked.result, checker.expected(computing_dtype(stage, dtype)),
@@ -166,12 +180,17 @@ Climbed climb_stage(const Stage& stage, const Inputs& inputs, Checker& checker, 
     }
   }
 
-  ForwardRun run(stage, inputs);
-  Workspace workspace;
-  run.run(workspace);  // also the warm-up
-  climbed.extra_bytes = workspace.peak_bytes();
-  climbed.ms = time_stage(run, label(stage), progress);
-  climbed.status = "passed";
+  try {
+    ForwardRun run(stage, inputs);
+    Workspace workspace;
+    run.run(workspace);  // also the warm-up
+    climbed.extra_bytes = workspace.peak_bytes();
+    time_stage(run, climbed, progress);
+    climbed.status = "passed";
+  } catch (const std::exception& error) {  // other programs may have taken the memory meanwhile
+    climbed.ms.clear();
+    climbed.why = error.what();
+  }
   return climbed;
 }
 
@@ -236,6 +255,11 @@ std::string table(const std::vector<Climbed>& all) {
   std::string text = render_table(rows);
   for (const Climbed& one : all) {
     if (!one.passed()) text += fmt::format("{}: {}: {}\n", label(*one.stage), one.status, one.why);
+    if (one.disturbed) {
+      text +=
+          fmt::format("{}: other programs took its cores while it was timed: its time may be too high\n",
+                      label(*one.stage));
+    }
   }
   return text;
 }
@@ -262,7 +286,8 @@ Json stage_json(const Climbed& one) {
     json["time_ms"] = {{"median", one.median()},
                        {"lower_quartile", quantile(one.ms, 0.25)},
                        {"upper_quartile", quantile(one.ms, 0.75)},
-                       {"runs", one.ms.size()}};
+                       {"runs", one.ms.size()},
+                       {"disturbed", one.disturbed}};
   }
   return json;
 }
@@ -363,6 +388,10 @@ void prepare_output(const fs::path& out) {
   }
   fs::remove(probe);
   for (const char* name : {"climb.json", "report.html"}) {
+    if (fs::is_directory(out / name)) {
+      throw Error(fmt::format("{} is a folder: remove it, or name another folder with --out",
+                              (out / name).string()));
+    }
     if (fs::exists(out / name)) fmt::print("{} exists and will be replaced\n", (out / name).string());
   }
 }
@@ -377,8 +406,9 @@ void write_file(const fs::path& path, const std::string& text) {
   fs::rename(part, path);
 }
 
-/// Draws report.html with the Python that ./ladder chose. Returns whether it worked.
-bool draw_report(const fs::path& json, const fs::path& html) {
+/// Draws report.html with the Python that ./ladder chose. Returns its exit status, -1 where there is no
+/// Python.
+int draw_report(const fs::path& json, const fs::path& html) {
   const char* chosen = std::getenv("FLASHLADDER_PYTHON");
   std::string arguments[] = {chosen != nullptr ? chosen : "python3",
                              FLASHLADDER_SOURCE_DIR "/bench/report.py", json.string(), "--out",
@@ -388,8 +418,11 @@ bool draw_report(const fs::path& json, const fs::path& html) {
   argv.push_back(nullptr);
   pid_t child;
   int status = 0;
-  return posix_spawnp(&child, argv[0], nullptr, nullptr, argv.data(), environ) == 0 &&
-         waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  if (posix_spawnp(&child, argv[0], nullptr, nullptr, argv.data(), environ) != 0 ||
+      waitpid(child, &status, 0) != child) {
+    return -1;
+  }
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
 }
 
 }  // namespace
@@ -435,26 +468,33 @@ int climb(const ClimbOptions& options) {
     Progress progress;
     Checker checker(inputs, progress);
     for (const Stage* stage : chosen) all.push_back(climb_stage(*stage, inputs, checker, progress));
-    if (options.memory)
-      report["memory"] = measure_memory(chosen, problem.d, options.memory_up_to, progress);
   }
   report["stages"] = Json::array();
   for (const Climbed& one : all) report["stages"].push_back(stage_json(one));
-
   fmt::print("{}", table(all));
-  if (options.memory) fmt::print("\n{}", memory_table(report["memory"]));
   std::fflush(stdout);
-
+  // Before the memory is measured, which takes long and much memory: what is known must not be lost.
   write_file(out / "climb.json", report.dump(2) + "\n");
+  if (options.memory) {
+    {
+      Progress progress;
+      report["memory"] = measure_memory(chosen, problem.d, options.memory_up_to, progress);
+    }
+    fmt::print("\n{}", memory_table(report["memory"]));
+    write_file(out / "climb.json", report.dump(2) + "\n");
+  }
   fmt::print("\nwrote {}\n", (out / "climb.json").string());
   std::fflush(stdout);
   bool good = std::ranges::none_of(all, [](const Climbed& one) { return one.status == "failed"; });
-  if (draw_report(out / "climb.json", out / "report.html")) {
-    fmt::print("wrote {} (open it in a browser)\n", (out / "report.html").string());
+  // A report of an earlier climb must not stand beside the new numbers.
+  const fs::path html = out / "report.html";
+  fs::remove(html);
+  if (const int status = draw_report(out / "climb.json", html); status == 0) {
+    fmt::print("wrote {} (open it in a browser)\n", html.string());
   } else {
-    fmt::print(stderr,
-               "ladder: the report was not drawn: it needs a Python with NumPy and Matplotlib "
-               "(./ladder setup makes one in .venv when it has a network)\n");
+    fmt::print(stderr, "ladder: the report was not drawn{}\n",
+               status == -1 ? ": there is no Python: ./ladder setup makes one in .venv"
+                            : ", the line above says why");
     good = false;
   }
   return good ? 0 : 1;

@@ -95,18 +95,6 @@ const Array& member(const std::map<std::string, Array>& arrays, const char* lowe
                   path, lower, names.empty() ? "none" : names));
 }
 
-/// Names the first NaN or Inf among the values.
-void require_finite(const std::vector<float>& values, const char* name, std::int64_t heads,
-                    std::int64_t rows, std::int64_t d, const std::string& source) {
-  for (std::size_t at = 0; at < values.size(); ++at) {
-    if (std::isfinite(values[at])) continue;
-    const auto index = static_cast<std::int64_t>(at);
-    throw Error(fmt::format("{}: {}[{}, {}, {}, {}] is {}: mend the data, or go on with --allow-nonfinite",
-                            source, name, index / d / rows / heads, index / d / rows % heads,
-                            index / d % rows, index % d, values[at]));
-  }
-}
-
 }  // namespace
 
 LoadedInputs load_inputs(const InputOptions& options) {
@@ -117,8 +105,9 @@ LoadedInputs load_inputs(const InputOptions& options) {
   if (files && (options.q.empty() || options.k.empty() || options.v.empty())) {
     throw UsageError("--q, --k and --v go together: name a file for each");
   }
-  if (options.random.empty() && (options.kv_heads || options.key_len)) {
-    throw UsageError("--kv-heads and --key-len go with --random: a file has its own");
+  if (options.random.empty() && (options.kv_heads || options.key_len || options.seed)) {
+    throw UsageError(
+        "--kv-heads, --key-len and --seed go with --random: a file has its own sizes and values");
   }
   const Dtype dtype = parse_dtype(options.dtype);
 
@@ -138,14 +127,15 @@ LoadedInputs load_inputs(const InputOptions& options) {
           "{} needs about {:.1f} GiB for inputs and oracle, more than is free: use smaller sizes",
           to_string(problem), 5 * bytes / 0x1p30));
     }
-    return {random_inputs(problem, options.seed), fmt::format("random, seed {}", options.seed)};
+    return {random_inputs(problem, options.seed.value_or(1)),
+            fmt::format("random, seed {}", options.seed.value_or(1))};
   }
   if (files) {
     loaded.source = fmt::format("{}, {}, {}", options.q, options.k, options.v);
     loaded.inputs = assemble(read_npy(options.q), read_npy(options.k), read_npy(options.v), loaded.source);
   } else {
     const std::string path = options.npz.empty() ? shipped.string() : options.npz;
-    const auto arrays = read_npz(path);
+    const auto arrays = read_npz(path, {"q", "k", "v", "Q", "K", "V"});
     loaded.source = options.npz.empty() ? "a real model's layer (all-MiniLM-L6-v2, layer 0)" : path;
     const Array &q = member(arrays, "q", "Q", path), &k = member(arrays, "k", "K", path),
                 &v = member(arrays, "v", "V", path);
@@ -156,14 +146,30 @@ LoadedInputs load_inputs(const InputOptions& options) {
   problem.scale = options.scale;
   problem.dtype = dtype;
   problem.validate();
-  for (auto* values : {&loaded.inputs.Q, &loaded.inputs.K, &loaded.inputs.V}) {
-    for (float& x : *values) x = round_to(dtype, x);
-  }
-  if (!options.allow_nonfinite) {
-    const std::string where = options.npz.empty() && !files ? shipped.string() : loaded.source;
-    require_finite(loaded.inputs.Q, "q", problem.q_heads, problem.Nq, problem.d, where);
-    require_finite(loaded.inputs.K, "k", problem.kv_heads, problem.Nk, problem.d, where);
-    require_finite(loaded.inputs.V, "v", problem.kv_heads, problem.Nk, problem.d, where);
+  const std::string where = options.npz.empty() && !files ? shipped.string() : loaded.source;
+  const struct {
+    const char* name;
+    std::vector<float>& values;
+    std::int64_t heads, rows;
+  } tensors[] = {{"q", loaded.inputs.Q, problem.q_heads, problem.Nq},
+                 {"k", loaded.inputs.K, problem.kv_heads, problem.Nk},
+                 {"v", loaded.inputs.V, problem.kv_heads, problem.Nk}};
+  for (const auto& [name, values, heads, rows] : tensors) {
+    for (std::size_t at = 0; at < values.size(); ++at) {
+      const float given = values[at];
+      values[at] = round_to(dtype, given);
+      if (std::isfinite(values[at])) continue;
+      const auto index = static_cast<std::int64_t>(at);
+      const std::string place =
+          fmt::format("{}: {}[{}, {}, {}, {}] is {}", where, name, index / problem.d / rows / heads,
+                      index / problem.d / rows % heads, index / problem.d % rows, index % problem.d, given);
+      if (std::isfinite(given)) {
+        throw Error(fmt::format("{}, too large for {}: use --dtype fp32 or bf16", place, to_string(dtype)));
+      }
+      if (!options.allow_nonfinite) {
+        throw Error(fmt::format("{}: mend the data, or go on with --allow-nonfinite", place));
+      }
+    }
   }
   return loaded;
 }

@@ -12,9 +12,9 @@ struct InputOptions {
   std::string npz;                                ///< --input
   std::string q, k, v;                            ///< --q --k --v
   std::string random;                             ///< --random B,H,N,d
+  std::optional<std::uint64_t> seed;              ///< With --random only; 1 unless given.
   std::optional<std::int64_t> kv_heads, key_len;  ///< With --random only.
   std::string dtype = "fp32";
-  std::uint64_t seed = 1;
   bool causal = false;
   float scale = 0;  ///< 0: 1/sqrt(d)
   bool allow_nonfinite = false;

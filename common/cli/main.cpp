@@ -17,6 +17,11 @@ int run(int argc, char** argv) {
   app.name("ladder");
   app.require_subcommand(1);
 
+  // "$UNSET" in a script must not run something else than was meant.
+  const auto not_empty = [](const std::string& text) {
+    return std::string(text.empty() ? "is empty" : "");
+  };
+
   CLI::App* list = app.add_subcommand("list", "The stages of this build: idea, claim, what each takes");
   bool as_json = false;
   std::string markdown;
@@ -33,28 +38,40 @@ int run(int argc, char** argv) {
   climb
       ->add_option("--input", input.npz,
                    "Arrays q, k, v, each [batch, heads, rows, d] (default: a real model's layer)")
-      ->type_name("FILE.npz");
-  climb->add_option("--q", input.q, "Queries, instead of --input")->type_name("FILE.npy");
-  climb->add_option("--k", input.k, "Keys")->type_name("FILE.npy");
-  climb->add_option("--v", input.v, "Values")->type_name("FILE.npy");
+      ->type_name("FILE.npz")
+      ->check(not_empty);
+  climb->add_option("--q", input.q, "Queries, instead of --input")->type_name("FILE.npy")->check(not_empty);
+  climb->add_option("--k", input.k, "Keys")->type_name("FILE.npy")->check(not_empty);
+  climb->add_option("--v", input.v, "Values")->type_name("FILE.npy")->check(not_empty);
   climb->add_option("--random", input.random, "Normal random input of these sizes instead")
-      ->type_name("B,H,N,d");
+      ->type_name("B,H,N,d")
+      ->check(not_empty);
   climb
       ->add_option("--kv-heads", input.kv_heads,
                    "Key/value heads of the random input; divides H (default: H)")
       ->type_name("H");
   climb->add_option("--key-len", input.key_len, "Keys of the random input (default: N)")->type_name("N");
-  climb->add_option("--seed", input.seed, "Seed of the random input")->capture_default_str();
+  climb->add_option("--seed", input.seed, "Seed of the random input (default: 1)")
+      ->check([](const std::string& text) {
+        return std::string(text.starts_with("-") ? "must not be negative" : "");
+      });
   climb
       ->add_option("--dtype", input.dtype,
                    "Round the input to fp32, fp16 or bf16; a stage that computes in fp32 gets the same "
                    "values widened")
       ->capture_default_str();
   climb->add_flag("--causal", input.causal, "Query i sees key j when j <= i + Nk - Nq");
-  climb->add_option("--scale", input.scale, "Factor on the scores (default: 1/sqrt(d))");
-  climb->add_flag("--allow-nonfinite", input.allow_nonfinite, "Go on although the input holds NaN or Inf");
-  climb->add_option("--stages", options.stages, "Which stages, such as 00-02 or 00,02 (default: all)");
+  climb->add_option("--scale", input.scale, "Factor on the scores (default: 1/sqrt(d))")
+      ->check([](const std::string& text) {
+        return std::string(text == "0" ? "0 would make all scores equal" : "");
+      });
+  climb->add_flag(
+      "--allow-nonfinite", input.allow_nonfinite,
+      "Go on although the input holds NaN or Inf; a stage whose output it reaches counts as failed");
+  climb->add_option("--stages", options.stages, "Which stages, such as 00-02 or 00,02 (default: all)")
+      ->check(not_empty);
   climb->add_option("--out", options.out, "Folder for climb.json and report.html")
+      ->check(not_empty)
       ->type_name("DIR")
       ->capture_default_str();
   climb->add_flag("--memory", options.memory, "Also measure the peak extra memory over N, up to 64k");

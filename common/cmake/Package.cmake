@@ -1,13 +1,11 @@
-# find_package(flashladder) for other projects: the registry, the oracle, the checks, the readers, the stages.
+# find_package(flashladder) for other projects: the registry, the oracle, the checks, the readers, the stages. The
+# program stays where it was built: it draws its report with what lies beside its sources.
 include(CMakePackageConfigHelpers)
 
 install(TARGETS flashladder_common flashladder_stages EXPORT flashladder-targets
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(DIRECTORY common/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/flashladder/common FILES_MATCHING PATTERN "*.hpp"
         PATTERN "cli" EXCLUDE)
-if(TARGET flashladder_program)
-  install(TARGETS flashladder_program RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-endif()
 install(EXPORT flashladder-targets NAMESPACE flashladder:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/flashladder)
 configure_package_config_file(common/cmake/flashladder-config.cmake.in
                               ${CMAKE_CURRENT_BINARY_DIR}/flashladder-config.cmake

@@ -161,7 +161,8 @@ std::vector<std::byte> unpack(const Member& member, ByteReader& local, const std
 
 }  // namespace
 
-std::map<std::string, Array> parse_npz(std::span<const std::byte> bytes, const std::string& name) {
+std::map<std::string, Array> parse_npz(std::span<const std::byte> bytes, const std::string& name,
+                                       const std::set<std::string>& wanted) {
   const Directory directory = read_directory(bytes, name);
   std::map<std::string, Array> arrays;
   std::uint64_t end_of_previous = 0;
@@ -176,15 +177,19 @@ std::map<std::string, Array> parse_npz(std::span<const std::byte> bytes, const s
     if (member.offset < end_of_previous) {
       throw Error(where + ": overlaps the member before it; save it again with np.savez");
     }
-    const bool added = arrays.emplace(array, parse_npy(unpack(member, local, where), where)).second;
+    // A member that is not wanted may be of any dtype.
+    const bool read = wanted.empty() || wanted.contains(array);
+    const auto content = unpack(member, local, where);
+    const bool added = arrays.emplace(array, read ? parse_npy(content, where) : Array{}).second;
     if (!added) throw Error(where + ": is there twice; save each array under its own name");
     end_of_previous = local.position();
   }
   return arrays;
 }
 
-std::map<std::string, Array> read_npz(const std::filesystem::path& path) {
-  return parse_npz(read_file(path), path.string());
+std::map<std::string, Array> read_npz(const std::filesystem::path& path,
+                                      const std::set<std::string>& wanted) {
+  return parse_npz(read_file(path), path.string(), wanted);
 }
 
 }  // namespace flashladder
