@@ -38,7 +38,8 @@ Difference difference(const std::vector<A>& a, const std::vector<B>& b) {
   return result;
 }
 
-constexpr const char* no_yardstick = " cannot be judged: on these inputs the plain computation itself gives Inf or NaN";
+constexpr const char* no_yardstick =
+    " cannot be judged: on these inputs the plain computation itself gives Inf or NaN";
 
 /// "" when `a` is within `bound` of `b`; else what is wrong, where. Written so that NaN fails every
 /// comparison.

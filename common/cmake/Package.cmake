@@ -2,7 +2,13 @@
 # program stays where it was built: it draws its report with what lies beside its sources.
 include(CMakePackageConfigHelpers)
 
-install(TARGETS flashladder_common flashladder_stages EXPORT flashladder-targets
+set(flashladder_libraries flashladder_common flashladder_stages)
+set(FLASHLADDER_WITH_SIMT FALSE)
+if(TARGET flashladder_simt)
+  list(APPEND flashladder_libraries flashladder_simt)
+  set(FLASHLADDER_WITH_SIMT TRUE)
+endif()
+install(TARGETS ${flashladder_libraries} EXPORT flashladder-targets
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(DIRECTORY common/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/flashladder/common FILES_MATCHING PATTERN "*.hpp"
         PATTERN "cli" EXCLUDE)

@@ -1,0 +1,57 @@
+// What cp.async does, on the emulator: nothing arrives before it is waited for.
+#include "common/ptx/cp_async.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+namespace flashladder::simt {
+
+void issue_copy(SharedArray* array, std::byte* to, GlobalBuffer* buffer, std::int64_t byte, bool valid,
+                Where where) {
+  Block& block = *running.block;
+  Thread& me = *running.thread;
+  ++running.counts.async_copies;
+  array->traffic.written_bytes += 16;
+  if (valid) running.global[buffer->slot].read_bytes += 16;
+  const auto offset = static_cast<std::uint32_t>(to - block.shared.base());
+  if (running.observed) {
+    if (valid) observe_global(*buffer, byte, 16, GlobalMarks::Use::read, where);
+    observe_shared(*array, to, 16, true, where);
+    if (block.launch->options->check) block.races.begin_copy(offset, 16, array->granule);
+  }
+  std::memset(to, 0xff, 16);
+  const std::uint32_t read_bytes = valid ? 16 : 0;
+  me.copies.push_back({array, offset, 16, read_bytes, valid ? buffer->data + byte : nullptr, where});
+  block.bytes_in_flight += read_bytes;
+}
+
+void commit_copies() {
+  Thread& me = *running.thread;
+  std::size_t grouped = 0;
+  for (const std::size_t group : me.copy_groups) grouped += group;
+  me.copy_groups.push_back(me.copies.size() - grouped);
+}
+
+void wait_for_copies(std::size_t pending) {
+  Block& block = *running.block;
+  Thread& me = *running.thread;
+  if (me.copy_groups.size() <= pending) return;
+  const auto groups_done = static_cast<std::ptrdiff_t>(me.copy_groups.size() - pending);
+  std::size_t done = 0;
+  for (std::ptrdiff_t g = 0; g < groups_done; ++g) done += me.copy_groups[static_cast<std::size_t>(g)];
+  for (std::size_t i = 0; i < done; ++i) {
+    const PendingCopy& copy = me.copies[i];
+    std::byte* to = block.shared.base() + copy.offset;
+    std::memset(to, 0, copy.bytes);
+    if (copy.read_bytes != 0) std::memcpy(to, copy.source, copy.read_bytes);
+    block.bytes_in_flight -= copy.read_bytes;
+    if (!block.launch->options->check) continue;
+    if (const auto conflict = block.races.end_copy(me.warp, me.lane, copy.offset, copy.bytes,
+                                                   copy.array->granule, copy.where))
+      report_conflict(*conflict, *copy.array, copy.offset, true, copy.where);
+  }
+  me.copies.erase(me.copies.begin(), me.copies.begin() + static_cast<std::ptrdiff_t>(done));
+  me.copy_groups.erase(me.copy_groups.begin(), me.copy_groups.begin() + groups_done);
+}
+
+}  // namespace flashladder::simt

@@ -1,0 +1,68 @@
+#pragma once
+// cp.async: copies from global to shared memory that arrive while the thread goes on. (PTX ISA, data
+// movement instructions, cp.async.)
+#include "common/simt/simt.hpp"
+
+namespace flashladder {
+
+#if defined(__CUDACC__)
+
+/// Begins to copy 16 bytes; where not `valid`, to write 16 bytes of zeros, reading nothing.
+template <class T>
+__device__ __forceinline__ void cp_async_16B(T* to, const T* from, bool valid = true) {
+  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from),
+               "r"(valid ? 16 : 0)
+               : "memory");
+}
+
+/// Makes a group of the thread's copies since the last group.
+__device__ __forceinline__ void cp_async_commit() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/// Waits until at most the N youngest groups of the thread are under way.
+template <int N>
+__device__ __forceinline__ void cp_async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+#else
+
+namespace simt {
+
+/// Issues a copy of 16 bytes: the destination is NaN until it is waited for.
+void issue_copy(SharedArray* array, std::byte* to, GlobalBuffer* buffer, std::int64_t byte, bool valid,
+                Where where);
+/// Ends the group of copies issued since the last one.
+void commit_copies();
+/// Lets all but the `pending` youngest groups arrive.
+void wait_for_copies(std::size_t pending);
+
+}  // namespace simt
+
+/// Begins to copy 16 bytes; where not `valid`, to write 16 bytes of zeros, reading nothing.
+template <class T>
+void cp_async_16B(simt::smem<T> to, simt::gmem<const std::type_identity_t<T>> from, bool valid = true,
+                  simt::Where where = simt::Where::here()) {
+  constexpr int count = 16 / sizeof(T);
+  T* data = to.template find<count>(0, where);
+  if (valid) simt::gmem<const T>::template check<count>(from.buffer(), from.offset(), where);
+  simt::issue_copy(to.array(), reinterpret_cast<std::byte*>(data), from.buffer(),
+                   from.offset() * static_cast<std::int64_t>(sizeof(T)), valid, where);
+}
+
+/// Makes a group of the thread's copies since the last group.
+inline void cp_async_commit() {
+  simt::commit_copies();
+}
+
+/// Waits until at most the N youngest groups of the thread are under way.
+template <int N>
+void cp_async_wait() {
+  simt::wait_for_copies(N);
+}
+
+#endif
+
+}  // namespace flashladder

@@ -1,0 +1,34 @@
+#pragma once
+// bar.sync and bar.arrive: barriers of part of a block. (PTX ISA, parallel synchronization instructions,
+// bar.)
+#include "common/simt/simt.hpp"
+
+namespace flashladder {
+
+#if defined(__CUDACC__)
+
+/// Waits at barrier `id` (1 to 15) until `threads` threads, in whole warps, have come to it.
+__device__ __forceinline__ void named_barrier_sync(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+/// Counts as having come to barrier `id`, and goes on.
+__device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+#else
+
+/// Waits at barrier `id` (1 to 15) until `threads` threads, in whole warps, have come to it.
+inline void named_barrier_sync(int id, int threads, simt::Where where = simt::Where::here()) {
+  simt::barrier(static_cast<unsigned>(id), static_cast<unsigned>(threads), true, "bar.sync", where);
+}
+
+/// Counts as having come to barrier `id`, and goes on.
+inline void named_barrier_arrive(int id, int threads, simt::Where where = simt::Where::here()) {
+  simt::barrier(static_cast<unsigned>(id), static_cast<unsigned>(threads), false, "bar.arrive", where);
+}
+
+#endif
+
+}  // namespace flashladder

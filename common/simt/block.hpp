@@ -1,0 +1,187 @@
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <random>
+#include <vector>
+
+#include "common/simt/access_log.hpp"
+#include "common/simt/fiber.hpp"
+#include "common/simt/kernel_error.hpp"
+#include "common/simt/ledger.hpp"
+#include "common/simt/options.hpp"
+#include "common/simt/races.hpp"
+#include "common/simt/ready_lanes.hpp"
+
+// The state of a block that runs: its threads, warps and shared memory.
+
+namespace flashladder::simt {
+
+inline constexpr unsigned warp_size = 32;
+inline constexpr unsigned max_threads = 1024;                 ///< Of a block.
+inline constexpr std::uint32_t max_shared = 227 << 10;        ///< Bytes that a block may have on chip.
+inline constexpr std::uint32_t max_static_shared = 48 << 10;  ///< Of these, in declared arrays.
+
+/// A shared array that the kernel declared, or a view of its dynamic shared memory.
+struct SharedArray {
+  const char* name;       ///< As in the ledger.
+  Where where;            ///< Its declaration.
+  unsigned column;        ///< Of the declaration: two may stand in one line. 0: dynamic shared memory.
+  std::uint32_t offset;   ///< In the block's shared memory, bytes.
+  std::uint32_t bytes;    ///< Size.
+  std::uint32_t granule;  ///< Bytes that races are told apart by: 2 or 4.
+  std::byte* data;        ///< Of the first element.
+  SharedTraffic traffic;  ///< Counted so far in this launch by this OS thread.
+};
+
+/// The shared memory of the block that an OS thread runs: one area for all blocks in turn, laid out alike.
+class SharedMemory {
+ public:
+  SharedMemory();
+
+  /// A launch with `dynamic_bytes` bytes of dynamic shared memory: no arrays yet.
+  void begin_launch(std::uint32_t dynamic_bytes);
+  /// A new block: everything is NaN.
+  void begin_block();
+
+  /// The array declared at a place; laid out when the first thread comes by, found again by all others.
+  /// nullptr when it no longer fits.
+  SharedArray* declare(const char* name, Where where, unsigned column, std::uint32_t bytes,
+                       std::uint32_t element_bytes);
+  /// `bytes` bytes of dynamic shared memory from byte `offset` on (0: all to its end), under a name.
+  /// nullptr when there are not as many.
+  SharedArray* dynamic(const char* name, Where where, std::uint32_t offset, std::uint32_t bytes,
+                       std::uint32_t element_bytes);
+
+  /// Of byte 0; 1024-byte aligned.
+  std::byte* base() const { return base_; }
+  /// Bytes laid out, with the gaps between arrays.
+  std::uint32_t end() const { return end_; }
+  /// Bytes that a GPU would need: arrays in multiples of 16, and the dynamic part.
+  std::uint32_t bytes() const { return bytes_; }
+  /// All arrays so far. References to them stay valid.
+  const std::deque<SharedArray>& arrays() const { return arrays_; }
+
+ private:
+  SharedArray& add(const char* name, Where where, unsigned column, std::uint32_t offset,
+                   std::uint32_t bytes, std::uint32_t element_bytes);
+
+  std::vector<std::byte> memory_;
+  std::byte* base_;
+  std::uint32_t dynamic_bytes_ = 0;
+  std::uint32_t static_bytes_ = 0;
+  std::uint32_t end_ = 0;
+  std::uint32_t bytes_ = 0;
+  std::deque<SharedArray> arrays_;
+};
+
+/// An asynchronous copy that a thread issued and has not waited for.
+struct PendingCopy {
+  SharedArray* array;        ///< Where to.
+  std::uint32_t offset;      ///< First byte of the block's shared memory that it writes.
+  std::uint32_t bytes;       ///< How many it writes.
+  std::uint32_t read_bytes;  ///< How many it reads; the rest becomes zero.
+  const std::byte* source;   ///< Where from.
+  Where where;               ///< Of the instruction.
+};
+
+/// One CUDA thread.
+struct Thread {
+  Fiber fiber;                           ///< What it runs on.
+  uint3 index = {};                      ///< threadIdx.
+  unsigned linear = 0;                   ///< Number in the block.
+  unsigned lane = 0;                     ///< Number in the warp.
+  unsigned warp = 0;                     ///< Which warp.
+  bool exited = false;                   ///< Returned from the kernel.
+  const char* waits_at = nullptr;        ///< What it waits at; nullptr: it can run.
+  Where where;                           ///< Where that is.
+  std::uint64_t accesses = 0;            ///< Since it last synchronised; counted when observed.
+  std::vector<PendingCopy> copies;       ///< Oldest first.
+  std::vector<std::size_t> copy_groups;  ///< Sizes of the committed groups, oldest first.
+};
+
+/// Lanes of a warp that gather at one warp instruction.
+struct Meeting {
+  std::uint32_t mask = 0;                      ///< Who must come.
+  std::uint32_t arrived = 0;                   ///< Who is there; 0: the slot is free.
+  const char* name = nullptr;                  ///< Of the instruction.
+  Where where;                                 ///< Of the first to come.
+  std::array<void*, warp_size> operands = {};  ///< Of each lane, on its stack.
+};
+
+/// One warp.
+struct Warp {
+  std::uint32_t live = 0;           ///< Lanes that have not returned.
+  unsigned pending = 0;             ///< Meetings that wait for somebody.
+  std::array<Meeting, 4> meetings;  ///< Disjoint groups of lanes may meet at the same time.
+  WarpLog log;                      ///< Accesses since the lanes last met.
+};
+
+/// One of a block's 16 barriers; number 0 is that of __syncthreads.
+struct Barrier {
+  unsigned arrived = 0;                                             ///< Threads counted so far.
+  unsigned expected = 0;                                            ///< Threads that complete it.
+  Where where;                                                      ///< Of the first to come.
+  std::array<std::uint32_t, max_threads / warp_size> members = {};  ///< Who came, by warp.
+  std::array<std::uint32_t, max_threads / warp_size> waiters = {};  ///< Who waits.
+  SharedRaces::Clock clock = {};                                    ///< What the members knew.
+};
+
+/// What is launched.
+struct Launch {
+  const char* kernel;          ///< Name for the ledger and errors.
+  dim3 grid;                   ///< Blocks.
+  dim3 block;                  ///< Threads of each.
+  std::uint32_t shared_bytes;  ///< Dynamic shared memory.
+  void (*body)(const void*);   ///< Runs the kernel for the running thread.
+  const void* arguments;       ///< For `body`.
+  std::uint32_t number;        ///< Counts launches, from 1.
+  const Options* options;      ///< Of the emulator.
+};
+
+/// The block that an OS thread runs; used for one after the other.
+struct Block {
+  const Launch* launch = nullptr;                  ///< Which launch it belongs to.
+  uint3 index = {};                                ///< blockIdx.
+  unsigned linear = 0;                             ///< Number in the grid.
+  unsigned threads = 0;                            ///< In the block.
+  unsigned warps = 0;                              ///< In the block.
+  unsigned exited = 0;                             ///< Threads that returned.
+  ReadyLanes ready;                                ///< Who can run.
+  std::mt19937_64 random;                          ///< For Schedule::random.
+  std::vector<std::unique_ptr<Thread>> thread;     ///< By number; may hold more than `threads`.
+  std::array<Warp, max_threads / warp_size> warp;  ///< By number.
+  std::array<Barrier, 16> barrier;                 ///< By number.
+  SharedMemory shared;                             ///< What its threads share.
+  SharedRaces races;                               ///< Who used it.
+  /// The first read of a word that nobody had written, or that a copy of another thread was under way to.
+  /// If it is written, or the copy arrives, before the reader's warp next synchronises, a barrier is
+  /// missing; if not, it is what it seems.
+  std::optional<KernelFault> early_read;
+  unsigned early_reader = 0;               ///< Whose warp read it.
+  std::uint64_t bytes_in_flight = 0;       ///< Asynchronous copies under way.
+  std::uint64_t most_bytes_in_flight = 0;  ///< The most seen at a barrier in this launch.
+  std::unique_ptr<StackPool> stacks;       ///< One per thread.
+  int stack_count = 0;                     ///< How many.
+  std::vector<GlobalTraffic> global;       ///< By GlobalBuffer::slot, in this launch.
+  Fiber* scheduler = nullptr;              ///< Goes on when the block is done.
+  std::exception_ptr error;                ///< What ended it early.
+};
+
+/// What runs on this OS thread at this moment.
+struct Running {
+  Thread* thread = nullptr;         ///< The CUDA thread.
+  Block* block = nullptr;           ///< Its block.
+  GlobalTraffic* global = nullptr;  ///< Counts by GlobalBuffer::slot.
+  bool observed = false;            ///< Accesses are logged or checked, beyond being counted.
+  Counters counts;                  ///< Counted so far in this launch by this OS thread.
+};
+
+/// Every counted operation touches it, hence the cheapest access to thread-local memory that there is.
+inline constinit thread_local __attribute__((tls_model("initial-exec"))) Running running{};
+
+}  // namespace flashladder::simt

@@ -1,0 +1,44 @@
+#include "common/simt/emulator.hpp"
+
+#include <atomic>
+
+#include "common/simt/global_buffer.hpp"
+#include "common/simt/scheduler.hpp"
+
+namespace flashladder::simt {
+namespace {
+
+thread_local Emulator* current_emulator = nullptr;
+std::atomic<std::uint32_t> launch_count = 0;
+
+}  // namespace
+
+void Emulator::run(Launch launch) {
+  launch.number = ++launch_count;
+  launch.options = &options;
+  if (!options.check) GlobalBuffer::forget_what_is_written();
+  launches_.push_back(run_grid(launch));
+}
+
+Ledger Emulator::total() const {
+  Ledger sum;
+  if (launches_.empty()) return sum;
+  sum = launches_.front();
+  for (std::size_t i = 1; i < launches_.size(); ++i) sum += launches_[i];
+  return sum;
+}
+
+Emulator& Emulator::current() {
+  static thread_local Emulator fallback;
+  return current_emulator != nullptr ? *current_emulator : fallback;
+}
+
+UseEmulator::UseEmulator(Emulator& emulator) : before_(current_emulator) {
+  current_emulator = &emulator;
+}
+
+UseEmulator::~UseEmulator() {
+  current_emulator = before_;
+}
+
+}  // namespace flashladder::simt

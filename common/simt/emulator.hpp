@@ -1,0 +1,54 @@
+#pragma once
+#include <vector>
+
+#include "common/simt/block.hpp"
+#include "common/simt/ledger.hpp"
+#include "common/simt/options.hpp"
+
+namespace flashladder::simt {
+
+/// A GPU that exists only as this program: how it emulates, and what it has counted.
+///
+/// launch() and device buffers take no emulator, because the same source is compiled for a GPU, where there
+/// is none: they use the current one. Each OS thread has its own current emulator; UseEmulator sets it.
+/// Without one, launches go to a default emulator of the OS thread, which only counts.
+class Emulator {
+ public:
+  /// No launches yet.
+  explicit Emulator(const Options& how = {}) : options(how) {}
+
+  Options options;  ///< May be changed between launches; `check` before the buffers are made.
+
+  /// Runs a grid and keeps its ledger. Throws KernelError; then there is no ledger of it.
+  void run(Launch launch);
+
+  /// The ledgers of all launches since reset(), in order.
+  const std::vector<Ledger>& launches() const { return launches_; }
+  /// The ledger of the last launch. There must be one.
+  const Ledger& last() const { return launches_.back(); }
+  /// All launches added up.
+  Ledger total() const;
+  /// Forgets the launches so far.
+  void reset() { launches_.clear(); }
+
+  /// The current emulator of this OS thread.
+  static Emulator& current();
+
+ private:
+  std::vector<Ledger> launches_;
+};
+
+/// Makes an emulator the current one of this OS thread while it lives.
+class UseEmulator {
+ public:
+  /// `emulator` must outlive it.
+  explicit UseEmulator(Emulator& emulator);
+  ~UseEmulator();
+  UseEmulator(const UseEmulator&) = delete;
+  UseEmulator& operator=(const UseEmulator&) = delete;
+
+ private:
+  Emulator* before_;
+};
+
+}  // namespace flashladder::simt

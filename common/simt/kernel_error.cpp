@@ -1,0 +1,124 @@
+#include "common/simt/kernel_error.hpp"
+
+#include <string_view>
+
+namespace flashladder::simt {
+namespace {
+
+struct Meaning {
+  ErrorKind kind;
+  const char* name;
+  const char* headline;
+  const char* usual_cause;
+};
+
+using enum ErrorKind;
+
+constexpr Meaning meanings[] = {
+    {out_of_bounds_global, "out_of_bounds_global", "access outside a global buffer",
+     "the grid is rounded up to whole tiles and the last block's rows or columns are not masked, or rows "
+     "and "
+     "columns are swapped in the offset"},
+    {out_of_bounds_shared, "out_of_bounds_shared", "access outside a shared array",
+     "a loop runs over the whole tile's size with another array's shape, or an index was not reduced to "
+     "the "
+     "tile"},
+    {offset_overflow, "offset_overflow", "offset that overflowed 32 bits",
+     "row * stride was computed in int; widen one factor first: int64_t(row) * stride"},
+    {misaligned, "misaligned", "misaligned vector access",
+     "a four-element access needs an offset that is a multiple of four: check the row stride (a padded row "
+     "of d + 1 elements is not) and the first column"},
+    {divergent_barrier, "divergent_barrier", "threads of one block wait at different barriers",
+     "a barrier stands inside an if or a loop whose condition is not the same for all threads of the "
+     "block"},
+    {barrier_short, "barrier_short", "a barrier that some threads never reach",
+     "threads out of range returned early, or skipped the barrier in a branch; keep them alive and mask "
+     "their loads and stores instead"},
+    {deadlock, "deadlock", "no thread of the block can run",
+     "a named barrier's thread count is larger than the number of threads that come to it, or two groups "
+     "of "
+     "threads wait for each other"},
+    {partial_mask_shuffle, "partial_mask_shuffle",
+     "a warp instruction that some lanes of its mask never reach",
+     "a shuffle or __syncwarp with the full mask stands inside a branch that only some lanes take"},
+    {mixed_collectives, "mixed_collectives", "lanes of one warp meet at different warp instructions",
+     "both sides of a branch contain a warp instruction with the full mask; move it out of the branch"},
+    {lane_outside_mask, "lane_outside_mask", "a warp instruction with a lane outside its mask",
+     "the mask does not name every lane that takes part, or the source lane is wrong"},
+    {race_shared, "race_shared", "two warps use one shared address without a barrier in between",
+     "a __syncthreads is missing: after a tile is filled and before it is read, or after it is read and "
+     "before it is filled again"},
+    {race_within_warp, "race_within_warp", "two lanes of a warp use one shared address without __syncwarp",
+     "lanes of a warp need not run in step; __syncwarp (or __syncthreads) must stand between a lane's "
+     "write "
+     "and another lane's read"},
+    {race_global, "race_global", "two blocks of one launch use one global address",
+     "the block's part of the output does not depend on every index of the grid, or tiles overlap; blocks "
+     "run in any order and cannot wait for each other"},
+    {uninitialised_shared, "uninitialised_shared", "a shared word is read that nobody wrote",
+     "shared memory starts with garbage: a tail of the tile was not filled, or the loop that fills it "
+     "covers "
+     "fewer elements than the loop that reads it"},
+    {uninitialised_global, "uninitialised_global", "a global element is read that nobody wrote",
+     "device memory starts with garbage: zero it, or let the first pass write instead of update"},
+    {missing_wait, "missing_wait", "a shared word is used while an asynchronous copy to it is under way",
+     "cp_async_wait is missing, or waits for too few groups; each thread waits for its own copies, then a "
+     "barrier makes them visible to the others"},
+    {endless_loop, "endless_loop", "a thread never stops and never synchronises",
+     "the loop's counter does not move towards its end, or the loop waits for another thread's store "
+     "without "
+     "a barrier"},
+    {stack_overflow, "stack_overflow", "a thread's stack is used up",
+     "a local array is far larger than a thread's registers could ever hold, or a function calls itself "
+     "without "
+     "end"},
+    {unwritten_output, "unwritten_output", "an output element that no kernel wrote",
+     "the last, partial tile is skipped, or fewer blocks are launched than there are tiles"},
+    {too_much_shared, "too_much_shared", "more shared memory than a block can have",
+     "declared arrays may take 48 KiB together; larger ones go into dynamic shared memory (dynamic_tile), "
+     "of "
+     "which a block has at most 227 KiB with all else; or use smaller tiles"},
+    {bad_launch, "bad_launch", "a launch that no GPU takes",
+     "a block has 1 to 1024 threads, in whole warps of 32; a grid at least one block"},
+};
+
+const Meaning& meaning(ErrorKind kind) {
+  for (const Meaning& m : meanings)
+    if (m.kind == kind) return m;
+  return meanings[0];
+}
+
+std::string message(const KernelFault& f) {
+  std::string text = std::string(name_of(f.kind)) + ": " + meaning(f.kind).headline + "\n  where: ";
+  if (f.where.line != 0) text += to_string(f.where) + ", ";
+  text += "kernel " + f.kernel;
+  if (f.kind != unwritten_output && f.kind != bad_launch)
+    text += ", block " + to_string(f.block) + ", thread " + to_string(f.thread);
+  if (!f.buffer.empty()) text += ", buffer " + f.buffer;
+  text += "\n  what:  " + f.details;
+  return text + "\n  usual cause: " + usual_cause(f.kind);
+}
+
+}  // namespace
+
+const char* name_of(ErrorKind kind) {
+  return meaning(kind).name;
+}
+
+const char* usual_cause(ErrorKind kind) {
+  return meaning(kind).usual_cause;
+}
+
+KernelError::KernelError(const KernelFault& fault) : Error(message(fault)), KernelFault(fault) {}
+
+std::string to_string(Where where) {
+  const std::string_view file = where.file;
+  const std::size_t slash = file.rfind('/');
+  return std::string(slash == file.npos ? file : file.substr(slash + 1)) + ":" + std::to_string(where.line);
+}
+
+std::string to_string(uint3 i) {
+  return "(" + std::to_string(i.x) + ", " + std::to_string(i.y) + ", " + std::to_string(i.z) + ")";
+}
+
+}  // namespace flashladder::simt

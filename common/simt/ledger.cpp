@@ -1,0 +1,136 @@
+#include "common/simt/ledger.hpp"
+
+#include <algorithm>
+
+namespace flashladder::simt {
+
+const std::vector<Counters::Field>& Counters::fields() {
+  static const std::vector<Field> all = {
+      {"blocks", &Counters::blocks},
+      {"flops_cuda_cores", &Counters::flops_cuda_cores},
+      {"flops_tensor_cores", &Counters::flops_tensor_cores},
+      {"add", &Counters::add},
+      {"mul", &Counters::mul},
+      {"div", &Counters::div},
+      {"max", &Counters::max},
+      {"exp", &Counters::exp},
+      {"log", &Counters::log},
+      {"barriers", &Counters::barriers},
+      {"named_barriers", &Counters::named_barriers},
+      {"syncwarps", &Counters::syncwarps},
+      {"shuffles", &Counters::shuffles},
+      {"atomics", &Counters::atomics},
+      {"async_copies", &Counters::async_copies},
+      {"tiles", &Counters::tiles},
+      {"masked_tiles", &Counters::masked_tiles},
+      {"bytes_in_flight", &Counters::bytes_in_flight},
+  };
+  return all;
+}
+static_assert(sizeof(Counters) == 18 * sizeof(std::uint64_t), "a new counter must be listed in fields()");
+
+Counters& Counters::operator+=(const Counters& other) {
+  for (const Field& field : fields()) this->*field.member += other.*field.member;
+  return *this;
+}
+
+std::uint64_t GlobalTraffic::read_elements() const {
+  return element_bytes == 0 ? 0 : read_bytes / element_bytes;
+}
+std::uint64_t GlobalTraffic::written_elements() const {
+  return element_bytes == 0 ? 0 : written_bytes / element_bytes;
+}
+std::uint64_t GlobalTraffic::atomic_elements() const {
+  return element_bytes == 0 ? 0 : atomic_bytes / element_bytes;
+}
+
+GlobalTraffic& GlobalTraffic::operator+=(const GlobalTraffic& other) {
+  read_bytes += other.read_bytes;
+  written_bytes += other.written_bytes;
+  atomic_bytes += other.atomic_bytes;
+  distinct_read_bytes += other.distinct_read_bytes;
+  distinct_written_bytes += other.distinct_written_bytes;
+  sectors += other.sectors;
+  ideal_sectors += other.ideal_sectors;
+  return *this;
+}
+
+SharedTraffic& SharedTraffic::operator+=(const SharedTraffic& other) {
+  array_bytes = std::max(array_bytes, other.array_bytes);
+  read_bytes += other.read_bytes;
+  written_bytes += other.written_bytes;
+  wavefronts += other.wavefronts;
+  ideal_wavefronts += other.ideal_wavefronts;
+  return *this;
+}
+
+GlobalTraffic Ledger::global_total() const {
+  GlobalTraffic total;
+  if (!global.empty()) total.element_bytes = global.begin()->second.element_bytes;
+  for (const auto& [name, traffic] : global) {
+    if (traffic.element_bytes != total.element_bytes) total.element_bytes = 0;
+    total += traffic;
+  }
+  return total;
+}
+
+SharedTraffic Ledger::shared_total() const {
+  SharedTraffic total;
+  std::uint64_t bytes = 0;
+  for (const auto& [name, traffic] : shared) {
+    bytes += traffic.array_bytes;
+    total += traffic;
+  }
+  total.array_bytes = bytes;
+  return total;
+}
+
+Ledger& Ledger::operator+=(const Ledger& other) {
+  Counters::operator+=(other);
+  if (kernel != other.kernel) kernel.clear();
+  for (const auto& [name, traffic] : other.global) {
+    GlobalTraffic& mine = global[name];
+    if (mine.element_bytes == 0) mine.element_bytes = traffic.element_bytes;
+    mine += traffic;
+  }
+  for (const auto& [name, traffic] : other.shared) shared[name] += traffic;
+  shared_bytes_per_block = std::max(shared_bytes_per_block, other.shared_bytes_per_block);
+  most_bytes_in_flight = std::max(most_bytes_in_flight, other.most_bytes_in_flight);
+  device_bytes = std::max(device_bytes, other.device_bytes);
+  banks_analysed = banks_analysed || other.banks_analysed;
+  seconds += other.seconds;
+  return *this;
+}
+
+bool Ledger::operator==(const Ledger& other) const {
+  return kernel == other.kernel && entries() == other.entries();
+}
+
+std::vector<std::pair<std::string, std::uint64_t>> Ledger::entries() const {
+  std::vector<std::pair<std::string, std::uint64_t>> list;
+  for (const Field& field : fields()) list.emplace_back(field.name, this->*field.member);
+  list.emplace_back("most_bytes_in_flight", most_bytes_in_flight);
+  list.emplace_back("shared_bytes_per_block", shared_bytes_per_block);
+  list.emplace_back("device_bytes", device_bytes);
+  for (const auto& [name, t] : global) {
+    const std::string prefix = "global." + name + ".";
+    list.emplace_back(prefix + "read_bytes", t.read_bytes);
+    list.emplace_back(prefix + "written_bytes", t.written_bytes);
+    list.emplace_back(prefix + "atomic_bytes", t.atomic_bytes);
+    list.emplace_back(prefix + "distinct_read_bytes", t.distinct_read_bytes);
+    list.emplace_back(prefix + "distinct_written_bytes", t.distinct_written_bytes);
+    list.emplace_back(prefix + "sectors", t.sectors);
+    list.emplace_back(prefix + "ideal_sectors", t.ideal_sectors);
+  }
+  for (const auto& [name, t] : shared) {
+    const std::string prefix = "shared." + name + ".";
+    list.emplace_back(prefix + "array_bytes", t.array_bytes);
+    list.emplace_back(prefix + "read_bytes", t.read_bytes);
+    list.emplace_back(prefix + "written_bytes", t.written_bytes);
+    list.emplace_back(prefix + "wavefronts", t.wavefronts);
+    list.emplace_back(prefix + "ideal_wavefronts", t.ideal_wavefronts);
+  }
+  return list;
+}
+
+}  // namespace flashladder::simt

@@ -1,0 +1,24 @@
+#pragma once
+#include <cstdint>
+
+namespace flashladder::simt {
+
+/// In which order the threads of a block that can run do run. A right kernel does not care.
+enum class Schedule {
+  forward,  ///< The next lane, then the next warp.
+  reverse,  ///< The last lane of the last warp first.
+  random,   ///< Any, by Options::seed.
+};
+
+/// How kernels are emulated. Counting is always on; the rest costs time.
+struct Options {
+  bool banks = false;  ///< Count wavefronts and sectors too (10 to 30 times slower).
+  bool check = false;  ///< Find races, uninitialised reads, missing waits, endless loops (10 to 20).
+  Schedule schedule = Schedule::forward;  ///< Order of threads.
+  std::uint64_t seed = 0;                 ///< For Schedule::random. The same seed, the same order.
+  unsigned os_threads = 0;                ///< OS threads that run blocks at the same time; 0: one per core.
+  /// Accesses that a thread may make without synchronising, before `check` takes it for an endless loop.
+  std::uint64_t access_budget = 4'000'000;
+};
+
+}  // namespace flashladder::simt

@@ -1,0 +1,192 @@
+#include "common/simt/races.hpp"
+
+#include <algorithm>
+#include <bit>
+
+namespace flashladder::simt {
+
+void SharedRaces::begin(unsigned warps) {
+  if (warps != warps_) {
+    warps_ = warps;
+    const std::size_t granules = writes_.size();
+    reads_.assign(granules * warps, {});
+  }
+  // Steps go on from where the block before stopped, so that its marks need not be wiped out.
+  std::uint32_t last = first_step_;
+  for (const Clock& clock : clocks_) last = std::max(last, *std::max_element(clock.begin(), clock.end()));
+  if (last > 0xf0000000u) {
+    last = 0;
+    std::fill(writes_.begin(), writes_.end(), Write{});
+    std::fill(reads_.begin(), reads_.end(), Read{});
+  }
+  first_step_ = last + 1;
+  for (Clock& clock : clocks_) clock.fill(first_step_ - 1);
+  for (unsigned w = 0; w < warps; ++w) clocks_[w][w] = first_step_;
+}
+
+SharedRaces::Place SharedRaces::pack(Where where) {
+  std::size_t file = 0;
+  while (file < files_.size() && files_[file] != where.file) ++file;
+  if (file == files_.size()) files_.push_back(where.file);
+  return static_cast<Place>(file << 20 | where.line);
+}
+
+Where SharedRaces::unpack(Place place) const {
+  return {files_[place >> 20], place & 0xfffff};
+}
+
+void SharedRaces::reserve(std::uint32_t bytes) {
+  const std::size_t granules = (bytes + 1) / 2;
+  if (granules <= writes_.size()) return;
+  writes_.resize(granules);
+  reads_.resize(granules * warps_);
+}
+
+std::optional<Conflict> SharedRaces::access(unsigned warp, unsigned lane, std::uint32_t byte,
+                                            std::uint32_t bytes, std::uint32_t granule, bool write,
+                                            Where where) {
+  const Clock& clock = clocks_[warp];
+  const std::uint32_t now = clock[warp];
+  const Place place = pack(where);
+  const auto race = [&](unsigned other) {
+    return other == warp ? ErrorKind::race_within_warp : ErrorKind::race_shared;
+  };
+  std::optional<Conflict> found;
+  for (std::uint32_t i = byte / 2; i < (byte + bytes) / 2; i += granule / 2) {
+    Write& last = writes_[i];
+    if (last.step < first_step_) {
+      if (!write) found = Conflict{ErrorKind::uninitialised_shared, false, 0, 0, 0, {}};
+    } else {
+      if (last.warp != warp ? last.step > clock[last.warp] : last.step == now && last.lane != lane)
+        return Conflict{race(last.warp), true, last.warp, last.lane, 0, unpack(last.place)};
+      if (last.copying)
+        found = Conflict{ErrorKind::missing_wait, true, last.warp, last.lane, 0, unpack(last.place)};
+    }
+    Read* reads = &reads_[static_cast<std::size_t>(i) * warps_];
+    if (write) {
+      if (auto conflict = unordered_read(i, warp, lane)) return conflict;
+      last = {place, now, static_cast<std::uint8_t>(warp), static_cast<std::uint8_t>(lane), false};
+    } else {
+      Read& mine = reads[warp];
+      if (mine.step != now) mine = {place, now, 0};
+      mine.lanes |= 1u << lane;
+    }
+  }
+  if (!found)
+    return std::nullopt;  // nearly always; copying an empty Conflict would cost more than all else
+  return found;
+}
+
+std::optional<Conflict> SharedRaces::unordered_read(std::uint32_t granule, unsigned warp,
+                                                    unsigned lane) const {
+  const Clock& clock = clocks_[warp];
+  const Read* reads = &reads_[static_cast<std::size_t>(granule) * warps_];
+  for (unsigned w = 0; w < warps_; ++w) {
+    const std::uint32_t others = w == warp ? reads[w].lanes & ~(1u << lane) : reads[w].lanes;
+    if (others != 0 && (w == warp ? reads[w].step == clock[w] : reads[w].step > clock[w]))
+      return Conflict{w == warp ? ErrorKind::race_within_warp : ErrorKind::race_shared,
+                      false,
+                      w,
+                      static_cast<unsigned>(std::countr_zero(others)),
+                      0,
+                      unpack(reads[w].place)};
+  }
+  return std::nullopt;
+}
+
+void SharedRaces::begin_copy(std::uint32_t byte, std::uint32_t bytes, std::uint32_t granule) {
+  for (std::uint32_t i = byte / 2; i < (byte + bytes) / 2; i += granule / 2) writes_[i].copying = true;
+}
+
+std::optional<Conflict> SharedRaces::end_copy(unsigned warp, unsigned lane, std::uint32_t byte,
+                                              std::uint32_t bytes, std::uint32_t granule, Where where) {
+  const Place place = pack(where);
+  for (std::uint32_t i = byte / 2; i < (byte + bytes) / 2; i += granule / 2) {
+    if (auto conflict = unordered_read(i, warp, lane)) return conflict;
+    writes_[i] = {place, clocks_[warp][warp], static_cast<std::uint8_t>(warp),
+                  static_cast<std::uint8_t>(lane), false};
+  }
+  return std::nullopt;
+}
+
+void SharedRaces::arrive(Clock& barrier, unsigned warp) const {
+  for (unsigned w = 0; w < warps_; ++w) barrier[w] = std::max(barrier[w], clocks_[warp][w]);
+}
+
+void SharedRaces::leave(const Clock& barrier, unsigned warp, bool waited) {
+  if (waited) {
+    for (unsigned w = 0; w < warps_; ++w) clocks_[warp][w] = std::max(clocks_[warp][w], barrier[w]);
+  }
+  ++clocks_[warp][warp];
+}
+
+namespace {
+
+constexpr std::uint64_t atomic_bit = 1ull << 31;
+constexpr std::uint32_t several = 0x7fffffff;  ///< Instead of a block number.
+
+std::uint64_t mark_of(std::uint32_t launch, std::uint32_t block, bool atomic) {
+  return std::uint64_t{launch} << 32 | (atomic ? atomic_bit : 0) | block;
+}
+std::uint32_t launch_of(std::uint64_t mark) {
+  return static_cast<std::uint32_t>(mark >> 32);
+}
+std::uint32_t block_of(std::uint64_t mark) {
+  return static_cast<std::uint32_t>(mark) & several;
+}
+
+/// Adds a block to a mark: the block itself, or `several` when another one is there from the same launch.
+std::uint64_t join(std::atomic<std::uint64_t>& mark, std::uint32_t launch, std::uint32_t block,
+                   bool atomic) {
+  std::uint64_t old = mark.load();
+  for (;;) {
+    const bool shared = launch_of(old) == launch && block_of(old) != block;
+    const bool plain_before = launch_of(old) == launch && (old & atomic_bit) == 0;
+    const std::uint64_t now =
+        mark_of(launch, shared ? several : block, atomic && !(old != 0 && plain_before));
+    if (mark.compare_exchange_weak(old, now)) return old;
+  }
+}
+
+}  // namespace
+
+GlobalMarks::GlobalMarks(std::int64_t elements)
+    : size_(static_cast<std::size_t>(elements)), marks_(new Mark[size_]) {}
+
+void GlobalMarks::clear() {
+  for (std::size_t i = 0; i < size_; ++i) marks_[i].writer = marks_[i].reader = 0;
+}
+
+std::optional<Conflict> GlobalMarks::access(std::int64_t i, Use use, std::uint32_t launch,
+                                            std::uint32_t block, bool initialised, Where where) {
+  Mark& mark = marks_[static_cast<std::size_t>(i)];
+  const auto by_another = [&](std::uint64_t old) {
+    return launch_of(old) == launch && block_of(old) != block;
+  };
+  const auto race = [&](std::uint64_t old, bool wrote) {
+    const char* file = mark.file;
+    return Conflict{
+        ErrorKind::race_global, wrote, 0, 0, block_of(old), {file != nullptr ? file : "", mark.line}};
+  };
+  if (use == Use::read) {
+    const std::uint64_t reader_before = join(mark.reader, launch, block, false);
+    const std::uint64_t writer = mark.writer;
+    if (by_another(writer)) return race(writer, true);
+    if (writer == 0 && !initialised) return Conflict{ErrorKind::uninitialised_global, false, 0, 0, 0, {}};
+    if (launch_of(reader_before) == launch) return std::nullopt;  // keep the place of the first use
+  } else {
+    const bool atomic = use == Use::atomic;
+    const std::uint64_t before = join(mark.writer, launch, block, atomic);
+    const bool both_atomic = atomic && (before & atomic_bit) != 0;
+    if (by_another(before) && !both_atomic) return race(before, true);
+    const std::uint64_t reader = mark.reader;
+    if (by_another(reader)) return race(reader, false);
+    if (atomic && before == 0 && !initialised)
+      return Conflict{ErrorKind::uninitialised_global, false, 0, 0, 0, {}};
+  }
+  mark.file = where.file;
+  mark.line = where.line;
+  return std::nullopt;
+}
+
+}  // namespace flashladder::simt

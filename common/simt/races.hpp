@@ -1,0 +1,121 @@
+#pragma once
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "common/simt/kernel_error.hpp"
+
+namespace flashladder::simt {
+
+/// Why an access is wrong, and whose earlier access it is at odds with.
+struct Conflict {
+  ErrorKind kind;              ///< race_*, uninitialised_*, missing_wait.
+  bool earlier_wrote = false;  ///< Whether the earlier access was a write.
+  unsigned warp = 0;           ///< Of the earlier access (shared memory).
+  unsigned lane = 0;           ///< Of the earlier access (shared memory).
+  unsigned block = 0;          ///< Of the earlier access (global memory).
+  Where where;                 ///< Of the earlier access.
+};
+
+/// Who used each word of a block's shared memory, and whether a barrier has made it safe since.
+///
+/// Each warp has a vector clock: entry w says up to which of warp w's steps everything is known to have
+/// happened. A barrier joins the clocks of those who meet and starts a new step in each; __syncwarp starts
+/// a new step in its warp. A word remembers who wrote it last, and who read it since, at which step. An
+/// access is a race when an earlier one, with a write among the two, is not known to have happened; two
+/// lanes of a warp race within one step.
+class SharedRaces {
+ public:
+  /// A vector clock.
+  using Clock = std::array<std::uint32_t, 32>;
+
+  /// A new block of `warps` warps begins.
+  void begin(unsigned warps);
+  /// Shared memory up to `bytes` is in use.
+  void reserve(std::uint32_t bytes);
+
+  /// A read of a word that nobody wrote is a conflict (uninitialised_shared), as is one of a word that a
+  /// copy is under way to (missing_wait). Both are remembered all the same: a write, or the copy's arrival,
+  /// that comes later without a barrier in between is a race with the read.
+  ///
+  /// A lane reads or writes `bytes` bytes from `byte` on, in steps of `granule` (the array's element: 2, or
+  /// 4 for everything larger).
+  std::optional<Conflict> access(unsigned warp, unsigned lane, std::uint32_t byte, std::uint32_t bytes,
+                                 std::uint32_t granule, bool write, Where where);
+  /// What was just written (by access) only marks where an asynchronous copy, now under way, will write.
+  void begin_copy(std::uint32_t byte, std::uint32_t bytes, std::uint32_t granule);
+  /// The copy arrives: a write of the lane that waited for it.
+  std::optional<Conflict> end_copy(unsigned warp, unsigned lane, std::uint32_t byte, std::uint32_t bytes,
+                                   std::uint32_t granule, Where where);
+
+  /// A warp comes to a barrier whose members' clocks are gathered in `barrier`.
+  void arrive(Clock& barrier, unsigned warp) const;
+  /// The barrier is complete: the warp goes on, knowing what the others did if it waited for them.
+  void leave(const Clock& barrier, unsigned warp, bool waited);
+  /// The lanes of a warp have synchronised among themselves.
+  void synchronise(unsigned warp) { ++clocks_[warp][warp]; }
+
+ private:
+  using Place = std::uint32_t;  ///< A Where in four bytes: there are very many marks.
+  struct Write {
+    Place place = 0;
+    std::uint32_t step = 0;
+    std::uint8_t warp = 0;
+    std::uint8_t lane = 0;
+    bool copying = false;
+  };
+  struct Read {
+    Place place = 0;
+    std::uint32_t step = 0;
+    std::uint32_t lanes = 0;
+  };
+  Place pack(Where where);
+  Where unpack(Place place) const;
+
+  /// A read of the word by another lane that the warp does not know to have happened.
+  std::optional<Conflict> unordered_read(std::uint32_t granule, unsigned warp, unsigned lane) const;
+
+  unsigned warps_ = 0;
+  std::uint32_t first_step_ = 1;  ///< Of this block: marks of blocks before it are older.
+  std::array<Clock, 32> clocks_ = {};
+  std::vector<const char*> files_;  ///< That places refer to.
+  std::vector<Write> writes_;       ///< One per two bytes.
+  std::vector<Read> reads_;         ///< One per two bytes and warp.
+};
+
+/// Who used each element of a global buffer in the present launch. Blocks of one launch run in any order,
+/// so whatever two of them do to one element, with a write by one, is a race; atomic operations among
+/// themselves are not. May be used from several OS threads.
+class GlobalMarks {
+ public:
+  /// For a buffer of `elements` elements.
+  explicit GlobalMarks(std::int64_t elements);
+
+  /// How an element is used.
+  enum class Use { read, write, atomic };
+
+  /// Block `block` of launch number `launch` (from 1) uses element `i`. `initialised`: it was given a value
+  /// before any launch.
+  std::optional<Conflict> access(std::int64_t i, Use use, std::uint32_t launch, std::uint32_t block,
+                                 bool initialised, Where where);
+  /// Whether any launch wrote element `i`.
+  bool written(std::int64_t i) const { return marks_[static_cast<std::size_t>(i)].writer != 0; }
+  /// Nobody has written anything.
+  void clear();
+
+ private:
+  /// Launch in the upper half; below it the block, or `several`, and a bit for atomic operations.
+  struct Mark {
+    std::atomic<std::uint64_t> writer = 0;
+    std::atomic<std::uint64_t> reader = 0;
+    std::atomic<const char*> file = nullptr;
+    std::atomic<std::uint32_t> line = 0;
+  };
+  std::size_t size_;
+  std::unique_ptr<Mark[]> marks_;
+};
+
+}  // namespace flashladder::simt

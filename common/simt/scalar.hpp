@@ -1,0 +1,147 @@
+#pragma once
+#include <cmath>
+#include <type_traits>
+
+#include "common/simt/block.hpp"
+
+namespace flashladder::simt {
+
+/// A float whose operations are counted by kind. Plain floats turn into it silently, it turns back only
+/// when told to, so that no operation escapes. As on the GPU, a new one has no value.
+struct f32 {
+  float value;  ///< What it holds.
+
+  f32() = default;
+  /// From any number.
+  template <class Number>
+  requires std::is_arithmetic_v<Number>
+  constexpr f32(Number number) : value(static_cast<float>(number)) {}
+  /// The number itself; what is done with it is not counted.
+  constexpr explicit operator float() const { return value; }
+
+  /// Counted as an addition.
+  f32& operator+=(f32 b) {
+    ++running.counts.add;
+    value += b.value;
+    return *this;
+  }
+  /// Counted as an addition.
+  f32& operator-=(f32 b) {
+    ++running.counts.add;
+    value -= b.value;
+    return *this;
+  }
+  /// Counted as a multiplication.
+  f32& operator*=(f32 b) {
+    ++running.counts.mul;
+    value *= b.value;
+    return *this;
+  }
+  /// Counted as a division.
+  f32& operator/=(f32 b) {
+    ++running.counts.div;
+    value /= b.value;
+    return *this;
+  }
+
+  /// Counted as an addition.
+  friend f32 operator+(f32 a, f32 b) { return a += b; }
+  /// Counted as an addition.
+  friend f32 operator-(f32 a, f32 b) { return a -= b; }
+  /// Counted as a multiplication.
+  friend f32 operator*(f32 a, f32 b) { return a *= b; }
+  /// Counted as a division.
+  friend f32 operator/(f32 a, f32 b) { return a /= b; }
+  /// A change of sign is free.
+  friend f32 operator-(f32 a) { return -a.value; }
+  /// Comparisons are not counted.
+  friend bool operator==(f32 a, f32 b) { return a.value == b.value; }
+  /// Comparisons are not counted.
+  friend bool operator<(f32 a, f32 b) { return a.value < b.value; }
+  /// Comparisons are not counted.
+  friend bool operator>(f32 a, f32 b) { return a.value > b.value; }
+  /// Comparisons are not counted.
+  friend bool operator<=(f32 a, f32 b) { return a.value <= b.value; }
+  /// Comparisons are not counted.
+  friend bool operator>=(f32 a, f32 b) { return a.value >= b.value; }
+};
+static_assert(sizeof(f32) == 4 && std::is_trivially_copyable_v<f32>);
+
+/// One step of a matrix product, acc += a * b: 2 FLOPs, counted apart from all other operations.
+inline void mac(f32& acc, f32 a, f32 b) {
+  running.counts.flops_cuda_cores += 2;
+  acc.value += a.value * b.value;
+}
+
+/// The larger; the other one where one is NaN.
+inline f32 fmaxf(f32 a, f32 b) {
+  ++running.counts.max;
+  return std::fmax(a.value, b.value);
+}
+/// The smaller; counted as fmaxf.
+inline f32 fminf(f32 a, f32 b) {
+  ++running.counts.max;
+  return std::fmin(a.value, b.value);
+}
+/// a * b + c, rounded once; counted as a multiplication and an addition.
+inline f32 fmaf(f32 a, f32 b, f32 c) {
+  ++running.counts.mul;
+  ++running.counts.add;
+  return std::fma(a.value, b.value, c.value);
+}
+/// Not counted.
+inline f32 fabsf(f32 a) {
+  return std::fabs(a.value);
+}
+/// e^a.
+inline f32 expf(f32 a) {
+  ++running.counts.exp;
+  return std::exp(a.value);
+}
+/// 2^a.
+inline f32 exp2f(f32 a) {
+  ++running.counts.exp;
+  return std::exp2(a.value);
+}
+/// The natural logarithm.
+inline f32 logf(f32 a) {
+  ++running.counts.log;
+  return std::log(a.value);
+}
+/// The logarithm to base 2.
+inline f32 log2f(f32 a) {
+  ++running.counts.log;
+  return std::log2(a.value);
+}
+/// Whether a is an infinity.
+inline bool isinf(f32 a) {
+  return std::isinf(a.value);
+}
+/// Whether a is no number.
+inline bool isnan(f32 a) {
+  return std::isnan(a.value);
+}
+/// a / b, fast on the GPU; counted as a division.
+inline f32 __fdividef(f32 a, f32 b) {
+  return a / b;
+}
+
+}  // namespace flashladder::simt
+
+// The C library declares functions of its own with these names, which exist for no linker.
+#define __expf ::flashladder::simt::expf
+#define __logf ::flashladder::simt::logf
+#define __log2f ::flashladder::simt::log2f
+
+/// Four f32 that are loaded and stored together.
+struct alignas(16) float4 {
+  flashladder::simt::f32 x;  ///< Element 0.
+  flashladder::simt::f32 y;  ///< Element 1.
+  flashladder::simt::f32 z;  ///< Element 2.
+  flashladder::simt::f32 w;  ///< Element 3.
+};
+/// Four f32 as one vector.
+inline float4 make_float4(flashladder::simt::f32 x, flashladder::simt::f32 y, flashladder::simt::f32 z,
+                          flashladder::simt::f32 w) {
+  return {x, y, z, w};
+}

@@ -1,0 +1,36 @@
+#pragma once
+// The one header that a kernel includes. Under nvcc its words are CUDA's, or one instruction each; for any
+// other compiler they are the emulator's. README.md beside it explains each word.
+#if defined(__CUDACC__)
+#include "common/simt/device.hpp"
+#else
+#include "common/simt/collectives.hpp"
+#include "common/simt/cuda_words.hpp"
+#include "common/simt/launch.hpp"
+#include "common/simt/memory.hpp"
+#include "common/simt/scalar.hpp"
+
+#define threadIdx (::flashladder::simt::running.thread->index)
+#define blockIdx (::flashladder::simt::running.block->index)
+#define blockDim (::flashladder::simt::running.block->launch->block)
+#define gridDim (::flashladder::simt::running.block->launch->grid)
+#endif
+
+namespace flashladder {
+
+using simt::atomic_add;
+using simt::count_tile;
+using simt::DeviceBuffer;
+using simt::dynamic_smem;
+using simt::dynamic_tile;
+using simt::f32;
+using simt::gmem;
+using simt::launch;
+using simt::load4;
+using simt::mac;
+using simt::smem;
+using simt::smem_array;
+using simt::smem_tile;
+using simt::store4;
+
+}  // namespace flashladder

@@ -1,0 +1,285 @@
+#pragma once
+// The bug zoo: each kernel is wrong in one way, and right when its template argument says so. The line that
+// a report must name carries the comment "bug: <specimen>", and where two lines are at odds the second one
+// carries "other: <specimen>".
+#include "common/ptx/cp_async.hpp"
+#include "common/ptx/named_barrier.hpp"
+#include "common/simt/simt.hpp"
+
+namespace flashladder::zoo {
+
+/// The grid is rounded up, and the tail is not masked.
+template <bool right>
+__global__ void tail(gmem<f32> a, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (right && i >= n) return;
+  a[i] = 1.f;  // bug: tail
+}
+
+/// The loop over columns is one too long.
+template <bool right>
+__global__ void column(gmem<f32> a) {
+  __shared__ smem_array<f32, 32, 33, "tile"> tile;
+  const int t = threadIdx.x;
+  for (int j = 0; j < (right ? 33 : 34); ++j) tile(t, j) = 1.f;  // bug: column
+  a[t] = tile(t, 0);
+}
+
+/// Rows are padded to d + 1 elements, and still loaded four at a time.
+template <bool right>
+__global__ void padded_row(gmem<const f32> a, gmem<f32> b, int d) {
+  const int t = threadIdx.x;
+  const int stride = right ? d + 4 : d + 1;
+  const float4 x = load4(a + t * stride);  // bug: padded_row
+  b[t] = x.x + x.w;
+}
+
+/// The same in shared memory.
+template <bool right>
+__global__ void padded_shared_row(gmem<f32> a) {
+  __shared__ smem_array<f32, 32, right ? 36 : 33, "tile"> tile;
+  const int t = threadIdx.x;
+  store4(tile.at(t, 0), make_float4(1.f, 2.f, 3.f, 4.f));  // bug: padded_shared_row
+  a[t] = tile(t, 3);
+}
+
+/// No barrier between filling the tile and reading it.
+template <bool right>
+__global__ void filled(gmem<const f32> a, gmem<f32> b) {
+  __shared__ smem_array<f32, 64, 1, "tile"> tile;
+  const int t = threadIdx.x;
+  tile[t] = a[t];  // other: filled
+  if (right) __syncthreads();
+  b[t] = tile[63 - t];  // bug: filled
+}
+
+/// No barrier between reading the tile and filling it again.
+template <bool right>
+__global__ void refilled(gmem<const f32> a, gmem<f32> b) {
+  __shared__ smem_array<f32, 64, 1, "tile"> tile;
+  const int t = threadIdx.x;
+  for (int k = 0; k < 3; ++k) {
+    tile[t] = a[k * 64 + t];  // other: refilled
+    __syncthreads();
+    b[k * 64 + t] = tile[63 - t];  // bug: refilled
+    if (right) __syncthreads();
+  }
+}
+
+/// A barrier inside a branch that only one warp takes.
+template <bool right>
+__global__ void branch(gmem<f32> a) {
+  const int t = threadIdx.x;
+  if (right || t < 32) {
+    a[t] = 1.f;
+    __syncthreads();  // other: branch
+  }
+  __syncthreads();  // bug: branch
+  a[t] = 2.f;
+}
+
+/// Threads out of range return before the barrier.
+template <bool right>
+__global__ void early_return(gmem<f32> a, int n) {
+  const int t = threadIdx.x;
+  if (!right && t >= n) return;
+  __syncthreads();  // bug: early_return
+  if (t < n) a[t] = 1.f;
+}
+
+/// A loop with a barrier that goes on longer in one warp.
+template <bool right>
+__global__ void uneven_loop(gmem<f32> a) {
+  const int t = threadIdx.x;
+  const int rounds = right ? 3 : 2 + t / 32;
+  for (int k = 0; k < rounds; ++k) {
+    a[t] = 1.f;
+    __syncthreads();  // bug: uneven_loop
+  }
+}
+
+/// A named barrier expects more threads than come.
+template <bool right>
+__global__ void count(gmem<f32> a) {
+  const int t = threadIdx.x;
+  if (t < 64) named_barrier_sync(1, right ? 64 : 96);  // bug: count
+  a[t] = 1.f;
+}
+
+/// Half of the warp shuffles, with the mask of a whole warp.
+template <bool right>
+__global__ void half_warp(gmem<f32> a) {
+  const int t = threadIdx.x;
+  f32 x = 1.f;
+  if (t < 16) x = __shfl_xor_sync(right ? 0xffffu : ~0u, x, 1);  // bug: half_warp
+  a[t] = x;
+}
+
+/// The lanes that a shuffle waits for wait at a barrier.
+template <bool right>
+__global__ void shuffle_or_barrier(gmem<f32> a) {
+  const int t = threadIdx.x;
+  f32 x = 1.f;
+  if (t < 16) x = __shfl_xor_sync(right ? 0xffffu : ~0u, x, 1);  // bug: shuffle_or_barrier
+  __syncthreads();
+  a[t] = x;
+}
+
+/// Both sides of a branch shuffle, each with the mask of a whole warp.
+template <bool right>
+__global__ void two_shuffles(gmem<f32> a) {
+  const int t = threadIdx.x;
+  f32 x = 1.f;
+  if (t % 2 == 0) {
+    x = __shfl_xor_sync(right ? 0x55555555u : ~0u, x, 2);  // other: two_shuffles
+  } else {
+    x = __shfl_xor_sync(right ? 0xaaaaaaaau : ~0u, x, 2);  // bug: two_shuffles
+  }
+  a[t] = x;
+}
+
+/// A shuffle reads a lane that its mask leaves out.
+template <bool right>
+__global__ void outside_mask(gmem<f32> a) {
+  const int t = threadIdx.x;
+  f32 x = 1.f;
+  if (t < 16) x = __shfl_xor_sync(0xffffu, x, right ? 8 : 16);  // bug: outside_mask
+  a[t] = x;
+}
+
+/// A reduction over warps in which every warp reads all parts at once.
+template <bool right>
+__global__ void reduction(gmem<f32> a) {
+  __shared__ smem_array<f32, 4, 1, "parts"> parts;
+  const int t = threadIdx.x;
+  if (t % 32 == 0) parts[t / 32] = 1.f;  // other: reduction
+  if (right)
+    __syncthreads();
+  else
+    __syncwarp();
+  a[t] = parts[(t / 32 + 1) % 4];  // bug: reduction
+}
+
+/// A lane reads what its neighbour wrote, and trusts the warp to run in step.
+template <bool right>
+__global__ void in_step(gmem<const f32> a, gmem<f32> b) {
+  __shared__ smem_array<f32, 32, 1, "tile"> tile;
+  const int t = threadIdx.x;
+  tile[t] = a[t];  // other: in_step
+  if (right) __syncwarp();
+  b[t] = tile[t ^ 1];  // bug: in_step
+}
+
+/// The output's offset leaves out the block.
+template <bool right>
+__global__ void same_output(gmem<f32> a) {
+  const int t = threadIdx.x;
+  a[(right ? blockIdx.x * 64 : 0) + t] = 1.f;  // bug: same_output
+}
+
+/// A block reads what another block of the same launch writes.
+template <bool right>
+__global__ void neighbour(gmem<f32> a) {
+  const int t = threadIdx.x;
+  const int mine = blockIdx.x * 64 + t;
+  const int other = (blockIdx.x + (right ? 0 : 1)) % 3 * 64 + t;
+  f32 x = a[other];   // bug: neighbour
+  a[mine] = x + 1.f;  // other: neighbour
+}
+
+/// The last element of the tile is never filled.
+template <bool right>
+__global__ void unfilled(gmem<const f32> a, gmem<f32> b) {
+  __shared__ smem_array<f32, 64, 1, "tile"> tile;
+  const int t = threadIdx.x;
+  if (right || t < 63) tile[t] = a[t];
+  __syncthreads();
+  b[t] = tile[t];  // bug: unfilled
+}
+
+/// An output that is added to before anything was written.
+template <bool right>
+__global__ void accumulate(gmem<f32> a) {
+  const int t = threadIdx.x;
+  if (right) a[t] = 0.f;
+  a[t] += 1.f;  // bug: accumulate
+}
+
+/// The asynchronous copy is not waited for.
+template <bool right>
+__global__ void no_wait(gmem<const f32> a, gmem<f32> b) {
+  __shared__ smem_array<f32, 128, 1, "tile"> tile;
+  const int t = threadIdx.x;
+  cp_async_16B(tile.at(4 * t, 0), a + 4 * t);  // other: no_wait
+  cp_async_commit();
+  if (right) cp_async_wait<0>();
+  __syncthreads();
+  b[t] = tile[127 - t];  // bug: no_wait
+}
+
+/// The wait lets one group too many stay under way.
+template <bool right>
+__global__ void short_wait(gmem<const f32> a, gmem<f32> b) {
+  __shared__ smem_array<f32, 2, 128, "tile"> tile;
+  const int t = threadIdx.x;
+  for (int stage = 0; stage < 2; ++stage) {
+    cp_async_16B(tile.at(stage, 4 * t), a + stage * 128 + 4 * t);  // other: short_wait
+    cp_async_commit();
+  }
+  cp_async_wait<right ? 0 : 1>();
+  __syncthreads();
+  b[t] = tile(0, t);
+  b[32 + t] = tile(1, t);  // bug: short_wait
+}
+
+/// Each thread waits for its own copies, and reads those of others without a barrier.
+template <bool right>
+__global__ void waited_alone(gmem<const f32> a, gmem<f32> b) {
+  __shared__ smem_array<f32, 256, 1, "tile"> tile;
+  const int t = threadIdx.x;
+  cp_async_16B(tile.at(4 * t, 0), a + 4 * t);  // other: waited_alone
+  cp_async_commit();
+  __syncthreads();
+  cp_async_wait<0>();
+  if (right) __syncthreads();
+  b[t] = tile[(4 * t + 128) % 256];  // bug: waited_alone
+}
+
+/// The last, partial tile is skipped.
+template <bool right>
+__global__ void skipped(gmem<f32> a, int n) {
+  const int tiles = right ? (n + 31) / 32 : n / 32;
+  for (int j = 0; j < tiles; ++j) {
+    const int i = j * 32 + threadIdx.x;
+    if (i < n) a[i] = 1.f;
+  }
+}
+
+/// row * stride in 32 bits. (Unsigned, because the sanitizers would stop at the signed overflow itself.)
+template <bool right>
+__global__ void overflow(gmem<unsigned char> a, int row, int stride) {
+  const int64_t wide = int64_t(row) * stride;
+  const int narrow = int(unsigned(row) * unsigned(stride));
+  a[(right ? wide : narrow) + int64_t(threadIdx.x)] = 1;  // bug: overflow
+}
+
+/// The loop's counter does not move.
+template <bool right>
+__global__ void stuck_loop(gmem<f32> a) {
+  f32 sum = 0.f;
+  for (int k = 0; k < 4; k += right ? 1 : 0) {
+    f32 x = a[k];  // bug: stuck_loop
+    sum += x;
+  }
+  a[32 + threadIdx.x] = sum;
+}
+
+/// More shared memory than there is.
+template <bool right>
+__global__ void greedy(gmem<f32> a) {
+  __shared__ smem_array<f32, right ? 32 : 1024, 64, "tile"> tile;  // bug: greedy
+  tile[threadIdx.x] = 1.f;
+  a[threadIdx.x] = tile[threadIdx.x];
+}
+
+}  // namespace flashladder::zoo

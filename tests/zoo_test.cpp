@@ -1,0 +1,201 @@
+// The bug zoo: every kernel that is wrong ends in the one report that names its mistake, its line and its
+// buffer, under every schedule; and its right twin passes.
+#include <sys/mman.h>
+
+#include <fstream>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "catch.hpp"
+#include "zoo/bugs.hpp"
+
+namespace {
+
+using namespace flashladder;
+using simt::ErrorKind;
+using simt::KernelError;
+using simt::Schedule;
+
+/// The line of bugs.hpp that ends in a comment; 0 when there is none.
+unsigned line_with(const std::string& comment) {
+  std::ifstream file(FLASHLADDER_SOURCE_DIR "/tests/zoo/bugs.hpp");
+  unsigned number = 0;
+  for (std::string line; std::getline(file, line);) {
+    ++number;
+    if (line.size() > comment.size() && line.ends_with("// " + comment)) return number;
+  }
+  return 0;
+}
+
+/// Buffers that most specimens need, of known contents.
+struct Buffers {
+  Buffers() : a("a", 512), b("b", 512) {
+    const std::vector<float> ones(512, 1.f);
+    a.upload(ones.data());
+    b.upload(ones.data());
+  }
+  DeviceBuffer<f32> a;
+  DeviceBuffer<f32> b;
+};
+
+/// Address space that is only touched where the kernel writes.
+struct Reserved {
+  explicit Reserved(std::size_t size)
+      : bytes(size),
+        data(mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
+                  0)) {}
+  ~Reserved() {
+    if (data != MAP_FAILED) munmap(data, bytes);
+  }
+  Reserved(const Reserved&) = delete;
+  Reserved& operator=(const Reserved&) = delete;
+  std::size_t bytes;
+  void* data;
+};
+
+struct Specimen {
+  std::string name;
+  ErrorKind kind;
+  std::string buffer;
+  std::function<void()> wrong;
+  std::function<void()> right;
+  bool check = true;  ///< Options::check
+};
+
+/// A specimen whose kernels take Buffers::a or a and b.
+#define ON_A(kernel, blocks, threads, ...)                                                               \
+  [] {                                                                                                   \
+    Buffers x;                                                                                           \
+    launch(#kernel, zoo::kernel<false>, dim3(blocks), dim3(threads), 0, x.a __VA_OPT__(, ) __VA_ARGS__); \
+  },                                                                                                     \
+      [] {                                                                                               \
+        Buffers x;                                                                                       \
+        launch(#kernel, zoo::kernel<true>, dim3(blocks), dim3(threads), 0,                               \
+               x.a __VA_OPT__(, ) __VA_ARGS__);                                                          \
+      }
+#define ON_AB(kernel, blocks, threads, ...) ON_A(kernel, blocks, threads, x.b __VA_OPT__(, ) __VA_ARGS__)
+
+template <class Kernel>
+void on_fresh(const char* name, Kernel kernel, bool require_written) {
+  DeviceBuffer<f32> fresh("fresh", 70);
+  if (require_written) {
+    if constexpr (std::is_invocable_v<Kernel, gmem<f32>, int>)
+      launch(name, kernel, dim3(1), dim3(32), 0, fresh, 70);
+    fresh.emulated().require_written();
+  } else {
+    if constexpr (std::is_invocable_v<Kernel, gmem<f32>>) launch(name, kernel, dim3(1), dim3(32), 0, fresh);
+  }
+}
+
+template <class Kernel>
+void on_two_gigabytes(Kernel kernel) {
+  const Reserved memory((std::size_t{1} << 31) + 64);
+  REQUIRE(memory.data != MAP_FAILED);
+  auto buffer = DeviceBuffer<unsigned char>::view("large", static_cast<unsigned char*>(memory.data),
+                                                  static_cast<std::int64_t>(memory.bytes));
+  launch("overflow", kernel, dim3(1), dim3(32), 0, buffer, 2, 1 << 30);
+}
+
+std::vector<Specimen> specimens() {
+  using enum ErrorKind;
+  return {
+      {"tail", out_of_bounds_global, "a", ON_A(tail, 3, 256, 512)},
+      {"column", out_of_bounds_shared, "tile", ON_A(column, 1, 32)},
+      {"padded_row", misaligned, "a", ON_AB(padded_row, 1, 32, 8)},
+      {"padded_shared_row", misaligned, "tile", ON_A(padded_shared_row, 1, 32)},
+      {"filled", race_shared, "tile", ON_AB(filled, 1, 64)},
+      {"refilled", race_shared, "tile", ON_AB(refilled, 1, 64)},
+      {"branch", divergent_barrier, "", ON_A(branch, 1, 64)},
+      {"early_return", barrier_short, "", ON_A(early_return, 1, 64, 40)},
+      {"uneven_loop", barrier_short, "", ON_A(uneven_loop, 1, 64)},
+      {"count", deadlock, "", ON_A(count, 1, 128)},
+      {"half_warp", partial_mask_shuffle, "", ON_A(half_warp, 1, 32)},
+      {"shuffle_or_barrier", partial_mask_shuffle, "", ON_A(shuffle_or_barrier, 1, 32)},
+      {"two_shuffles", mixed_collectives, "", ON_A(two_shuffles, 1, 32)},
+      {"outside_mask", lane_outside_mask, "", ON_A(outside_mask, 1, 32)},
+      {"reduction", race_shared, "parts", ON_A(reduction, 1, 128)},
+      {"in_step", race_within_warp, "tile", ON_AB(in_step, 1, 32)},
+      {"same_output", race_global, "a", ON_A(same_output, 3, 64)},
+      {"neighbour", race_global, "a", ON_A(neighbour, 3, 64)},
+      {"unfilled", uninitialised_shared, "tile", ON_AB(unfilled, 1, 64)},
+      {"accumulate", uninitialised_global, "fresh",
+       [] { on_fresh("accumulate", zoo::accumulate<false>, false); },
+       [] { on_fresh("accumulate", zoo::accumulate<true>, false); }},
+      {"no_wait", missing_wait, "tile", ON_AB(no_wait, 1, 32)},
+      {"short_wait", missing_wait, "tile", ON_AB(short_wait, 1, 32)},
+      {"waited_alone", race_shared, "tile", ON_AB(waited_alone, 1, 64)},
+      {"skipped", unwritten_output, "fresh", [] { on_fresh("skipped", zoo::skipped<false>, true); },
+       [] { on_fresh("skipped", zoo::skipped<true>, true); }},
+      {"overflow", offset_overflow, "large", [] { on_two_gigabytes(zoo::overflow<false>); },
+       [] { on_two_gigabytes(zoo::overflow<true>); }, false},
+      {"stuck_loop", endless_loop, "a", ON_A(stuck_loop, 1, 32)},
+      {"greedy", too_much_shared, "tile", ON_A(greedy, 1, 32)},
+  };
+}
+
+struct Order {
+  Schedule schedule;
+  std::uint64_t seed;
+};
+constexpr Order orders[] = {{Schedule::forward, 0},
+                            {Schedule::reverse, 0},
+                            {Schedule::random, 1},
+                            {Schedule::random, 2},
+                            {Schedule::random, 3}};
+
+TEST_CASE("each wrong kernel is reported with its kind, line and buffer, and its twin passes", "[zoo]") {
+  for (const Specimen& specimen : specimens()) {
+    const unsigned line = line_with("bug: " + specimen.name);
+    const unsigned other = line_with("other: " + specimen.name);
+    for (const Order& order : orders) {
+      DYNAMIC_SECTION(specimen.name << ", schedule " << static_cast<int>(order.schedule) << ", seed "
+                                    << order.seed) {
+        simt::Options options;
+        options.banks = true;
+        options.check = specimen.check;
+        options.schedule = order.schedule;
+        options.seed = order.seed;
+        options.os_threads = 1;
+        options.access_budget = 1000;
+        simt::Emulator emulator(options);
+        const simt::UseEmulator use(emulator);
+        specimen.right();
+        try {
+          specimen.wrong();
+          CHECK("no error was reported" == specimen.name);
+        } catch (const KernelError& error) {
+          INFO(error.what());
+          CHECK(simt::name_of(error.kind) == std::string(simt::name_of(specimen.kind)));
+          CHECK(error.where.line == line);
+          if (other != 0) CHECK(error.other.line == other);
+          CHECK(error.buffer == specimen.buffer);
+          CHECK(error.kernel == specimen.name);
+          if (line != 0) CHECK(std::string(error.where.file).ends_with("bugs.hpp"));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a report says what, where and why", "[zoo]") {
+  simt::Options options;
+  options.check = true;
+  simt::Emulator emulator(options);
+  const simt::UseEmulator use(emulator);
+  Buffers x;
+  try {
+    launch("filled", zoo::filled<false>, dim3(1), dim3(64), 0, x.a, x.b);
+    CHECK(false);
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    for (const char* part : {"race_shared", "kernel filled", "block (0, 0, 0)", "thread (", "buffer tile",
+                             "bugs.hpp:", "reads it", "writes it", "__syncthreads"})
+      CHECK(text.find(part) != text.npos);
+  }
+  // The emulator is none the worse for it.
+  launch("filled", zoo::filled<true>, dim3(1), dim3(64), 0, x.a, x.b);
+  CHECK(emulator.launches().size() == 1);
+}
+
+}  // namespace
