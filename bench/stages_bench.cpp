@@ -30,7 +30,7 @@ void forward(benchmark::State& state, const Stage& stage, bool causal) {
     const Verdict verdict = run_and_check(stage, inputs, Layout::contiguous, expected);
     if (!verdict.passed) throw Error("failed its check: " + verdict.why);
     ForwardRun run(stage, inputs);
-    for (auto _ : state) {
+    for (auto _ : state) {  // NOLINT(clang-analyzer-deadcode.DeadStores): it is never read
       Workspace workspace;
       run.run(workspace);
       extra_bytes = workspace.peak_bytes();

@@ -70,6 +70,7 @@ std::vector<const Stage*> select_stages(std::string_view selection) {
     rest.remove_prefix(comma + 1);
   }
   std::vector<const Stage*> result;
+  result.reserve(chosen.size());
   for (int number : chosen) result.push_back(&find_stage(number));
   return result;
 }

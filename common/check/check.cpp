@@ -121,6 +121,7 @@ namespace {
 template <class F>
 auto all_ways(F f) {
   std::vector<decltype(f(plain_ways[0]))> results;
+  results.reserve(std::size(plain_ways));
   for (PlainWay way : plain_ways) results.push_back(f(way));
   return results;
 }
@@ -129,6 +130,7 @@ template <class R>
 Bound bound_of(const std::vector<double>& oracle, const std::vector<R>& plains,
                std::vector<float> R::*tensor, Dtype dtype) {
   std::vector<const std::vector<float>*> tensors;
+  tensors.reserve(plains.size());
   for (const R& plain : plains) tensors.push_back(&(plain.*tensor));
   return make_bound(oracle, tensors, dtype);
 }

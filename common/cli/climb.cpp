@@ -410,9 +410,9 @@ void write_file(const fs::path& path, const std::string& text) {
 /// Python.
 int draw_report(const fs::path& json, const fs::path& html) {
   const char* chosen = std::getenv("FLASHLADDER_PYTHON");
-  std::string arguments[] = {chosen != nullptr ? chosen : "python3",
-                             FLASHLADDER_SOURCE_DIR "/bench/report.py", json.string(), "--out",
-                             html.string()};
+  const fs::path script = fs::path(FLASHLADDER_SOURCE_DIR) / "bench/report.py";
+  std::string arguments[] = {chosen != nullptr ? chosen : "python3", script.string(), json.string(),
+                             "--out", html.string()};
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);

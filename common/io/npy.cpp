@@ -137,7 +137,7 @@ class HeaderParser {
     if (!rest_.starts_with('\'') && !rest_.starts_with('"')) malformed();
     const std::size_t end = rest_.find(rest_[0], 1);
     if (end == rest_.npos) malformed();
-    const std::string text(rest_.substr(1, end - 1));
+    std::string text(rest_.substr(1, end - 1));
     rest_.remove_prefix(end + 1);
     return text;
   }
