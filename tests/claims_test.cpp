@@ -14,18 +14,25 @@
 #endif
 
 // Every way to get memory is counted that the stages could take, except the one that the workspace takes
-// (aligned, nothrow). The linker replaces their names in this program (CMakeLists.txt), not inside shared
-// libraries.
+// (aligned, nothrow). The linker replaces their names in this program (CMakeLists.txt), and inside the C++
+// runtime where that is linked statically: what a counted call, or the workspace's, calls in turn is not
+// counted again.
 #ifdef FLASHLADDER_COUNTS_ALLOCATIONS
 namespace {
 std::atomic<long> allocations = 0;
-}
-#define COUNTED_ALLOCATION(name, parameters, arguments) \
-  extern "C" void* __real_##name parameters;            \
-  extern "C" void* __wrap_##name parameters {           \
-    ++allocations;                                      \
-    return __real_##name arguments;                     \
+thread_local int inside = 0;
+}  // namespace
+#define WRAPPED_ALLOCATION(name, counts, parameters, arguments) \
+  extern "C" void* __real_##name parameters;                    \
+  extern "C" void* __wrap_##name parameters {                   \
+    if (inside++ == 0) allocations += counts;                   \
+    void* const memory = __real_##name arguments;               \
+    --inside;                                                   \
+    return memory;                                              \
   }
+#define COUNTED_ALLOCATION(name, parameters, arguments) WRAPPED_ALLOCATION(name, 1, parameters, arguments)
+WRAPPED_ALLOCATION(_ZnwmSt11align_val_tRKSt9nothrow_t, 0,
+                   (std::size_t size, std::size_t alignment, const void* tag), (size, alignment, tag))
 COUNTED_ALLOCATION(malloc, (std::size_t size), (size))
 COUNTED_ALLOCATION(calloc, (std::size_t count, std::size_t size), (count, size))
 COUNTED_ALLOCATION(realloc, (void* old, std::size_t size), (old, size))
