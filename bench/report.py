@@ -108,21 +108,29 @@ def image(figure, alt):
     return f'<img alt="{html.escape(alt)}" src="data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}">'
 
 
-def table(climb):
-    """The climb's table in HTML, with its failures spelled out."""
+def figures(climb):
+    """What the tables show of each stage that was timed, by its number: memory, time, speedups, as text."""
     timed = [s for s in climb["stages"] if "time_ms" in s]
     medians = {s["number"]: s["time_ms"]["median"] for s in timed}
+    result = {}
+    for s in timed:
+        median, before = s["time_ms"]["median"], medians.get(s["before"])
+        spread = (s["time_ms"]["upper_quartile"] - s["time_ms"]["lower_quartile"]) / 2
+        result[s["number"]] = (size_text(s["extra_bytes"]), f"{median:.2f} ± {spread:.2f}",
+                               f"{before / median:.2f}x" if before and s["before"] != s["number"] else "",
+                               f"{timed[0]['time_ms']['median'] / median:.2f}x")
+    return result
+
+
+def table(climb):
+    """The climb's table in HTML, with its failures spelled out."""
+    timed = figures(climb)
     rows = []
     for s in climb["stages"]:
         error, allowed = s["oracle"]["error"], s["oracle"]["allowed"]
         cells = [f"<th>{label(s)}</th>", f'<td class="idea">{html.escape(s["idea"])}</td>']
         if s["status"] == "passed":
-            median, before = s["time_ms"]["median"], medians.get(s["before"])
-            spread = (s["time_ms"]["upper_quartile"] - s["time_ms"]["lower_quartile"]) / 2
-            cells += [f"<td>{error:.1e}</td>", f"<td>{allowed:.1e}</td>", f"<td>{size_text(s['extra_bytes'])}</td>",
-                      f"<td>{median:.2f} ± {spread:.2f}</td>",
-                      f"<td>{before / median:.2f}x</td>" if before and s["before"] != s["number"] else "<td></td>",
-                      f"<td>{timed[0]['time_ms']['median'] / median:.2f}x</td>"]
+            cells += [f"<td>{text}</td>" for text in (f"{error:.1e}", f"{allowed:.1e}", *timed[s["number"]])]
         else:
             cells += [f'<td colspan="6" class="bad">{html.escape(s["status"])}: {html.escape(s["why"])}</td>']
         rows.append("<tr>" + "".join(cells) + "</tr>")
@@ -134,17 +142,13 @@ def table(climb):
 def markdown(climb):
     """The climb's table in Markdown, with where it was measured, for a README."""
     machine, source = climb["machine"], climb["input"]
-    timed = [s for s in climb["stages"] if "time_ms" in s]
-    medians = {s["number"]: s["time_ms"]["median"] for s in timed}
+    timed = figures(climb)
     lines = ["| stage | error / allowed | extra memory | time (ms) | vs before | vs first |",
              "|---|---|---|---|---|---|"]
-    for s in timed:
-        median, before = s["time_ms"]["median"], medians.get(s["before"])
-        spread = (s["time_ms"]["upper_quartile"] - s["time_ms"]["lower_quartile"]) / 2
-        lines.append(f"| {label(s)} | {s['oracle']['error']:.1e} / {s['oracle']['allowed']:.1e} "
-                     f"| {size_text(s['extra_bytes'])} | {median:.2f} ± {spread:.2f} "
-                     f"| {f'{before / median:.2f}x' if before and s['before'] != s['number'] else ''} "
-                     f"| {timed[0]['time_ms']['median'] / median:.2f}x |")
+    for s in climb["stages"]:
+        if s["number"] in timed:
+            lines.append(f"| {label(s)} | {s['oracle']['error']:.1e} / {s['oracle']['allowed']:.1e} | "
+                         + " | ".join(timed[s["number"]]) + " |")
     return "\n".join(lines) + (f"\n\n{source['source']}, {source['problem']}; {machine['cpu']}, "
                                f"{machine['threads']} threads, {machine['compiler']}, commit {machine['commit']}.\n")
 
