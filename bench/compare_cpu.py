@@ -18,13 +18,13 @@ import sys
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from markers import ROOT, NoMarkers, with_block
+
 RESULTS = ROOT / "bench" / "results" / "cpu"
 LIBRARY = Path("build/release/bench/libflashladder_c.so")
 MAKE_PEERS = """PyTorch is not installed here; these two commands make an environment that has it:
   python3 -m venv build/peers && build/peers/bin/pip install -r bench/requirements-peers.txt
   build/peers/bin/python bench/compare_cpu.py"""
-BEGIN, END = "<!-- compare_cpu:begin -->", "<!-- compare_cpu:end -->"
 UNDISTURBED = 0.97  # of the time of its cores: what the process must get for a measurement to be left as it is
 
 
@@ -300,13 +300,11 @@ def tables(stage):
 def update_readmes(report):
     for stage in sorted({r["stage"] for r in report["results"]}):
         for readme in ROOT.glob(f"stages/{stage:02d}_*/README.md"):
-            text = readme.read_text()
-            if BEGIN not in text or END not in text:
-                print(f"{readme.relative_to(ROOT)} has no {BEGIN} ... {END}: left as it is", file=sys.stderr)
+            try:
+                readme.write_text(with_block(readme, "compare_cpu", tables(stage))[1])
+            except NoMarkers as missing:
+                print(f"Left as it is: {missing}", file=sys.stderr)
                 continue
-            before, rest = text.split(BEGIN, 1)
-            after = rest.split(END, 1)[1]
-            readme.write_text(f"{before}{BEGIN}\n{tables(stage)}\n{END}{after}")
             print(f"{readme.relative_to(ROOT)} updated", file=sys.stderr)
 
 

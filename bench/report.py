@@ -17,11 +17,14 @@ try:
 
     matplotlib.use("Agg")  # there may be no screen
     import matplotlib.pyplot as plt
+    import matplotlib.ticker
 except ImportError:
     sys.exit("report: this Python has no Matplotlib: ./ladder setup makes one that has, .venv/bin/python")
 
-INK, MUTED, FRAME, BAR, WARNING = "#1f2328", "#59636e", "#d1d9e0", "#3b6fb6", "#b3261e"
-LINES = ["#3b6fb6", "#c8701c", "#3a8a50", "#8a4fa3", "#b3463f", "#6b6b6b"]
+INK, MUTED, FRAME, BAR, COUNT, WARNING = "#1f2328", "#59636e", "#d1d9e0", "#0072b2", "#e69f00", "#b3261e"
+# Told apart by the colour-blind too (the palette of Okabe and Ito), and by marker and dashes without any colour.
+LINES = [("#0072b2", "o", "-"), ("#e69f00", "s", "-"), ("#009e73", "^", "-"), ("#cc79a7", "D", "--"),
+         ("#d55e00", "v", "--"), ("#56b4e9", "P", "--"), ("#000000", "X", ":"), ("#7f7f7f", "<", ":")]
 plt.rcParams.update({
     "font.size": 11, "axes.edgecolor": FRAME, "axes.labelcolor": MUTED, "text.color": INK, "xtick.color": MUTED,
     "ytick.color": INK, "axes.spines.top": False, "axes.spines.right": False, "svg.hashsalt": "flashladder",
@@ -39,53 +42,150 @@ def size_text(count):
     return f"{count} B"
 
 
-def bars(axes, stages, values, texts, title, note, colours):
-    """Horizontal bars in stage order, first stage on top, on a log axis, each with its value as text."""
-    axes.set_xscale("log")
-    places = range(len(stages))
-    floor = min((v for v in values if v), default=1) / 2
-    axes.barh(places, [v or floor for v in values], left=None, color=colours, height=0.6)
-    for place, value, text in zip(places, values, texts):
-        axes.text((value or floor) * 1.12, place, text, va="center", fontsize=10)
-    axes.set_yticks(places, [label(s) for s in stages])
+def count_text(count):
+    for unit, name in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if count >= 0.9995 * unit:
+            value = count / unit
+            return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f} {name}"
+    return f"{count:,}"
+
+
+def ms_text(ms):
+    return f"{ms:.2f}" if ms >= 1 else f"{ms:.3f}"
+
+
+def times_text(ratio):
+    return f"{ratio:.2f}x" if ratio < 100 else f"{ratio:,.0f}x"
+
+
+# What stages of kernels are compared by: key in a stage's "ledger", title, how it is written, whether it is drawn.
+COUNTS = [
+    ("hbm_bytes_read", "HBM read", size_text, False),
+    ("hbm_bytes_written", "HBM written", size_text, False),
+    ("hbm_bytes", "HBM bytes, read and written", size_text, True),
+    ("shared_bytes", "shared bytes", size_text, True),
+    ("barriers", "barriers", count_text, True),
+    ("operations", "non-matmul operations", count_text, True),
+    ("matmul_flops", "matmul FLOPs", count_text, False),
+    ("tiles", "tiles", count_text, True),
+    ("masked_tiles", "masked tiles", count_text, False),
+    ("blocks", "blocks", count_text, False),
+    ("extra_bytes", "extra memory", size_text, True),
+]
+COUNTED_HOW = ("bytes as issued, before any cache; non-matmul operations: additions, multiplications, divisions, "
+               "max, exp, log; all as the source has them")
+
+
+def of_kernels(climb):
+    return [s for s in climb["stages"] if s.get("backend", "cpu") != "cpu"]
+
+
+def count_of(stage, key):
+    ledger = stage["ledger"]
+    return ledger["hbm_bytes_read"] + ledger["hbm_bytes_written"] if key == "hbm_bytes" else ledger[key]
+
+
+def counted_where(climb):
+    """One sentence that says which stages are emulated, or that the counts are."""
+    emulated = ", ".join(f"{s['number']:02d}" for s in of_kernels(climb) if s["backend"] == "emulator")
+    return (f"Emulated on the CPU: {emulated}. They show counts, exact and the same on every machine, and no times:"
+            if emulated else "What the kernels move and compute, counted exactly by the emulator from the same source:")
+
+
+def bars(axes, stages, values, texts, title, note, colours, width):
+    """Horizontal bars in stage order, first stage on top, each with its value as text, in axes `width` inches wide.
+
+    The axis is logarithmic where the values span more than a decade, else it begins at 0. None: no bar."""
+    real = [v for v in values if v] or [1]
+    log = max(real) > 10 * min(real)
+    room = min(0.7, (0.09 * max(len(t) for t in texts) + 0.1) / width)  # of the axis, for the texts
+    low = min(real) / 2 if log else 0
+    if log:
+        axes.set_xscale("log")
+    axes.xaxis.set_major_locator(matplotlib.ticker.NullLocator())  # each bar has its value beside it
+    axes.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
+    axes.set_xlim(low, max(real) * (max(real) / low) ** (room / (1 - room)) if log else max(real) / (1 - room))
+    axes.barh(range(len(stages)), [v or low for v in values], color=colours, height=0.6)
+    for place, (value, text) in enumerate(zip(values, texts)):
+        axes.annotate(text, (value or low, place), textcoords="offset points", xytext=(4, 0), va="center", fontsize=10)
+    axes.set_yticks(range(len(stages)), [label(s) for s in stages])
     axes.set_ylim(len(stages) - 0.5, -0.5)
-    axes.set_xlim(floor, max([v for v in values if v], default=1) * 12)
     axes.set_title(title, loc="left", fontsize=12, fontweight="bold")
-    axes.set_xlabel(note)
+    axes.set_xlabel(", ".join([note] * bool(note) + ["log scale"] * log))
     axes.tick_params(axis="y", length=0)
 
 
-def speedup_and_memory(climb):
+def timed_and_counted(climb):
+    """The stages for the chart of times, and those for the charts of counts."""
+    return [s for s in climb["stages"] if s.get("backend", "cpu") != "emulator"], of_kernels(climb)
+
+
+def speedup_and_memory(figure, stages):
     """Speedup over the first stage that was timed, and extra memory, by stage."""
-    stages = climb["stages"]
+    left, right = figure.subplots(1, 2, sharey=True)
     first = next((s["time_ms"]["median"] for s in stages if "time_ms" in s), None)
-    figure, (left, right) = plt.subplots(
-        1, 2, figsize=(12, 1.5 + 0.55 * len(stages)), layout="constrained", sharey=True)
     speedups = [first / s["time_ms"]["median"] if "time_ms" in s else None for s in stages]
-    texts = [f"{v:.3g}x   {s['time_ms']['median']:.3g} ms" if v else s["status"] for s, v in zip(stages, speedups)]
-    bars(left, stages, speedups, texts, "Speedup over the first stage", "times as fast, log scale",
-         [BAR if v else WARNING for v in speedups])
+    texts = [f"{times_text(v)}   {ms_text(s['time_ms']['median'])} ms" if v else s["status"]
+             for s, v in zip(stages, speedups)]
+    bars(left, stages, speedups, texts, "Speedup over the first stage", "times as fast",
+         [BAR if v else WARNING for v in speedups], 4.5)
     memory = [s["extra_bytes"] or None for s in stages]
     texts = [("out of memory: needs " if s["status"] == "out of memory" else "") +
-             (size_text(m) if m else s["status"]) for s, m in zip(stages, memory)]
-    bars(right, stages, memory, texts, "Extra memory", "bytes beyond Q, K, V, O and L, log scale",
-         [WARNING if s["status"] != "passed" else BAR for s in stages])
+             (size_text(m) if m else "0" if s["status"] == "passed" else s["status"]) for s, m in zip(stages, memory)]
+    bars(right, stages, memory, texts, "Extra memory", "bytes beyond Q, K, V, O and L",
+         [WARNING if s["status"] != "passed" else BAR for s in stages], 4.5)
+
+
+def counts(figure, stages):
+    """What stages of kernels move and compute, by stage: six charts."""
+    figure.suptitle("Stages of kernels: counts, exact and the same on every machine; no times", x=0.01, ha="left",
+                    fontsize=13, fontweight="bold")
+    drawn = [c for c in COUNTS if c[3]]
+    for axes, (key, title, as_text, _) in zip(figure.subplots(2, 3, sharey=True).flat, drawn):
+        values = [count_of(s, key) or None if "ledger" in s else None for s in stages]
+        texts = [as_text(v) if v else "0" if "ledger" in s else s["status"] for s, v in zip(stages, values)]
+        bars(axes, stages, values, texts, title[0].upper() + title[1:], "",
+             [COUNT if "ledger" in s else WARNING for s in stages], 2.9)
+
+
+def picture(climb):
+    """Times and memory of what was timed above, counts of the stages of kernels below."""
+    timed, counted = timed_and_counted(climb)
+    parts = []
+    if timed:
+        parts.append((1.5 + 0.45 * len(timed), speedup_and_memory, timed))
+    if counted:
+        parts.append((2.6 + 0.7 * len(counted), counts, counted))
+    figure = plt.figure(figsize=(12, sum(height for height, _, _ in parts)), layout="constrained")
+    figure.get_layout_engine().set(h_pad=0.1, hspace=0.08)
+    rows = figure.subfigures(len(parts), 1, height_ratios=[height for height, _, _ in parts], squeeze=False,
+                             hspace=0.04)
+    for (_, draw, stages), (row,) in zip(parts, rows):
+        draw(row, stages)
     return figure
 
 
 def memory_over_length(memory):
     """Peak extra memory over N, one line a stage, a cross where it no longer fits."""
     figure, axes = plt.subplots(figsize=(12, 5), layout="constrained")
+    none = []
     for number, stage in enumerate(memory["stages"]):
-        colour = LINES[number % len(LINES)]
+        if not any(p["bytes"] for p in stage["points"]):
+            none.append(f"{stage['number']:02d}")
+            continue
+        colour, marker, dashes = LINES[number % len(LINES)]
         fits = [p for p in stage["points"] if not p.get("out_of_memory")]
-        axes.plot([p["N"] for p in fits], [p["bytes"] for p in fits], marker="o", color=colour, label=label(stage))
+        # Some stages need exactly the same: the first is drawn larger, so that it shows behind the others.
+        axes.plot([p["N"] for p in fits], [p["bytes"] for p in fits], marker=marker, linestyle=dashes, color=colour,
+                  label=label(stage), markersize=max(5, 13 - 2 * number), linewidth=max(1.5, 4 - 0.5 * number))
         for p in stage["points"]:
             if p.get("out_of_memory"):
                 axes.plot(p["N"], p["bytes"], marker="x", markersize=10, markeredgewidth=2.5, color=colour)
                 axes.annotate(f"out of memory:\nneeds {size_text(p['bytes'])}", (p["N"], p["bytes"]),
                               textcoords="offset points", xytext=(-10, 0), ha="right", va="center", fontsize=9,
                               color=colour)
+    if none:  # a logarithmic axis has no 0
+        axes.plot([], [], " ", label=f"{', '.join(none)}: 0 B at every length")
     lengths = sorted({p["N"] for s in memory["stages"] for p in s["points"]})
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
@@ -94,10 +194,12 @@ def memory_over_length(memory):
     ticks = [2**e for e in range(0, 60, 5) if low <= 2**e <= high]
     axes.set_yticks(ticks, [size_text(t) for t in ticks])
     axes.minorticks_off()
-    axes.set_xlabel(f"sequence length N (one head, d = {memory['d']})")
+    last = [s["points"][-1] for s in memory["stages"]]
+    shorter = any(p["N"] < lengths[-1] and not p.get("out_of_memory") for p in last)
+    axes.set_xlabel(f"sequence length N (one head, d = {memory['d']})" + "; emulated stages end sooner" * shorter)
     axes.set_title("Peak extra memory over sequence length", loc="left", fontsize=12, fontweight="bold")
     axes.grid(axis="y", color=FRAME, linewidth=0.6)
-    axes.legend(frameon=False, loc="upper left")
+    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.01, 0.5))
     return figure
 
 
@@ -109,17 +211,28 @@ def image(figure, alt):
 
 
 def figures(climb):
-    """What the tables show of each stage that was timed, by its number: memory, time, speedups, as text."""
+    """What the tables show of each stage that passed, by its number: memory, time, speedups, as text."""
     timed = [s for s in climb["stages"] if "time_ms" in s]
     medians = {s["number"]: s["time_ms"]["median"] for s in timed}
     result = {}
-    for s in timed:
-        median, before = s["time_ms"]["median"], medians.get(s["before"])
-        spread = (s["time_ms"]["upper_quartile"] - s["time_ms"]["lower_quartile"]) / 2
-        result[s["number"]] = (size_text(s["extra_bytes"]), f"{median:.2f} ± {spread:.2f}",
-                               f"{before / median:.2f}x" if before and s["before"] != s["number"] else "",
-                               f"{timed[0]['time_ms']['median'] / median:.2f}x")
+    for s in climb["stages"]:
+        if s["status"] == "passed" and "time_ms" not in s:
+            result[s["number"]] = (size_text(s["extra_bytes"]), "emulated", "", "")
+        elif "time_ms" in s:
+            median, before = s["time_ms"]["median"], medians.get(s["before"])
+            spread = (s["time_ms"]["upper_quartile"] - s["time_ms"]["lower_quartile"]) / 2
+            result[s["number"]] = (size_text(s["extra_bytes"]), f"{ms_text(median)} ± {spread:.{2 if median >= 1 else 3}f}",
+                                   times_text(before / median) if before and s["before"] != s["number"] else "",
+                                   times_text(timed[0]["time_ms"]["median"] / median))
     return result
+
+
+def count_rows(climb):
+    """The table of counts, as text: its columns, then a row for each stage that has them."""
+    columns = [c for c in COUNTS if c[0] != "hbm_bytes"]
+    return ["stage"] + [c[1] for c in columns], [
+        [label(s)] + [as_text(count_of(s, key)) for key, _, as_text, _ in columns]
+        for s in of_kernels(climb) if "ledger" in s]
 
 
 def table(climb):
@@ -139,6 +252,21 @@ def table(climb):
             "<tbody>" + "".join(rows) + "</tbody></table></div>")
 
 
+def count_table(climb):
+    """The table of counts in HTML; "" where there is none."""
+    columns, rows = count_rows(climb)
+    if not rows:
+        return ""
+    head = "".join(f"<th>{html.escape(c)}</th>" for c in columns)
+    body = "".join("<tr>" + f"<th>{row[0]}</th>" + "".join(f"<td>{c}</td>" for c in row[1:]) + "</tr>" for row in rows)
+    return (f"<p>{counted_where(climb)}</p><div class='scroll'><table><thead><tr>{head}</tr></thead>"
+            f"<tbody>{body}</tbody></table></div><p>{COUNTED_HOW}.</p>")
+
+
+def machine_text(machine):
+    return machine["cpu"] + (f", {machine['gpu']}" if "gpu" in machine else "")
+
+
 def markdown(climb):
     """The climb's table in Markdown, with where it was measured, for a README."""
     machine, source = climb["machine"], climb["input"]
@@ -149,7 +277,11 @@ def markdown(climb):
         if s["number"] in timed:
             lines.append(f"| {label(s)} | {s['oracle']['error']:.1e} / {s['oracle']['allowed']:.1e} | "
                          + " | ".join(timed[s["number"]]) + " |")
-    return "\n".join(lines) + (f"\n\n{source['source']}, {source['problem']}; {machine['cpu']}, "
+    columns, rows = count_rows(climb)
+    if rows:
+        lines += ["", counted_where(climb), "", "| " + " | ".join(columns) + " |", "|---" * len(columns) + "|",
+                  *("| " + " | ".join(row) + " |" for row in rows), "", f"({COUNTED_HOW})"]
+    return "\n".join(lines) + (f"\n\n{source['source']}, {source['problem']}; {machine_text(machine)}, "
                                f"{machine['threads']} threads, {machine['compiler']}, commit {machine['commit']}.\n")
 
 
@@ -159,6 +291,7 @@ body{font:16px/1.5 system-ui,sans-serif;max-width:1180px;margin:2rem auto;paddin
 h1{margin-bottom:.2rem} .facts{color:#59636e;margin-top:0}
 .scroll{overflow-x:auto} table{border-collapse:collapse;font-size:.92rem;white-space:nowrap}
 th,td{padding:.35rem .7rem;border-bottom:1px solid #d1d9e0;text-align:right;font-variant-numeric:tabular-nums}
+thead th{white-space:normal;vertical-align:bottom} th:first-child{white-space:nowrap}
 th:first-child,td.idea,th.idea{text-align:left} td.idea{white-space:normal;min-width:16rem}
 td.bad{color:#b3261e;text-align:left;white-space:normal} tbody th{font-weight:600}
 img{max-width:100%;height:auto;margin-top:1.5rem;background:#fff;border-radius:6px}
@@ -167,15 +300,21 @@ th,td{border-color:#3d444d}td.bad{color:#ff8f85}}
 """
 
 
+def left_out(climb):
+    names = ", ".join(label(s) for s in climb.get("left_out", []))
+    return f"<p>Left out, because they do not take head dimension {climb['input']['d']}: {names}.</p>" if names else ""
+
+
 def page(climb):
     """The report as one HTML document that needs no other file."""
     machine, source = climb["machine"], climb["input"]
-    facts = (f"{source['source']}: {source['problem']}. {machine['cpu']}, {machine['threads']} threads, "
+    facts = (f"{source['source']}: {source['problem']}. {machine_text(machine)}, {machine['threads']} threads, "
              f"{machine['compiler']}, commit {machine['commit']}, {climb['date']}.")
     parts = [table(climb),
              "<p>error and allowed: max|O &minus; oracle| in fp64 and its bound; times: median ± half the interquartile "
              "range; extra memory: counted by the allocator that is a stage's only source of it.</p>",
-             image(speedup_and_memory(climb), "Speedup over the first stage, and extra memory, by stage")]
+             left_out(climb), count_table(climb),
+             image(picture(climb), "Speedup over the first stage and extra memory; counts of the stages of kernels")]
     if "memory" in climb:
         parts.append(image(memory_over_length(climb["memory"]), "Peak extra memory over sequence length by stage"))
     return (f"<!doctype html><html lang='en'><meta charset='utf-8'><meta name='viewport' content='width=device-width'>"
@@ -194,7 +333,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("climb", type=Path, help="climb.json, as ./ladder climb writes it")
     parser.add_argument("--out", type=Path, help="the report to write (HTML)")
-    parser.add_argument("--picture", type=Path, help="only the chart of speedup and memory (PNG)")
+    parser.add_argument("--picture", type=Path, help="only the charts by stage (PNG)")
     parser.add_argument("--markdown", action="store_true", help="print the table in Markdown")
     options = parser.parse_args()
     try:
@@ -207,7 +346,7 @@ def main():
         if options.picture:
             buffer = io.BytesIO()
             # The picture says which results it was drawn from, so that a test can tell when it is stale.
-            speedup_and_memory(climb).savefig(buffer, format="png", dpi=160,
+            picture(climb).savefig(buffer, format="png", dpi=160,
                                               metadata={"Results": hashlib.sha256(text).hexdigest()})
             write(options.picture, buffer.getvalue())
         if options.markdown:

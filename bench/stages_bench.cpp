@@ -1,11 +1,14 @@
-// Every stage of the registry under Google Benchmark, over sequence length, head dimension and mask.
-// A stage is checked on each shape before it is timed there; one that fails is reported and never timed.
+// The CPU stages under Google Benchmark, over sequence length, head dimension and mask; and, where there is
+// a GPU, the stages of kernels on it (gpu_bench.cpp). What the emulator takes is the speed of nothing and
+// is not timed. A stage is checked on each shape before it is timed there; one that fails is reported and
+// never timed.
 #include <benchmark/benchmark.h>
 
 #include <exception>
 #include <string>
 #include <vector>
 
+#include "bench/gpu_bench.hpp"
 #include "common/check/check.hpp"
 #include "common/check/inputs.hpp"
 
@@ -49,9 +52,10 @@ void forward(benchmark::State& state, const Stage& stage, bool causal) {
 
 int main(int argc, char** argv) {
   for (const Stage* stage : stages()) {
+    if (stage->backend != Backend::cpu) continue;
     std::vector<std::int64_t> head_dims;
     for (std::int64_t d : {64, 128}) {
-      if (d <= stage->supports.most_d) head_dims.push_back(d);
+      if (stage->supports.head_dim(d)) head_dims.push_back(d);
     }
     for (bool causal : {false, true}) {
       const std::string name = label(*stage) + (causal ? "/causal" : "/full");
@@ -63,6 +67,7 @@ int main(int argc, char** argv) {
           ->Unit(benchmark::kMillisecond);
     }
   }
+  register_gpu_benchmarks(any_failed);
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
   benchmark::RunSpecifiedBenchmarks();

@@ -1,48 +1,16 @@
 // The claims of the CPU stages: extra memory from the workspace, which is their only source of memory, and
 // passes over the scores from a counting element type. The closed forms stand here, in the symbols of the
 // problem.
-#include <atomic>
 #include <cstdlib>
 
 #include "catch.hpp"
 #include "common/attention/counted.hpp"
+#include "common/check/allocations.hpp"
 #include "common/check/check.hpp"
 #include "common/check/inputs.hpp"
 
 #ifdef _OPENMP
 #include <omp.h>
-#endif
-
-// Every way to get memory is counted that the stages could take, except the one that the workspace takes
-// (aligned, nothrow). The linker replaces their names in this program (CMakeLists.txt), and inside the C++
-// runtime where that is linked statically: what a counted call, or the workspace's, calls in turn is not
-// counted again.
-#ifdef FLASHLADDER_COUNTS_ALLOCATIONS
-namespace {
-std::atomic<long> allocations = 0;
-thread_local int inside = 0;
-}  // namespace
-#define WRAPPED_ALLOCATION(name, counts, parameters, arguments) \
-  extern "C" void* __real_##name parameters;                    \
-  extern "C" void* __wrap_##name parameters {                   \
-    if (inside++ == 0) allocations += counts;                   \
-    void* const memory = __real_##name arguments;               \
-    --inside;                                                   \
-    return memory;                                              \
-  }
-#define COUNTED_ALLOCATION(name, parameters, arguments) WRAPPED_ALLOCATION(name, 1, parameters, arguments)
-WRAPPED_ALLOCATION(_ZnwmSt11align_val_tRKSt9nothrow_t, 0,
-                   (std::size_t size, std::size_t alignment, const void* tag), (size, alignment, tag))
-COUNTED_ALLOCATION(malloc, (std::size_t size), (size))
-COUNTED_ALLOCATION(calloc, (std::size_t count, std::size_t size), (count, size))
-COUNTED_ALLOCATION(realloc, (void* old, std::size_t size), (old, size))
-COUNTED_ALLOCATION(aligned_alloc, (std::size_t alignment, std::size_t size), (alignment, size))
-COUNTED_ALLOCATION(mmap, (void* at, std::size_t size, int a, int b, int c, long d), (at, size, a, b, c, d))
-COUNTED_ALLOCATION(_Znwm, (std::size_t size), (size))
-COUNTED_ALLOCATION(_Znam, (std::size_t size), (size))
-COUNTED_ALLOCATION(_ZnwmRKSt9nothrow_t, (std::size_t size, const void* tag), (size, tag))
-COUNTED_ALLOCATION(_ZnwmSt11align_val_t, (std::size_t size, std::size_t alignment), (size, alignment))
-COUNTED_ALLOCATION(_ZnamSt11align_val_t, (std::size_t size, std::size_t alignment), (size, alignment))
 #endif
 
 namespace {
@@ -79,9 +47,9 @@ Problem square(std::int64_t N, std::int64_t d, bool causal = false) {
 template <class Body>
 long allocations_by(Body body) {
 #ifdef FLASHLADDER_COUNTS_ALLOCATIONS
-  const long before = allocations;
+  const long before = allocations();
   body();
-  return allocations - before;
+  return allocations() - before;
 #else
   body();
   return 0;

@@ -11,7 +11,7 @@ checks=0 failures=0 output='' status=0
 
 mkdir -p "$house/common/setup" "$house/stages/02_tiled_cpu" "$tools"
 cp "$repository/ladder" "$house/"
-cp "$repository"/common/setup/{setup.sh,packages.txt,requirements.txt} "$house/common/setup/"
+cp "$repository"/common/setup/{setup.sh,packages.txt,requirements.txt,requirements-course.txt} "$house/common/setup/"
 for tool in bash cat chmod cp cut dirname env find flock grep head ln mkdir nproc readlink rm sed sha256sum sleep tail \
   touch tr; do
   ln -s "$(command -v $tool)" "$tools/$tool" || exit 2
@@ -37,7 +37,7 @@ case $* in
     echo "a line of the configuration" && [[ -z ${CONFIGURE_FAILS-} ]] || exit 1
     mkdir -p "$2/build/release" && cd "$2/build/release" || exit 1
     printf 'CMAKE_%s:INTERNAL=%s\n' HOME_DIRECTORY "$2" CACHEFILE_DIR "$PWD" >CMakeCache.txt
-    printf 'build %s: phony\n' all flashladder_program >build.ninja
+    printf 'build %s: phony\n' all flashladder_program docs >build.ninja
     printf '#!/usr/bin/env bash\nprintf "<%%s>" "$PWD" "$@"; echo " ${FLASHLADDER_PYTHON:-no python}"\n' >flashladder
     chmod +x flashladder ;;
   *--build*)
@@ -50,6 +50,7 @@ case $* in
   "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
   *pip*) exit "${NO_NETWORK:-0}" ;;
   *numpy*) [[ $0 == */.venv/* || -z ${NO_NUMPY-} ]] ;;
+  *Python.h*) [[ -z ${NO_HEADERS-} ]] ;;
 esac
 END
 
@@ -75,12 +76,15 @@ called() { grep -q -- "$1" "$calls"; }
 not() { ! "$@"; }
 untouched() { [[ ! -e $house/build && ! -e $house/.venv ]]; }
 
-for arguments in '' help -h --help; do
-  # shellcheck disable=SC2086 # '' is no argument at all
+for arguments in help -h --help; do
   ladder $arguments
   check "'$arguments' shows the help" exits 0
   check "'$arguments' says what to do first" says "Begin with: ./ladder climb"
 done
+ladder
+check "alone, it shows the first hour" exits 0
+check "which begins with a climb" says "> ./ladder climb"
+check "and says what comes next" says "Next: ./ladder climb"
 for arguments in 'test --help' 'help test' 'docs --help' 'help setup'; do
   # shellcheck disable=SC2086
   ladder $arguments
@@ -94,7 +98,7 @@ for arguments in clim --frobnicate 'test --al' 'test 99' 'test 2' 'test -R' 'doc
   check "'$arguments' is answered in one sentence" one_sentence
 done
 ladder clim
-check "an unknown verb is answered with the verbs" says "climb, list, bench, test, docs, setup, help"
+check "an unknown verb is answered with the verbs" says "climb, ledger, list, diff, lab, notebooks, bench, test, docs, setup, help"
 check "help and usage errors change nothing" untouched
 
 rm "$tools/ninja"
@@ -169,6 +173,51 @@ check "changed requirements make it afresh" called "-m venv"
 output=$(FLASHLADDER_PYTHON=/my/python PATH="$tools" "$house/ladder" climb 2>&1)
 status=$?
 check "the caller's own Python is used" says "<climb> /my/python"
+
+ladder
+check "what ended well is marked" says "+ ./ladder climb"
+check "and the next step is another" says "Next: ./ladder diff 00 01"
+ladder lab new 03 'my other lab'
+ladder
+check "a lab is called by its folder" says './ladder lab grade my\ other\ lab ' 
+check "the next step is the first that is open" says "Next: ./ladder diff 00 01"
+cat >"$house/build/release/flashladder" <<<'exit 1'
+ladder lab grade 'my other lab'
+check "a failure is a failure" exits 1
+ladder
+check "what failed is still to be done" says "  ./ladder lab grade"
+
+mkdir "$house/notebooks" && : >"$house/notebooks/2_tiles.ipynb"
+for arguments in 'notebooks 2' 'notebooks --write' 'notebooks --run 9' 'notebooks --run --all'; do
+  # shellcheck disable=SC2086
+  ladder $arguments
+  check "'$arguments' is a usage error" exits 2
+  check "'$arguments' is answered in one sentence" one_sentence
+done
+NO_NETWORK=1 ladder notebooks
+check "without Jupyter the notebooks do not start" exits 1
+check "and it says why" says "Sphinx and Jupyter could not be installed"
+NO_HEADERS=1 ladder notebooks
+check "without Python's headers they do not start" exits 1
+check "and it says which package is missing" says "install python3-dev"
+ladder notebooks --run 2
+check "the notebooks are executed" called "$house/notebooks/run.py 2\$"
+check "after their module was compiled" called 'pip install .*-C build-dir=build/python'
+check "without a GPU for the CPU alone" called 'FLASHLADDER_CUDA=OFF'
+ladder notebooks
+check "Jupyter Lab starts in their folder" called "jupyterlab --ServerApp.root_dir=$house/notebooks"
+check "what is there is not installed again" not called pip
+: >"$house/stages/02_tiled_cpu/attention.cpp"
+ladder notebooks --run
+check "changed sources make the module anew" called 'pip install .*-C build-dir=build/python'
+tool nvidia-smi </dev/null
+ladder notebooks --run
+check "with a GPU for it too" called 'FLASHLADDER_CUDA=ON'
+rm "$tools/nvidia-smi"
+
+ladder docs
+check "the guide is made, of what the target docs gives it" called 'cmake --build .* --target docs'
+check "and by its own program" called "$house/docs/site/build.py\$"
 
 ladder test 02 -j 2
 check "the quick tests are the default" called 'ctest .*-L ^quick\$ -R stage_(02) -j 2'

@@ -8,13 +8,14 @@ skip() { echo "skipped: $*" && exit 77; }
 need() { command -v "$1" >/dev/null || skip "$1 is not installed"; }
 scratch=$(mktemp -d) && trap 'rm -rf "$scratch"' EXIT
 
-# All quick tests of the C++ code under AddressSanitizer and UndefinedBehaviorSanitizer.
+# The quick tests of the C++ code under AddressSanitizer and UndefinedBehaviorSanitizer. Emulated, they are slow: every
+# stage of kernels takes part by its claims, but only the last of each dtype by all inputs.
 asan() {
   cd "$source"
   cmake --preset asan >/dev/null
   cmake --build --preset asan --parallel "$jobs"
   # The allocator of a sanitizer must be able to fail as the real one does.
-  ASAN_OPTIONS=allocator_may_return_null=1 ctest --test-dir build/asan -L quick -E '^(program|front_door)$' \
+  ASAN_OPTIONS=allocator_may_return_null=1 ctest --test-dir build/asan -L quick -E '^(program|diff|front_door|site_parts|exercises|mutants|stage_1[0-46-8].*)$' \
     --output-on-failure -j "$jobs"
 }
 
@@ -22,9 +23,9 @@ asan() {
 clang() {
   need clang++
   cmake -S "$source" -B "$build/../clang" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER=clang++ \
-    -DFLASHLADDER_DOCS=OFF -DFLASHLADDER_BENCH=OFF >/dev/null
+    -DFLASHLADDER_DOCS=OFF -DFLASHLADDER_BENCH=OFF -DFLASHLADDER_CUDA=OFF >/dev/null
   cmake --build "$build/../clang" --parallel "$jobs"
-  ctest --test-dir "$build/../clang" -R '^(attention|check|oracle|claims|simt|zoo|stage_.*)$' -LE long --output-on-failure -j "$jobs"
+  ctest --test-dir "$build/../clang" -R '^(attention|check|oracle|claims|gpu_claims|simt|zoo|stage_.*)$' -LE long --output-on-failure -j "$jobs"
 }
 
 # The reader of .npy and .npz files under libFuzzer.
@@ -45,17 +46,19 @@ format() {
   need "$clang_format"
   [[ $("$clang_format" --version) =~ version\ 14\. ]] || skip "clang-format is not version 14"
   cd "$source"
-  find stages common bench tests -name '*.[ch]pp' -print0 | xargs -0 "$clang_format" --dry-run -Werror
+  find stages common bench tests \( -name '*.[ch]pp' -o -name '*.cu' \) -print0 | xargs -0 "$clang_format" --dry-run -Werror
 }
 
-# What .clang-tidy asks for, as version 14 judges it; later versions judge differently.
+# What .clang-tidy asks for, as version 14 judges it; later versions judge differently. The emulator's headers, which
+# define names that are CUDA's, stay out.
 tidy() {
   need clang-tidy
   [[ $(clang-tidy --version) =~ version\ 14\. ]] || skip "clang-tidy is not version 14"
   cd "$source"
-  find stages common/attention common/check common/io common/cli bench -name '*.cpp' -print0 |
-    xargs -0 -P "$jobs" -n 4 clang-tidy -p "$build" --quiet --extra-arg=-Wno-unknown-warning-option \
-      --warnings-as-errors='*' 2>/dev/null
+  sed 's/ -mtls-dialect=gnu2 / /' "$build/compile_commands.json" >"$scratch/compile_commands.json" # GCC's
+  find stages common/attention common/check common/io common/cli common/lab bench \( -name '*.cpp' -o -name '*.cu' \) -print0 |
+    xargs -0 -P "$jobs" -n 4 clang-tidy -p "$scratch" --quiet --extra-arg=-Wno-unknown-warning-option \
+      --header-filter='(common/(attention|check|io|cli|lab)|stages|bench)/.*' --warnings-as-errors='*' 2>/dev/null
 }
 
 # Another project finds the installed package and runs a stage.
@@ -65,6 +68,47 @@ package() {
     -DCMAKE_PREFIX_PATH="$scratch/installed" >/dev/null
   cmake --build "$scratch/consumer"
   "$scratch/consumer/consumer"
+}
+
+# The Python module as pip installs it, in an environment of its own. With the PyTorch of build/peers, where that is
+# there (bench/compare_cpu.py).
+python() {
+  need python3
+  local venv=$scratch/venv packages cuda=ON
+  python3 -m venv "$venv" || skip "python3 makes no environments"
+  [[ -f $("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h ]] ||
+    skip "Python's headers (python3-dev) are not installed"
+  read -ra packages < <(sed -n 's/^requires = \[\(.*\)\]$/\1/p' "$source/pyproject.toml" | tr -d '",')
+  packages+=("$(grep '^numpy==' "$source/common/setup/requirements.txt")")
+  "$venv/bin/pip" install -q --retries 0 --disable-pip-version-check "${packages[@]}" || skip "pip cannot get ${packages[*]}"
+  command -v nvidia-smi >/dev/null || cuda=OFF # compiled for nothing
+  CMAKE_BUILD_PARALLEL_LEVEL=$jobs "$venv/bin/pip" install --disable-pip-version-check \
+    -C cmake.define.FLASHLADDER_CUDA=$cuda "$source"
+  local peers site
+  peers=$("$source/build/peers/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' 2>/dev/null) || true
+  site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+  # Compiled modules are of one version of Python.
+  [[ ${peers%/*} != */"$(basename "${site%/*}")" ]] || echo "$peers" >"$site/peers.pth"
+  cd "$scratch"
+  "$venv/bin/python" -B "$source/tests/python_test.py"
+}
+
+# All notebooks, their exercises, and what executes them, with the module flashladder of the sources as they are.
+notebooks() {
+  local python=${FLASHLADDER_PYTHON:-$source/.venv/bin/python}
+  "$python" -c 'import ipykernel, nbclient' 2>/dev/null || skip "$python has no Jupyter: ./ladder notebooks installs it"
+  [[ $python == "$source/.venv/bin/python" ]] || "$python" -c 'import flashladder' 2>/dev/null ||
+    skip "$python has no module flashladder: '$python -m pip install $source' makes it"
+  (
+    set +e
+    root=$source FLASHLADDER_PYTHON=$python
+    # shellcheck source=common/setup/setup.sh
+    source "$source/common/setup/setup.sh"
+    python_headers "$python" &>/dev/null || exit 77
+    lock_setup
+    need_module
+  ) || { (($? == 77)) && skip "Python's headers (python3-dev) are not installed"; exit 1; }
+  FLASHLADDER_PROGRAM=$build/flashladder "$python" -B "$source/tests/notebooks_test.py" "$source"
 }
 
 # stand_in NAME TARGET [LIBRARY...]: a local copy of a dependency, made of what is installed.
@@ -84,7 +128,7 @@ fetched() {
   stand_in nlohmann_json nlohmann_json::nlohmann_json
   stand_in benchmark benchmark::benchmark benchmark pthread
   stand_in Catch2 Catch2::Catch2
-  cmake -S "$source" -B "$scratch/build" -G Ninja "${fetched[@]}" -DFLASHLADDER_DOCS=OFF | tee "$scratch/log"
+  cmake -S "$source" -B "$scratch/build" -G Ninja "${fetched[@]}" -DFLASHLADDER_DOCS=OFF -DFLASHLADDER_CUDA=OFF | tee "$scratch/log"
   ! grep 'Left out' "$scratch/log" || { echo "a dependency was left out" && exit 1; }
   cmake --build "$scratch/build" --target flashladder_program flashladder_bench flashladder_tests --parallel "$jobs"
   "$scratch/build/flashladder" climb --stages 00 --out "$scratch/out" ||
@@ -97,7 +141,7 @@ left_out() {
   for name in CLI11 fmt nlohmann_json benchmark ZLIB Catch2 Doxygen OpenMP; do
     off+=("-DCMAKE_DISABLE_FIND_PACKAGE_$name=ON")
   done
-  cmake -S "$source" -B "$scratch/build" -G Ninja "${off[@]}" -DFLASHLADDER_FETCH=OFF | tee "$scratch/log"
+  cmake -S "$source" -B "$scratch/build" -G Ninja "${off[@]}" -DFLASHLADDER_FETCH=OFF -DFLASHLADDER_CUDA=OFF | tee "$scratch/log"
   for name in CLI11 fmt nlohmann_json benchmark ZLIB Catch2 docs threads; do
     [[ $(grep -c "Left out:.*$name" "$scratch/log") == 1 ]] || { echo "no line, or more than one, on $name" && exit 1; }
   done
@@ -105,12 +149,15 @@ left_out() {
   [[ -f $scratch/build/stages/libflashladder_stages.a ]]
 }
 
-# Doxygen, with every warning an error.
-reference_pages() {
+# The guide, complete: a warning of Doxygen or of Sphinx is an error. Then its links, and its pages in a browser.
+site() {
   need doxygen
-  need dot
+  local python=${FLASHLADDER_PYTHON:-python3}
+  "$python" -c 'import breathe, furo, myst_parser, selenium' 2>/dev/null ||
+    skip "$python has no Sphinx and Selenium: ./ladder docs installs them"
   cmake --build "$build" --target docs
-  [[ -f $build/docs/html/index.html ]]
+  "$python" -B "$source/docs/site/build.py" --out "$scratch/site" --program "$build/flashladder" --xml "$build/docs/xml"
+  "$python" -B "$source/tests/site_test.py" "$scratch/site"
 }
 
 "$name"

@@ -4,7 +4,6 @@ Usage: program_test.py PROGRAM SOURCE_DIR [unittest options]
 """
 
 import hashlib
-import importlib.util
 import json
 import os
 import re
@@ -21,7 +20,22 @@ except ImportError:
     sys.exit("program_test: this Python has no NumPy: ./ladder setup makes one that has, .venv/bin/python")
 
 PROGRAM, SOURCE = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
-SMALL = ("--random", "1,2,40,8")
+SMALL = ("--random", "1,2,40,8")  # stages of kernels do not take d = 8 and are left out
+SMALL_FOR_ALL = ("--random", "1,2,40,32")
+STAGES = json.loads(subprocess.run([PROGRAM, "list", "--json"], capture_output=True, text=True, check=True).stdout)
+KERNELS = [s["number"] for s in STAGES if s["backend"] != "cpu"]
+COUNTS = {"hbm_bytes_read", "hbm_bytes_written", "shared_bytes", "barriers", "operations", "matmul_flops", "tiles",
+          "masked_tiles", "blocks", "extra_bytes"}
+TAKE_FP32 = [s["number"] for s in STAGES if "fp32" in s["dtypes"]]
+FP32_KERNELS = [n for n in KERNELS if n in TAKE_FP32]
+with_kernels = unittest.skipUnless(KERNELS, "this build has no emulator")
+
+
+def missing_for_cuda():
+    """Why kernels cannot run on a GPU here, as the program says it; "" where they can."""
+    result = subprocess.run([PROGRAM, "ledger", "13", "--backend", "cuda", "--random", "1,1,32,32"],
+                            capture_output=True, text=True)
+    return result.stderr
 
 
 def limited(mebibytes):
@@ -34,19 +48,26 @@ class ProgramTest(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = Path(folder.name)
 
-    def run_program(self, *arguments, **options):
-        environment = {**os.environ, "FLASHLADDER_PYTHON": sys.executable, "OMP_NUM_THREADS": "2"}
+    def run_program(self, *arguments, python=sys.executable, **options):
+        environment = {**os.environ, "FLASHLADDER_PYTHON": python, "OMP_NUM_THREADS": "2"}
         return subprocess.run([str(PROGRAM), *map(str, arguments)], capture_output=True, text=True, cwd=self.folder,
                               env=environment, timeout=300, **options)
 
     def climb(self, *arguments, **options):
         return self.run_program("climb", *arguments, **options)
 
-    def refuses(self, status, *parts, arguments):
+    def ledger(self, *arguments):
+        """What `ledger --json` says, by stage."""
+        result = self.run_program("ledger", *arguments, "--json")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return {s["number"]: s for s in json.loads(result.stdout)["stages"]}
+
+    def refuses(self, status, *parts, arguments, verb="climb"):
         """The program ends with `status` and one sentence that has all the parts, and leaves nothing behind."""
         before = set(self.folder.rglob("*"))
-        result = self.climb(*arguments)
+        result = self.run_program(verb, *arguments)
         self.assertEqual(result.returncode, status, result.stderr)
+        self.assertEqual(result.stdout, "")
         self.assertEqual(len(result.stderr.strip().splitlines()), 1, result.stderr)
         self.assertTrue(result.stderr.startswith("ladder: "), result.stderr)
         for part in parts:
@@ -98,13 +119,22 @@ class ProgramTest(unittest.TestCase):
         self.assertIn(hashlib.sha256(committed.read_bytes()).hexdigest().encode(), picture, "docs/climb.png is stale: "
                       "draw it with 'bench/report.py bench/results/cpu/climb.json --picture docs/climb.png'")
 
+    def test_the_tables_of_counts_in_the_readmes_are_what_the_ledger_says(self):
+        result = subprocess.run([sys.executable, SOURCE / "bench/ledger_tables.py", "--check", "--program", PROGRAM],
+                                capture_output=True, text=True)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+
+    def test_what_a_gpu_measured_is_what_the_readmes_show(self):
+        result = subprocess.run([sys.executable, SOURCE / "bench/gpu_report.py", "--check"], capture_output=True,
+                                text=True)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+
     def test_the_committed_comparison_is_what_the_readme_shows(self):
-        spec = importlib.util.spec_from_file_location("compare_cpu", SOURCE / "bench/compare_cpu.py")
-        compare = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(compare)
-        text = (SOURCE / "stages/02_tiled_cpu/README.md").read_text()
-        shown = text.split(compare.BEGIN)[1].split(compare.END)[0].strip()
-        self.assertEqual(shown, compare.tables(2), "the README is stale: bench/compare_cpu.py "
+        sys.path.insert(0, str(SOURCE / "bench"))
+        import compare_cpu
+        import markers
+        shown, right = markers.with_block(SOURCE / "stages/02_tiled_cpu/README.md", "compare_cpu", compare_cpu.tables(2))
+        self.assertEqual(shown, right, "the README is stale: bench/compare_cpu.py "
                          "--from bench/results/cpu/amd-epyc.json --update-readme writes it")
 
     def test_climb_on_the_shipped_input(self):
@@ -116,12 +146,76 @@ class ProgramTest(unittest.TestCase):
         for stage in report["stages"]:
             self.assertIn(stage["idea"], result.stdout)
             self.assertTrue(0 < stage["oracle"]["error"] <= stage["oracle"]["allowed"])
-            self.assertGreaterEqual(stage["time_ms"]["runs"], 3)
+            if stage["backend"] != "emulator":
+                self.assertGreaterEqual(stage["time_ms"]["runs"], 3)
             self.assertEqual("against_before" in stage, stage["before"] != stage["number"])
+        self.assertEqual([s["number"] for s in report["stages"]], TAKE_FP32)
         html = (self.folder / "out/report.html").read_text()
         self.assertEqual(re.findall(r'(?:src|href)=["\'](?!data:)[^"\']*', html), [])  # self-contained
         self.assertGreaterEqual(html.count("data:image/png;base64,"), 1)
         self.assertEqual({p.name for p in (self.folder / "out").iterdir()}, {"climb.json", "report.html"})
+
+    @with_kernels
+    def test_emulated_stages_are_checked_and_counted_and_never_timed(self):
+        result = self.climb(*SMALL_FOR_ALL, "--causal", "--backend", "emulator")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        report = self.report()
+        self.assertNotIn("gpu", report["machine"])
+        self.assertEqual([s["number"] for s in report["stages"]], TAKE_FP32)
+        self.assertEqual([s["number"] for s in report.get("left_out", [])],
+                         [s["number"] for s in STAGES if s["number"] not in TAKE_FP32])
+        for stage in report["stages"]:
+            emulated = stage["number"] in KERNELS
+            self.assertEqual(stage["backend"], "emulator" if emulated else "cpu")
+            self.assertEqual("time_ms" in stage, not emulated)
+            self.assertEqual("ledger" in stage, emulated)
+            line = next(x for x in result.stdout.splitlines() if x.startswith(f"{stage['number']:02d} {stage['name']}"))
+            self.assertEqual(line.endswith(" emulated"), emulated, line)  # and no speed-up behind it
+            if emulated:
+                self.assertEqual(set(stage["ledger"]), COUNTS)
+                self.assertEqual(stage["extra_bytes"], stage["ledger"]["extra_bytes"])
+                self.assertTrue(stage["against_before"]["passed"])
+        self.assertIn(f"Emulated on the CPU: {', '.join(f'{n:02d}' for n in FP32_KERNELS)}", result.stdout)
+        # The summary of each stage from the full ledger of the same problem.
+        for number, stage in self.ledger(*SMALL_FOR_ALL, "--causal").items():
+            if number not in TAKE_FP32:
+                continue
+            counts = stage["counts"]
+            total = lambda start, *ends: sum(counts[c] for c in counts if c.startswith(start) and c.endswith(ends))
+            summary = next(s["ledger"] for s in report["stages"] if s["number"] == number)
+            self.assertEqual(summary, {
+                "hbm_bytes_read": total("global.", ".read_bytes", ".atomic_bytes"),
+                "hbm_bytes_written": total("global.", ".written_bytes", ".atomic_bytes"),
+                "shared_bytes": total("shared.", ".read_bytes", ".written_bytes"),
+                "barriers": counts["barriers"] + counts["named_barriers"],
+                "operations": sum(counts[c] for c in ("add", "mul", "div", "max", "exp", "log")),
+                "matmul_flops": counts["flops_cuda_cores"] + counts["flops_tensor_cores"],
+                "tiles": counts["tiles"], "masked_tiles": counts["masked_tiles"], "blocks": counts["blocks"],
+                "extra_bytes": counts["device_bytes"]})
+        html = (self.folder / "out/report.html").read_text()
+        self.assertEqual(html.count("<td>emulated</td>"), len(FP32_KERNELS))
+        self.assertIn("masked tiles", html)
+
+    @with_kernels
+    def test_a_climb_of_emulated_stages_alone_is_drawn_too(self):
+        result = self.climb(*SMALL_FOR_ALL, "--backend", "emulator", "--stages", "13-14")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual([s["number"] for s in self.report()["stages"]], [13, 14])
+        self.assertIn("data:image/png;base64,", (self.folder / "out/report.html").read_text())
+
+    @with_kernels
+    def test_stages_that_do_not_take_the_head_dimension_are_left_out_with_a_word(self):
+        result = self.climb(*SMALL)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        report = self.report()
+        self.assertEqual([s["number"] for s in report["left_out"]], KERNELS)
+        self.assertEqual([s["number"] for s in report["stages"]], [s["number"] for s in STAGES
+                                                                   if s["number"] not in KERNELS])
+        line = next(x for x in result.stdout.splitlines() if x.startswith("left out") and "head" in x)
+        for part in ("head dimension 8", ", ".join(f"{n:02d}" for n in FP32_KERNELS), "./ladder list"):
+            self.assertIn(part, line)
+        self.assertIn("Left out", (self.folder / "out/report.html").read_text())
+        self.refuses(2, "stage 13", "head dimension 8", "32, 64 and 128", arguments=[*SMALL, "--stages", "02,13"])
 
     def test_options_reach_the_problem(self):
         result = self.climb("--random", "2,4,30,16", "--kv-heads", 2, "--key-len", 50, "--causal", "--dtype", "bf16",
@@ -134,15 +228,17 @@ class ProgramTest(unittest.TestCase):
         self.assertEqual([s["number"] for s in report["stages"]], [0, 1])
 
     def test_own_arrays_of_every_accepted_kind(self):
+        draw_nothing = {"python": "true"}  # reports are drawn by other tests
         for dtype in (np.float16, np.float32, np.float64):
-            self.assertEqual(self.climb("--input", self.save_qkv(dtype=dtype)).returncode, 0)
+            self.assertEqual(self.climb("--input", self.save_qkv(dtype=dtype), **draw_nothing).returncode, 0)
         for rank in (2, 3):
-            self.assertEqual(self.climb("--input", self.save_qkv((3, 9, 4)[3 - rank:], (3, 9, 4)[3 - rank:])).returncode, 0)
+            path = self.save_qkv((3, 9, 4)[3 - rank:], (3, 9, 4)[3 - rank:])
+            self.assertEqual(self.climb("--input", path, **draw_nothing).returncode, 0)
         files = [self.save(f"{name}.npy", np.ones((1, 2, 3, 4), np.float32)) for name in "qkv"]
-        result = self.climb("--q", files[0], "--k", files[1], "--v", files[2])
+        result = self.climb("--q", files[0], "--k", files[1], "--v", files[2], **draw_nothing)
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(self.report()["input"]["problem"], "B=1 H=2 N=3 d=4 fp32")
-        grouped = self.climb("--input", self.save_qkv((1, 6, 5, 4), (1, 2, 7, 4)))
+        grouped = self.climb("--input", self.save_qkv((1, 6, 5, 4), (1, 2, 7, 4)), **draw_nothing)
         self.assertEqual(grouped.returncode, 0, grouped.stderr)
         self.assertEqual(self.report()["input"]["problem"], "B=1 H=6 Hkv=2 Nq=5 Nk=7 d=4 fp32")
 
@@ -157,6 +253,18 @@ class ProgramTest(unittest.TestCase):
             elif stage["number"] < 10:
                 self.assertEqual(sizes[1024], sizes[2048])
 
+    @with_kernels
+    def test_memory_over_length_of_emulated_stages(self):
+        result = self.climb(*SMALL_FOR_ALL, "--backend", "emulator", "--stages", "10-11,13", "--memory",
+                            "--memory-up-to", 1024)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        sizes = {s["number"]: [(p["N"], p["bytes"]) for p in s["points"]] for s in self.report()["memory"]["stages"]}
+        self.assertEqual(sizes, {10: [(1024, 4 * 2 * 1024 * 1024)], 11: [(1024, 4 * 2 * 1024)], 13: [(1024, 0)]})
+        self.assertNotIn("emulated stages up to", result.stdout)
+        long = self.climb(*SMALL_FOR_ALL, "--backend", "emulator", "--stages", "15", "--memory", "--memory-up-to", 8192)
+        self.assertIn("emulated stages up to N = 4096", long.stdout)
+        self.assertEqual([p["N"] for p in self.report()["memory"]["stages"][0]["points"]], [1024, 2048, 4096])
+
     def test_a_stage_that_does_not_fit_is_shown_as_out_of_memory(self):
         result = self.climb("--random", "1,1,8000,1", "--stages", "00-01", preexec_fn=limited(450))
         self.assertIn("out of memory", result.stdout)
@@ -167,7 +275,7 @@ class ProgramTest(unittest.TestCase):
         self.assertNotIn("against_before", second)
 
     def test_a_stage_that_fails_is_shown_as_failed_and_not_timed(self):
-        q = np.ones((1, 1, 4, 4), np.float32)
+        q = np.ones((1, 1, 4, 32), np.float32)
         v = q.copy()
         v[0, 0, 2, 1] = np.nan
         path = self.save("nan.npz", None, q=q, k=q, v=v)
@@ -178,6 +286,8 @@ class ProgramTest(unittest.TestCase):
             self.assertEqual(stage["status"], "failed")
             self.assertIn("cannot be judged", stage["why"])
             self.assertNotIn("time_ms", stage)
+            self.assertNotIn("ledger", stage)
+        self.assertEqual(len(self.report()["stages"]), len(TAKE_FP32))
         self.assertIn("failed", (self.folder / "out/report.html").read_text())
 
     def test_an_existing_report_is_not_replaced_without_a_word(self):
@@ -186,17 +296,128 @@ class ProgramTest(unittest.TestCase):
 
     def test_without_matplotlib_the_climb_is_still_written(self):
         environment = {**os.environ, "FLASHLADDER_PYTHON": "/nonexistent"}
-        result = subprocess.run([str(PROGRAM), "climb", *SMALL], capture_output=True, text=True, cwd=self.folder,
-                                env=environment, timeout=60)
+        result = subprocess.run([str(PROGRAM), "climb", *SMALL_FOR_ALL], capture_output=True, text=True,
+                                cwd=self.folder, env=environment, timeout=60)
         self.assertEqual(result.returncode, 1)
         self.assertIn("the report was not drawn: there is no Python: ./ladder setup", result.stderr)
-        self.assertEqual(len(self.report()["stages"]), len(json.loads(self.run_program("list", "--json").stdout)))
+        self.assertEqual(len(self.report()["stages"]), len(TAKE_FP32))
 
     def test_help_everywhere(self):
-        for arguments in (["--help"], ["climb", "--help"], ["list", "--help"]):
+        for arguments in (["--help"], ["climb", "--help"], ["list", "--help"], ["ledger", "--help"]):
             result = self.run_program(*arguments)
             self.assertEqual(result.returncode, 0)
             self.assertIn("--help", result.stdout)
+
+    # --- the ledger -------------------------------------------------------------------------------------------
+
+    @with_kernels
+    def test_every_count_of_the_ledger_is_its_closed_form(self):
+        for problem in (["--random", "1,2,64,64"],
+                        ["--random", "2,4,70,32", "--kv-heads", 2, "--key-len", 45, "--causal"],
+                        ["--random", "1,1,40,128", "--scale", 0.3, "--dtype", "bf16"]):
+            stages = self.ledger(*problem)
+            self.assertEqual(list(stages), KERNELS)
+            for number, stage in stages.items():
+                self.assertGreaterEqual(len(stage["closed_forms"]), 10)
+                for form in stage["closed_forms"]:
+                    with self.subTest(problem=problem, stage=number, form=form["counter"]):
+                        self.assertEqual(form["measured"], form["value"])
+                        counter, counts = form["counter"], stage["counts"]
+                        of_bytes = counter.replace("_elements", "_bytes")
+                        half = number not in TAKE_FP32 and counter.startswith("global.") and ".L." not in counter
+                        unit = 1 if counter == of_bytes else 2 if half else 4
+                        self.assertEqual(form["value"] * unit, counts.get(of_bytes, 0))
+
+    @with_kernels
+    def test_the_ledger_against_numbers_that_are_known_without_the_program(self):
+        n, d, heads, tile = 96, 64, 3, 32
+        tiles = n // tile
+        stages = self.ledger("10", "13", "15", "--random", f"1,{heads},{n},{d}", "--causal")
+        naive, parallel, skip = (stages[number]["counts"] for number in (10, 13, 15))
+        self.assertEqual(naive["global.Q.read_bytes"], 4 * heads * tiles * n * d)
+        self.assertEqual(naive["device_bytes"], 4 * 2 * heads * n * n)
+        self.assertEqual(parallel["global.Q.read_bytes"], 4 * heads * n * d)
+        self.assertEqual(parallel["flops_cuda_cores"], 4 * heads * n * n * d)
+        self.assertEqual(parallel["tiles"], heads * tiles * tiles)
+        self.assertEqual(skip["tiles"], heads * tiles * (tiles + 1) // 2)
+        self.assertEqual(skip["masked_tiles"], heads * tiles)
+
+    @with_kernels
+    def test_the_ledger_by_launch_adds_up_to_the_stage(self):
+        stage = self.ledger("10", "--random", "1,2,40,32")[10]
+        self.assertEqual(len(stage["launches"]), 3)
+        self.assertEqual(len({launch["kernel"] for launch in stage["launches"]}), 3)
+        for counter in ("add", "exp", "barriers", "blocks", "tiles", "flops_cuda_cores"):
+            self.assertEqual(sum(launch["counts"][counter] for launch in stage["launches"]), stage["counts"][counter])
+        text = self.run_program("ledger", "10", "--launches", "--random", "1,2,40,32").stdout
+        head = text.splitlines()[2]
+        for launch in stage["launches"]:
+            self.assertIn(launch["kernel"], head)
+        self.assertIn("10 naive_gpu", head)
+        self.assertIn("= BH Nq Nk", text)
+
+    @with_kernels
+    def test_the_ledger_as_a_table(self):
+        result = self.run_program("ledger", "11", "12-13", "--random", "1,2,64,64")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        text = result.stdout
+        self.assertIn("B=1 H=2 N=64 d=64 fp32", text)
+        self.assertRegex(text, r"counter +11 fa1_tiled +12 fa2_deferred_scaling +13 fa2_sequence_parallel\n")
+        self.assertRegex(text, r"Q elements read +16,384 +16,384  x1\.00 +8,192  x0\.50\n +"
+                               r"= BH Tc Nq d += BH Tc Nq d += BH Nq d\n")
+        self.assertRegex(text, r"L elements written +0 +128  new +128  x1\.00\n += 0 += BH Nq += BH Nq\n")
+        self.assertRegex(text, r"blocks +2 +2  x1\.00 +4  x2\.00\n")
+        self.assertRegex(text, r"HBM bytes read +[\d,]+ ")
+        self.assertIn("before any cache", text)
+        self.assertNotIn("!!!", text)
+        for absent in ("tensor cores", "wavefronts", "sectors", "masked tiles"):  # 0 in all, or not counted
+            self.assertNotIn(absent, text)
+        banks = self.run_program("ledger", "14", "--banks", "--causal", "--random", "1,1,40,32").stdout
+        for present in ("wavefronts, ideal", "sectors, ideal", "masked tiles"):
+            self.assertIn(present, banks)
+
+    @with_kernels
+    def test_the_ledger_keeps_the_order_in_which_stages_are_named(self):
+        text = self.run_program("ledger", "13", "11", "11-12", "--random", "1,1,32,32").stdout
+        self.assertRegex(text, r"counter +13 fa2_sequence_parallel +11 fa1_tiled +12 fa2_deferred_scaling\n")
+
+    @with_kernels
+    def test_the_ledger_of_own_arrays_and_of_the_default(self):
+        path = self.save_qkv((1, 2, 33, 32), (1, 2, 33, 32))
+        self.assertIn("qkv.npz: B=1 H=2 N=33 d=32", self.run_program("ledger", "13", "--input", path).stdout)
+        self.assertIn("B=1 H=2 Hkv=1 N=256 d=64", self.run_program("ledger", "13", "--kv-heads", "1").stdout)
+
+    # --- on a GPU, where there is one -------------------------------------------------------------------------
+
+    @with_kernels
+    def test_without_a_gpu_it_says_what_is_missing(self):
+        if not missing_for_cuda():
+            self.skipTest("there is a GPU")
+        missing = r"no NVIDIA driver|takes CUDA up to|no GPU that|compute capability|no CUDA compiler|does not start"
+        for verb in ("ledger", "climb"):
+            result = self.run_program(verb, *SMALL_FOR_ALL, "--backend", "cuda")
+            self.assertRegex(result.stderr, missing)
+            self.refuses(1, "--backend emulator", arguments=[*SMALL_FOR_ALL, "--backend", "cuda"], verb=verb)
+
+    @with_kernels
+    def test_on_a_gpu_stages_are_timed_and_counted(self):
+        if why := missing_for_cuda():
+            self.skipTest(why)
+        result = self.climb(*SMALL_FOR_ALL, "--backend", "cuda", "--memory", "--memory-up-to", 2048)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        report = self.report()
+        self.assertTrue(report["machine"]["gpu"])
+        counts = self.ledger(*SMALL_FOR_ALL)
+        for stage in report["stages"]:
+            self.assertEqual(stage["backend"], "cuda" if stage["number"] in KERNELS else "cpu")
+            self.assertGreaterEqual(stage["time_ms"]["runs"], 3)
+            if stage["number"] in KERNELS:
+                self.assertEqual(stage["ledger"]["tiles"], counts[stage["number"]]["counts"]["tiles"])
+                self.assertEqual(stage["extra_bytes"], stage["ledger"]["extra_bytes"])
+        self.assertNotIn("emulated", (self.folder / "out/report.html").read_text())
+        once = self.run_program("ledger", "10-11", *SMALL_FOR_ALL, "--backend", "cuda")
+        self.assertEqual(once.returncode, 0, once.stderr)
+        self.assertRegex(once.stdout, r"^10 naive_gpu: .*no ledger.*\n11 fa1_tiled: .*no ledger.*\n$")
 
     # --- what it refuses --------------------------------------------------------------------------------------
 
@@ -225,11 +446,35 @@ class ProgramTest(unittest.TestCase):
             (["--input", ""], "--input"),
             (["--random", ""], "--random"),
             ([*SMALL, "--stages", ""], "--stages"),
+            ([*SMALL, "--backend", "nonsense"], "--backend", "nonsense", "emulator", "cuda"),
             ([*SMALL, "--seed", "-1"], "--seed"),
             (["--seed", "2"], "--seed go with --random"),
         ):
             with self.subTest(arguments=arguments):
                 self.refuses(2, *parts, arguments=arguments)
+
+    @with_kernels
+    def test_wrong_commands_for_the_ledger(self):
+        for arguments, *parts in (
+            (["97"], "97 does not exist", "10, 11"),
+            (["two"], "does not select stages"),
+            ([""], "does not select stages"),
+            (["01"], "stage 01 online_softmax_cpu", "has no ledger", "10-15"),
+            (["02-11"], "stage 02", "has no ledger"),
+            (["10", "--random", "1,2,40,48"], "stage 10", "head dimension 48", "32, 64 and 128"),
+            (["--random", "1,2,40"], "B,H,N,d"),
+            (["--input", "x.npz", *SMALL_FOR_ALL], "not several"),
+            (["--input", "x.npz", "--kv-heads", "2"], "go with --random"),
+            (["--kv-heads", "3"], "not a multiple"),
+            (["--backend", "nonsense"], "--backend", "nonsense", "emulator", "cuda"),
+            (["--launches"], "--launches", "one stage"),
+            (["10", "--launches", "--json"], "--launches", "--json"),
+            (["13", "--backend", "cuda", "--json"], "no", "ledger", "on a GPU"),
+            (["--nonsense"], "--nonsense", "./ladder ledger --help"),
+        ):
+            with self.subTest(arguments=arguments):
+                self.refuses(2, *parts, arguments=arguments, verb="ledger")
+        self.refuses(1, "No such file", arguments=["13", "--input", "missing.npz"], verb="ledger")
 
     def test_more_than_the_machine_has(self):
         self.refuses(1, "GiB", "use smaller sizes", arguments=["--random", "64,64,1000000,256"])

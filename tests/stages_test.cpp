@@ -1,20 +1,36 @@
 // Every stage of the registry, forward and backward, on the inputs and shapes that tell wrong from right.
 // Each stage is a section of its own, named as its folder: ctest runs them one by one (-c 02_tiled_cpu).
+// The stages of kernels run on the emulator, and where there is a GPU once more on it (-c
+// 13_fa2_sequence_parallel_cuda).
 #include <cmath>
 
 #include "catch.hpp"
 #include "common/check/check.hpp"
 #include "common/check/inputs.hpp"
+#ifdef FLASHLADDER_HAS_SIMT
+#include "common/check/diagnose.hpp"
+#endif
 #include "common/io/npz.hpp"
 
 namespace {
 
 using namespace flashladder;
 
+/// The stages on all backends that can run here.
+const std::vector<const Stage*>& tested_stages() {
+  static const std::vector<const Stage*> all = [] {
+    std::vector<const Stage*> found(stages().begin(), stages().end());
+    if (unavailable(Backend::cuda).empty())
+      found.insert(found.end(), cuda_stages().begin(), cuda_stages().end());
+    return found;
+  }();
+  return all;
+}
+
 std::string folder(const Stage& stage) {
   std::string name = label(stage);
   name[2] = '_';
-  return name;
+  return stage.backend == Backend::cuda ? name + "_cuda" : name;
 }
 
 struct Shape {
@@ -36,7 +52,9 @@ struct Case {
 };
 
 template <class Body>
-void for_each_case(std::int64_t least_d, std::int64_t most_d, Body body) {
+void for_each_case(const Stage& stage, std::int64_t least_d, Body body) {
+  const auto& dims = stage.supports.head_dims;
+  const auto& dtypes = stage.supports.dtypes;
   std::size_t turn = 0;
   for (const Shape& shape : shapes) {
     for (bool causal : {false, true}) {
@@ -48,7 +66,9 @@ void for_each_case(std::int64_t least_d, std::int64_t most_d, Body body) {
         problem.kv_heads = heads[turn % std::size(heads)].Nk;
         problem.Nq = shape.Nq;
         problem.Nk = shape.Nk;
-        problem.d = std::clamp(head_dims[turn % std::size(head_dims)], least_d, most_d);
+        problem.d = dims.empty() ? std::max(head_dims[turn % std::size(head_dims)], least_d)
+                                 : dims[turn % dims.size()];
+        problem.dtype = dtypes[turn % dtypes.size()];
         problem.causal = causal;
         if (turn % 7 == 4) problem.scale = 0.3f;
         const Layout layout = all_layouts[turn / 2 % std::size(all_layouts)];
@@ -61,15 +81,24 @@ void for_each_case(std::int64_t least_d, std::int64_t most_d, Body body) {
   }
 }
 
+/// What a failure's report adds: which intermediate went wrong first.
+std::string diagnosis([[maybe_unused]] const Stage& stage, [[maybe_unused]] const Inputs& inputs) {
+#ifdef FLASHLADDER_HAS_SIMT
+  return first_divergence(stage, inputs);
+#else
+  return "";
+#endif
+}
+
 /// `stage` on `inputs`, against the oracle and against the stage before it.
 void check_stage(const Stage& stage, const Inputs& inputs, Layout layout) {
   const Expected expected = expect_forward(inputs, computing_dtype(stage, inputs.problem.dtype));
   Result<float> result;
   const Verdict verdict = run_and_check(stage, inputs, layout, expected, &result);
   CHECK(verdict.why == "");
-  REQUIRE(verdict.passed);
-  if (stage.before == stage.number) return;
-  const Stage& before = find_stage(stage.before);
+  if (!verdict.passed) FAIL(diagnosis(stage, inputs));
+  if (stage.before == stage.number || !find_stage(stage.before).supports.head_dim(inputs.problem.d)) return;
+  const Stage& before = on_backend(find_stage(stage.before), stage.backend);
   const Dtype dtype_before = computing_dtype(before, inputs.problem.dtype);
   const Expected expected_before =
       dtype_before == expected.dtype ? expected : expect_forward(inputs, dtype_before);
@@ -77,13 +106,13 @@ void check_stage(const Stage& stage, const Inputs& inputs, Layout layout) {
   REQUIRE(run_and_check(before, inputs, layout, expected_before, &result_before).passed);
   const Verdict against = check_against(result, expected, result_before, expected_before);
   CHECK(against.why == "");
-  REQUIRE(against.passed);
+  if (!against.passed) FAIL(diagnosis(stage, inputs));
 }
 
 TEST_CASE("forward: all families, ragged shapes, masks, heads, layouts", "[stage]") {
-  for (const Stage* stage : stages()) {
+  for (const Stage* stage : tested_stages()) {
     DYNAMIC_SECTION(folder(*stage)) {
-      for_each_case(1, stage->supports.most_d, [&](const Case& one) {
+      for_each_case(*stage, 1, [&](const Case& one) {
         INFO(one.text);
         check_stage(*stage, one.inputs, one.layout);
       });
@@ -92,17 +121,18 @@ TEST_CASE("forward: all families, ragged shapes, masks, heads, layouts", "[stage
 }
 
 TEST_CASE("forward: every head dimension", "[stage]") {
-  for (const Stage* stage : stages()) {
+  for (const Stage* stage : tested_stages()) {
     DYNAMIC_SECTION(folder(*stage)) {
-      for (std::int64_t d = 1; d <= stage->supports.most_d; d += d < 70 ? 1 : 13) {
+      for (std::int64_t d = 1; d <= max_head_dim; d += d < 70 ? 1 : d == 122 ? 6 : 13) {
+        if (!stage->supports.head_dim(d)) continue;
         Problem problem;
         problem.Nq = 35;
         problem.Nk = 70;
         problem.d = d;
         problem.causal = d % 2 == 0;
         INFO(to_string(problem));
-        check_stage(*stage, make_inputs(input_families()[d % input_families().size()], problem, d),
-                    Layout::padded);
+        const Inputs inputs = make_inputs(input_families()[d % input_families().size()], problem, d);
+        check_stage(*stage, for_stage(*stage, inputs), Layout::padded);
       }
     }
   }
@@ -117,11 +147,11 @@ TEST_CASE("forward: the activations of a real model", "[stage]") {
   inputs.Q = arrays.at("q").values;
   inputs.K = arrays.at("k").values;
   inputs.V = arrays.at("v").values;
-  for (const Stage* stage : stages()) {
+  for (const Stage* stage : tested_stages()) {
     DYNAMIC_SECTION(folder(*stage)) {
       for (bool causal : {false, true}) {
         inputs.problem.causal = causal;
-        check_stage(*stage, inputs, Layout::rows_first);
+        check_stage(*stage, for_stage(*stage, inputs), Layout::rows_first);
       }
     }
   }
@@ -134,16 +164,17 @@ TEST_CASE("forward: a NaN reaches every row that sees it, and no other head", "[
   problem.q_heads = problem.kv_heads = 2;
   problem.Nq = 50;
   problem.Nk = 70;
-  problem.d = 24;
+  problem.d = 32;
   problem.causal = true;
   const std::int64_t key = 45;  // of head 1: rows 25 ... 49 see it
-  for (const Stage* stage : stages()) {
+  for (const Stage* stage : tested_stages()) {
     DYNAMIC_SECTION(folder(*stage)) {
       for (auto member : {&Inputs::K, &Inputs::V}) {
         Inputs inputs = random_inputs(problem, 9);
         (inputs.*member)[(problem.Nk + key) * problem.d + 7] = NAN;
-        ForwardRun run(*stage, inputs);
-        Workspace workspace;
+        const Inputs own = for_stage(*stage, inputs);
+        ForwardRun run(*stage, own);
+        Workspace workspace(free_memory(stage->backend));
         run.run(workspace);
         const Result<float> result = run.result();
         for (std::int64_t row = 0; row < 2 * problem.Nq; ++row) {
@@ -161,7 +192,7 @@ TEST_CASE("forward: a NaN reaches every row that sees it, and no other head", "[
 TEST_CASE("forward: long sequences", "[long-stage]") {
   constexpr Shape long_shapes[] = {{1024, 1023}, {1023, 1024}, {1, 8192},
                                    {4096, 4096}, {4224, 300},  {100, 16384}};
-  for (const Stage* stage : stages()) {
+  for (const Stage* stage : tested_stages()) {
     DYNAMIC_SECTION(folder(*stage)) {
       std::size_t turn = 0;
       for (const Shape& shape : long_shapes) {
@@ -173,7 +204,7 @@ TEST_CASE("forward: long sequences", "[long-stage]") {
           problem.causal = causal;
           const Family& family = input_families()[turn++ % input_families().size()];
           INFO(to_string(problem) << ", " << family.name);
-          check_stage(*stage, make_inputs(family, problem, turn), Layout::contiguous);
+          check_stage(*stage, for_stage(*stage, make_inputs(family, problem, turn)), Layout::contiguous);
         }
       }
     }
@@ -187,10 +218,11 @@ TEST_CASE("forward: the same result every time", "[stage]") {
   problem.Nk = 301;
   problem.causal = true;
   const Inputs inputs = random_inputs(problem, 3);
-  for (const Stage* stage : stages()) {
+  for (const Stage* stage : tested_stages()) {
     DYNAMIC_SECTION(folder(*stage)) {
-      ForwardRun run(*stage, inputs);
-      Workspace workspace;
+      const Inputs own = for_stage(*stage, inputs);
+      ForwardRun run(*stage, own);
+      Workspace workspace(free_memory(stage->backend));
       run.run(workspace);
       const Result<float> first = run.result();
       for (int repeat = 0; repeat < 20; ++repeat) {
@@ -209,7 +241,7 @@ TEST_CASE("backward: d = 1, where small numbers are exact", "[stage]") {
   problem.Nk = 2;
   problem.d = 1;
   const Inputs inputs{problem, {5}, {0, 0}, {2, 4}};
-  for (const Stage* stage : stages()) {
+  for (const Stage* stage : tested_stages()) {
     DYNAMIC_SECTION(folder(*stage)) {
       if (stage->backward == nullptr) {
         SUCCEED("forward only");
@@ -228,7 +260,7 @@ TEST_CASE("backward: d = 1, where small numbers are exact", "[stage]") {
 }
 
 TEST_CASE("backward: all families, ragged shapes, masks, heads, layouts", "[stage]") {
-  for (const Stage* stage : stages()) {
+  for (const Stage* stage : tested_stages()) {
     DYNAMIC_SECTION(folder(*stage)) {
       if (stage->backward == nullptr) {
         SUCCEED("forward only");
@@ -236,7 +268,7 @@ TEST_CASE("backward: all families, ragged shapes, masks, heads, layouts", "[stag
       }
       // With d = 1, D equals dP to the last bit in a plain computation, and not in one that fuses: no
       // yardstick.
-      for_each_case(2, stage->supports.most_d, [&](const Case& one) {
+      for_each_case(*stage, 2, [&](const Case& one) {
         const Problem& problem = one.inputs.problem;
         if (problem.d > 64 && problem.Nq * problem.Nk > 20000)
           return;  // long rows are tried with short heads

@@ -1,10 +1,10 @@
 #include "common/attention/dtype.hpp"
 
-#include <bit>
-#include <cmath>
+#include <cstring>
 #include <string>
 
 #include "common/attention/error.hpp"
+#include "common/simt/half_bits.hpp"
 
 namespace flashladder {
 
@@ -27,36 +27,35 @@ Dtype parse_dtype(std::string_view name) {
   throw UsageError("unknown dtype '" + std::string(name) + "': use fp32, fp16 or bf16");
 }
 
-namespace {
-
-float round_to_bf16(float value) {
-  if (std::isnan(value)) return value;
-  std::uint32_t bits = std::bit_cast<std::uint32_t>(value);
-  const std::uint32_t last_kept = (bits >> 16) & 1u;  // 1 when the kept part is odd: a tie then rounds up
-  bits += 0x7fffu + last_kept;
-  return std::bit_cast<float>(bits & 0xffff0000u);
-}
-
-float round_to_fp16(float value) {
-  if (std::isnan(value) || std::isinf(value) || value == 0.0f) return value;
-  // An fp16 number is k * 2^e with |k| < 2^11; below 2^-14 the exponent stays at -24 (subnormal numbers).
-  const int exponent = std::max(std::ilogb(value), -14) - 10;
-  const float rounded = std::ldexp(std::nearbyint(std::ldexp(value, -exponent)), exponent);
-  return std::abs(rounded) > 65504.0f ? std::copysign(INFINITY, value) : rounded;
-}
-
-}  // namespace
-
 float round_to(Dtype dtype, float value) {
   switch (dtype) {
     case Dtype::fp32:
       return value;
     case Dtype::fp16:
-      return round_to_fp16(value);
+      return simt::widen_f16(simt::round_f16(value));
     case Dtype::bf16:
-      return round_to_bf16(value);
+      return simt::widen_bf16(simt::round_bf16(value));
   }
   return value;
+}
+
+std::int64_t size_of(Dtype dtype) {
+  return dtype == Dtype::fp32 ? 4 : 2;
+}
+
+void store_as(Dtype dtype, float value, void* to) {
+  const std::uint16_t bits = dtype == Dtype::fp16 ? simt::round_f16(value) : simt::round_bf16(value);
+  std::memcpy(to, dtype == Dtype::fp32 ? static_cast<const void*>(&value) : &bits,
+              static_cast<std::size_t>(size_of(dtype)));
+}
+
+float load_as(Dtype dtype, const void* from) {
+  float value;
+  std::uint16_t bits;
+  std::memcpy(dtype == Dtype::fp32 ? static_cast<void*>(&value) : &bits, from,
+              static_cast<std::size_t>(size_of(dtype)));
+  if (dtype == Dtype::fp32) return value;
+  return dtype == Dtype::fp16 ? simt::widen_f16(bits) : simt::widen_bf16(bits);
 }
 
 double unit_roundoff(Dtype dtype) {

@@ -17,6 +17,13 @@ Dtype parse_dtype(std::string_view name);
 /// widened to fp32 again.
 float round_to(Dtype dtype, float value);
 
+/// Bytes of an element.
+std::int64_t size_of(Dtype dtype);
+/// Stores `value`, rounded as by round_to, as an element at `to`.
+void store_as(Dtype dtype, float value, void* to);
+/// The element at `from`, widened to fp32.
+float load_as(Dtype dtype, const void* from);
+
 /// The unit roundoff of `dtype`: the largest relative error of one rounding, 2^-24, 2^-11 or 2^-8.
 double unit_roundoff(Dtype dtype);
 

@@ -1,7 +1,9 @@
 #include "common/attention/oracle.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 namespace flashladder {
 namespace {
@@ -20,6 +22,28 @@ struct Plain {
   float round(float x) const { return round_to(dtype, x); }
   std::int64_t index(std::int64_t i, std::int64_t n) const { return descending ? n - 1 - i : i; }
   float add(float sum, float a, float b) const { return fused ? std::fma(a, b, sum) : sum + a * b; }
+};
+
+/// As tensor cores compute the scores: the sum so far and 16 products are aligned to the largest of them,
+/// what is more than one bit below its last place is cut off, and so is what is below the last place of
+/// their sum. (Fasi, Higham, Mikaitis and Pranesh, Numerical behavior of NVIDIA tensor cores, 2021; one
+/// extra bit is the A100's.)
+struct TensorCores : Plain<false, true> {
+  float dot(const float* q, const float* k, std::int64_t d) const {
+    double sum = 0;
+    for (std::int64_t c0 = 0; c0 < d; c0 += 16) {
+      const std::int64_t end = std::min(c0 + 16, d);
+      double largest = std::abs(sum);
+      for (std::int64_t c = c0; c < end; ++c) largest = std::max(largest, std::abs(double{q[c]} * k[c]));
+      if (largest == 0) continue;
+      sum = cut(sum, std::ilogb(largest) - 24);
+      for (std::int64_t c = c0; c < end; ++c) sum += cut(double{q[c]} * k[c], std::ilogb(largest) - 24);
+      if (sum != 0) sum = cut(sum, std::ilogb(sum) - 23);
+    }
+    return static_cast<float>(sum);
+  }
+  /// x without what is below 2^place.
+  static double cut(double x, int place) { return std::ldexp(std::trunc(std::ldexp(x, -place)), place); }
 };
 
 /// Calls f with the Plain of `way`.
@@ -41,9 +65,13 @@ void score_row(const Problem& p, std::int64_t visible, const float* q /* [d] */,
   S.resize(visible);
   for (std::int64_t j = 0; j < visible; ++j) {
     T dot = 0;
-    for (std::int64_t k = 0; k < p.d; ++k) {
-      const std::int64_t c = way.index(k, p.d);
-      dot = way.add(dot, static_cast<T>(q[c]), static_cast<T>(K[j * p.d + c]));
+    if constexpr (std::is_same_v<Way, TensorCores>) {
+      dot = way.dot(q, K + j * p.d, p.d);
+    } else {
+      for (std::int64_t k = 0; k < p.d; ++k) {
+        const std::int64_t c = way.index(k, p.d);
+        dot = way.add(dot, static_cast<T>(q[c]), static_cast<T>(K[j * p.d + c]));
+      }
     }
     S[j] = way.round(scale_of<T>(p) * dot);
   }
@@ -163,6 +191,10 @@ Gradients<double> oracle_backward(const Inputs& inputs, const std::vector<float>
 
 Result<float> plain_forward(const Inputs& inputs, Dtype dtype, PlainWay way) {
   return with_plain(dtype, way, [&](auto plain) { return forward(inputs, plain); });
+}
+
+Result<float> tensor_core_forward(const Inputs& inputs) {
+  return forward(inputs, TensorCores{{Dtype::fp32}});
 }
 
 Gradients<float> plain_backward(const Inputs& inputs, const Result<float>& saved,

@@ -53,6 +53,10 @@ inline constexpr PlainWay plain_ways[] = {{false, false}, {true, false}, {false,
 /// (common/check/check.hpp).
 Result<float> plain_forward(const Inputs& inputs, Dtype dtype, PlainWay way = plain_ways[0]);
 
+/// As plain_forward in fp32, but the scores as tensor cores add them up, which cut off where others round.
+/// What a stage on tensor cores cannot do better than.
+Result<float> tensor_core_forward(const Inputs& inputs);
+
 /// As plain_forward, with P = exp(S - L) and D = rowsum(dO * O) from the forward pass that was saved, as
 /// every backward pass does that recomputes P; S, P, dP, dS and the gradients rounded to `dtype`.
 Gradients<float> plain_backward(const Inputs& inputs, const Result<float>& saved,

@@ -7,13 +7,13 @@
 
 namespace flashladder {
 
-std::string label(const Stage& stage) {
-  return (stage.number < 10 ? "0" : "") + std::to_string(stage.number) + " " + std::string(stage.name);
-}
-
-Dtype computing_dtype(const Stage& stage, Dtype dtype) {
-  return std::ranges::find(stage.supports.dtypes, dtype) != stage.supports.dtypes.end() ? dtype
-                                                                                        : Dtype::fp32;
+const Stage& on_backend(const Stage& stage, Backend backend) {
+  if (stage.backend == backend || stage.backend == Backend::cpu) return stage;
+  if (const std::string why = unavailable(backend); !why.empty()) throw Error(why);
+  for (const Stage* twin : backend == Backend::cuda ? cuda_stages() : stages()) {
+    if (twin->number == stage.number) return *twin;
+  }
+  throw Error("stage " + label(stage) + " is not compiled for " + std::string(to_string(backend)));
 }
 
 namespace {

@@ -4,14 +4,20 @@
 #include <string_view>
 #include <vector>
 
+#include "common/attention/backend.hpp"
 #include "common/attention/tensor.hpp"
 
 namespace flashladder {
 
 /// What a stage takes. Lengths, GQA, strides and the causal mask are every stage's duty and not listed.
 struct Support {
-  std::span<const Dtype> dtypes;       ///< Element types it computes in; others are widened to fp32 for it.
-  std::int64_t most_d = max_head_dim;  ///< Largest head dimension.
+  std::span<const Dtype> dtypes;  ///< Element types it computes in; others are widened to fp32 for it.
+  std::span<const std::int64_t> head_dims = {};  ///< Head dimensions; empty: any up to max_head_dim.
+
+  /// Whether it takes head dimension d.
+  bool head_dim(std::int64_t d) const;
+  /// Whether it computes in `dtype`.
+  bool dtype(Dtype dtype) const;
 };
 
 inline constexpr Dtype fp32_only[] = {Dtype::fp32};
@@ -26,6 +32,7 @@ struct Stage {
   std::string_view claim;  ///< The number that a test proves, one line.
   int before;              ///< The stage it is measured against; its own number where there is none.
   Support supports;        ///< Dtypes and head dimensions.
+  Backend backend = Backend::cpu;  ///< What it is compiled for.
 
   /// Computes O and L.
   void (*forward)(const Forward&);
@@ -40,8 +47,23 @@ struct Stage {
 /// which every 16-bit value widens exactly.
 Dtype computing_dtype(const Stage& stage, Dtype dtype);
 
-/// All stages of this build, in order of their numbers.
+/// Throws UsageError, naming what is supported, unless `stage` takes `problem`.
+void require_supported(const Stage& stage, const Problem& problem);
+
+/// One forward pass of `stage`; on a GPU it may still run when this returns. Throws UsageError as
+/// require_supported, before anything is launched, and Error, naming the stage, where the GPU does not take
+/// it.
+void run_forward(const Stage& stage, const Forward& forward);
+
+/// All stages of this build, in order of their numbers; those of kernels as compiled for the emulator.
 std::span<const Stage* const> stages();
+
+/// The stages of kernels as compiled for a GPU; none in a build without CUDA.
+std::span<const Stage* const> cuda_stages();
+
+/// `stage` as compiled for `backend`; a CPU stage is itself whatever is asked for. Throws Error, saying
+/// what is missing, where the backend cannot run here.
+const Stage& on_backend(const Stage& stage, Backend backend);
 
 /// Stage `number`. Throws UsageError naming the stages there are.
 const Stage& find_stage(int number);

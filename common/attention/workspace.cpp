@@ -51,17 +51,23 @@ std::int64_t Workspace::available_memory() {
   return available / 16 * 15;
 }
 
-void* Workspace::allocate(std::int64_t bytes) {
+void Workspace::reserve(std::int64_t bytes) {
   const std::int64_t now = in_use_ += bytes;
-  const auto give_up = [&] {
+  if (now > limit_) {
     in_use_ -= bytes;
     throw OutOfMemory(bytes, now - bytes, limit_);
-  };
-  if (now > limit_) give_up();
-  void* pointer = ::operator new(static_cast<std::size_t>(bytes), alignment, std::nothrow);
-  if (pointer == nullptr) give_up();
+  }
   std::int64_t peak = peak_;
   while (peak < now && !peak_.compare_exchange_weak(peak, now)) {
+  }
+}
+
+void* Workspace::allocate(std::int64_t bytes) {
+  reserve(bytes);
+  void* pointer = ::operator new(static_cast<std::size_t>(bytes), alignment, std::nothrow);
+  if (pointer == nullptr) {
+    in_use_ -= bytes;
+    throw OutOfMemory(bytes, in_use_, limit_);
   }
   if (poison)
     std::memset(pointer, 0xff, static_cast<std::size_t>(bytes));  // all ones is a NaN in every dtype

@@ -54,6 +54,22 @@ class Workspace {
     T* data_;
   };
 
+  /// Counts `bytes` as extra memory in use while it lives: for memory that comes from elsewhere, a GPU's.
+  class Reservation {
+   public:
+    /// Throws OutOfMemory when they do not fit.
+    Reservation(Workspace& workspace, std::int64_t bytes) : workspace_(workspace), bytes_(bytes) {
+      workspace_.reserve(bytes_);
+    }
+    ~Reservation() { workspace_.in_use_ -= bytes_; }
+    Reservation(const Reservation&) = delete;
+    Reservation& operator=(const Reservation&) = delete;
+
+   private:
+    Workspace& workspace_;
+    std::int64_t bytes_;
+  };
+
   /// `size` elements of `T`, 64-byte aligned. Throws OutOfMemory, before anything is touched, when they do
   /// not fit.
   template <class T>
@@ -73,6 +89,7 @@ class Workspace {
   static std::int64_t available_memory();
 
  private:
+  void reserve(std::int64_t bytes);
   void* allocate(std::int64_t bytes);
   void release(void* pointer, std::int64_t bytes);
 

@@ -144,7 +144,9 @@ Expected expect_forward(const Inputs& inputs, Dtype dtype) {
   Expected expected{dtype, oracle_forward(inputs), {}, 1e-5};
   const auto plains = plain(dtype);
   expected.O = bound_of(expected.oracle.O, plains, &Result<float>::O, dtype);
-  for (const Result<float>& fp32 : dtype == Dtype::fp32 ? plains : plain(Dtype::fp32)) {
+  std::vector<Result<float>> in_fp32 = dtype == Dtype::fp32 ? plains : plain(Dtype::fp32);
+  if (dtype != Dtype::fp32) in_fp32.push_back(tensor_core_forward(inputs));
+  for (const Result<float>& fp32 : in_fp32) {
     for (std::size_t i = 0; i < fp32.L.size(); ++i) {
       const double right = expected.oracle.L[i], got = fp32.L[i];
       // -inf against -inf, a row that sees no key, is no error.
@@ -194,7 +196,7 @@ Verdict check_backward(const Gradients<float>& result, const ExpectedGradients& 
 Verdict run_and_check(const Stage& stage, const Inputs& inputs, Layout layout, const Expected& expected,
                       Result<float>* result) {
   ForwardRun run(stage, inputs, layout);
-  Workspace workspace;
+  Workspace workspace(free_memory(stage.backend));
   workspace.poison = true;
   run.run(workspace);
   const Result<float> got = run.result();

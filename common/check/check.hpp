@@ -33,7 +33,7 @@ struct Expected {
   Result<double> oracle;  ///< O and L in fp64.
   Bound O;                ///< How far O may be from it.
   /// L is fp32 in every dtype: 1e-5, or twice the largest error of the plain fp32 computation where scores
-  /// are so large that fp32 cannot do better.
+  /// are so large that fp32 cannot do better; for 16-bit inputs also that of tensor_core_forward.
   double L = 0;
 };
 

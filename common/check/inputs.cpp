@@ -1,5 +1,6 @@
 #include "common/check/inputs.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -125,6 +126,15 @@ Inputs make_inputs(const Family& family, const Problem& problem, std::uint64_t s
   family.fill(inputs, random);
   for (auto* values : {&inputs.Q, &inputs.K, &inputs.V}) {
     for (float& x : *values) x = round_to(problem.dtype, x);
+  }
+  return inputs;
+}
+
+Inputs for_stage(const Stage& stage, Inputs inputs) {
+  if (stage.supports.dtype(computing_dtype(stage, inputs.problem.dtype))) return inputs;
+  const Dtype dtype = inputs.problem.dtype = stage.supports.dtypes.front();
+  for (auto* values : {&inputs.Q, &inputs.K, &inputs.V}) {
+    for (float& x : *values) x = round_to(dtype, x);
   }
   return inputs;
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/attention/oracle.hpp"
+#include "common/attention/stage.hpp"
 
 namespace flashladder {
 
@@ -23,6 +24,9 @@ std::span<const Family> input_families();
 /// Inputs of `family` for `problem`, the same for the same seed, rounded to the problem's dtype.
 /// Every batch entry and head gets data of its own.
 Inputs make_inputs(const Family& family, const Problem& problem, std::uint64_t seed);
+
+/// `inputs` as `stage` takes them: rounded to its first dtype where it takes neither theirs nor fp32.
+Inputs for_stage(const Stage& stage, Inputs inputs);
 
 /// Normal random inputs, what `--random` gives: the first family.
 Inputs random_inputs(const Problem& problem, std::uint64_t seed);

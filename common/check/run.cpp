@@ -1,6 +1,6 @@
 #include "common/check/run.hpp"
 
-#include <bit>
+#include <algorithm>
 #include <functional>
 #include <initializer_list>
 #include <string_view>
@@ -9,17 +9,17 @@
 namespace flashladder {
 namespace {
 
-/// Fills what nobody has written: a NaN whose every bit is set, which no computation produces.
-constexpr std::uint32_t poison_bits = 0xffffffffu;
+/// Fills what nobody has written: in every dtype a NaN whose every bit is set, which a computation gives
+/// only when it is given it.
+constexpr std::byte poison_byte{0xff};
 constexpr std::int64_t margin = 64;  // elements before and after
 
-std::size_t hash(const std::vector<float>& storage) {
-  return std::hash<std::string_view>()(
-      {reinterpret_cast<const char*>(storage.data()), storage.size() * sizeof(float)});
+std::size_t hash(const std::vector<std::byte>& storage) {
+  return std::hash<std::string_view>()({reinterpret_cast<const char*>(storage.data()), storage.size()});
 }
 
-bool is_poison(float x) {
-  return std::bit_cast<std::uint32_t>(x) == poison_bits;
+bool is_poison(const std::byte* element, std::int64_t bytes) {
+  return std::all_of(element, element + bytes, [](std::byte b) { return b == poison_byte; });
 }
 
 /// "" or the first of the inputs that a run did not leave as it was.
@@ -44,8 +44,9 @@ std::string_view to_string(Layout layout) {
   return "?";
 }
 
-Buffer::Buffer(std::int64_t batch, std::int64_t heads, std::int64_t rows, std::int64_t d, Layout layout)
-    : batch_(batch), heads_(heads), rows_(rows), d_(d) {
+Buffer::Buffer(std::int64_t batch, std::int64_t heads, std::int64_t rows, std::int64_t d, Layout layout,
+               Dtype dtype, Backend backend)
+    : batch_(batch), heads_(heads), rows_(rows), d_(d), dtype_(dtype) {
   switch (layout) {
     case Layout::contiguous:
       stride_ = {heads * rows * d, rows * d, d};
@@ -58,51 +59,70 @@ Buffer::Buffer(std::int64_t batch, std::int64_t heads, std::int64_t rows, std::i
       stride_ = {heads * head, head, row};
     }
   }
-  storage_.assign(static_cast<std::size_t>(batch * stride_[0] + 2 * margin),
-                  std::bit_cast<float>(poison_bits));
+  storage_.assign(static_cast<std::size_t>((batch * stride_[0] + 2 * margin) * size_of(dtype)),
+                  poison_byte);
+  if (backend == Backend::cuda) {
+    device_ = std::make_unique<BackendMemory>(backend, static_cast<std::int64_t>(storage_.size()));
+    upload();
+  }
 }
 
 Tensor Buffer::tensor() {
-  return {storage_.data() + margin, Dtype::fp32, stride_};
+  std::byte* const data = device_ ? static_cast<std::byte*>(device_->data()) : storage_.data();
+  return {data + margin * size_of(dtype_), dtype_, stride_};
+}
+
+const std::vector<std::byte>& Buffer::storage() const {
+  if (device_) device_->download(0, storage_.data(), device_->bytes());
+  return storage_;
+}
+
+void Buffer::upload() {
+  if (device_) device_->upload(0, storage_.data(), device_->bytes());
 }
 
 std::int64_t Buffer::offset(std::int64_t index) const {
   const std::int64_t c = index % d_, row = index / d_ % rows_, head = index / d_ / rows_ % heads_;
   const std::int64_t b = index / d_ / rows_ / heads_;
-  return margin + b * stride_[0] + head * stride_[1] + row * stride_[2] + c;
+  return (margin + b * stride_[0] + head * stride_[1] + row * stride_[2] + c) * size_of(dtype_);
 }
 
 void Buffer::write(const std::vector<float>& values) {
-  for (std::size_t i = 0; i < values.size(); ++i) storage_[offset(i)] = values[i];
+  for (std::size_t i = 0; i < values.size(); ++i) store_as(dtype_, values[i], &storage_[offset(i)]);
   written_ = hash(storage_);
+  upload();
 }
 
 bool Buffer::changed() const {
-  return hash(storage_) != written_;
+  return hash(storage()) != written_;
 }
 
 std::vector<float> Buffer::read() const {
   std::vector<float> values(batch_ * heads_ * rows_ * d_);
-  for (std::size_t i = 0; i < values.size(); ++i) values[i] = storage_[offset(i)];
+  const std::vector<std::byte>& all = storage();
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = load_as(dtype_, &all[offset(i)]);
   return values;
 }
 
 void Buffer::poison() {
-  std::fill(storage_.begin(), storage_.end(), std::bit_cast<float>(poison_bits));
+  std::fill(storage_.begin(), storage_.end(), poison_byte);
+  upload();
 }
 
 std::string Buffer::defect(const std::string& name) const {
-  std::vector<bool> own(storage_.size());
+  const std::vector<std::byte>& all = storage();
+  const std::int64_t bytes = size_of(dtype_);
+  std::vector<bool> own(all.size() / bytes);
   for (std::int64_t i = 0; i < batch_ * heads_ * rows_ * d_; ++i) {
-    own[offset(i)] = true;
-    if (is_poison(storage_[offset(i)])) {
+    own[offset(i) / bytes] = true;
+    if (is_poison(&all[offset(i)], bytes)) {
       return name + " was never written at [" + std::to_string(i / d_ / rows_ / heads_) + ", " +
              std::to_string(i / d_ / rows_ % heads_) + ", " + std::to_string(i / d_ % rows_) + ", " +
              std::to_string(i % d_) + "]";
     }
   }
-  for (std::size_t at = 0; at < storage_.size(); ++at) {
-    if (!own[at] && !is_poison(storage_[at])) {
+  for (std::size_t at = 0; at < own.size(); ++at) {
+    if (!own[at] && !is_poison(&all[at * bytes], bytes)) {
       return name + " was written outside its rows, " +
              std::to_string(static_cast<std::int64_t>(at) - margin) + " elements from its start";
     }
@@ -113,14 +133,20 @@ std::string Buffer::defect(const std::string& name) const {
 ForwardRun::ForwardRun(const Stage& stage, const Inputs& inputs, Layout layout)
     : stage_(stage),
       inputs_(inputs),
-      Q_(inputs.problem.batch, inputs.problem.q_heads, inputs.problem.Nq, inputs.problem.d, layout),
-      K_(inputs.problem.batch, inputs.problem.kv_heads, inputs.problem.Nk, inputs.problem.d, layout),
-      V_(inputs.problem.batch, inputs.problem.kv_heads, inputs.problem.Nk, inputs.problem.d, layout),
-      O_(inputs.problem.batch, inputs.problem.q_heads, inputs.problem.Nq, inputs.problem.d, layout),
-      L_(inputs.problem.batch, inputs.problem.q_heads, inputs.problem.Nq, 1, Layout::contiguous) {
+      Q_(tensor(inputs.problem.q_heads, inputs.problem.Nq, layout)),
+      K_(tensor(inputs.problem.kv_heads, inputs.problem.Nk, layout)),
+      V_(tensor(inputs.problem.kv_heads, inputs.problem.Nk, layout)),
+      O_(tensor(inputs.problem.q_heads, inputs.problem.Nq, layout)),
+      L_(inputs.problem.batch, inputs.problem.q_heads, inputs.problem.Nq, 1, Layout::contiguous,
+         Dtype::fp32, stage.backend) {
   Q_.write(inputs.Q);
   K_.write(inputs.K);
   V_.write(inputs.V);
+}
+
+Buffer ForwardRun::tensor(std::int64_t heads, std::int64_t rows, Layout layout) const {
+  const Problem& p = inputs_.problem;
+  return {p.batch, heads, rows, p.d, layout, computing_dtype(stage_, p.dtype), stage_.backend};
 }
 
 Forward ForwardRun::call(Workspace& workspace) {
@@ -131,8 +157,13 @@ Forward ForwardRun::call(Workspace& workspace) {
           workspace};
 }
 
+void ForwardRun::start(Workspace& workspace) {
+  run_forward(stage_, call(workspace));
+}
+
 void ForwardRun::run(Workspace& workspace) {
-  stage_.forward(call(workspace));
+  start(workspace);
+  synchronise(stage_.backend);
 }
 
 void ForwardRun::poison() {
@@ -160,13 +191,13 @@ BackwardRun::BackwardRun(const Stage& stage, const Inputs& inputs, const Result<
       problem_(inputs.problem),
       Q_(problem_.batch, problem_.q_heads, problem_.Nq, problem_.d, layout),
       K_(problem_.batch, problem_.kv_heads, problem_.Nk, problem_.d, layout),
-      V_(K_),
-      O_(Q_),
+      V_(problem_.batch, problem_.kv_heads, problem_.Nk, problem_.d, layout),
+      O_(problem_.batch, problem_.q_heads, problem_.Nq, problem_.d, layout),
       L_(problem_.batch, problem_.q_heads, problem_.Nq, 1, Layout::contiguous),
-      dO_(Q_),
-      dQ_(Q_),
-      dK_(K_),
-      dV_(K_) {
+      dO_(problem_.batch, problem_.q_heads, problem_.Nq, problem_.d, layout),
+      dQ_(problem_.batch, problem_.q_heads, problem_.Nq, problem_.d, layout),
+      dK_(problem_.batch, problem_.kv_heads, problem_.Nk, problem_.d, layout),
+      dV_(problem_.batch, problem_.kv_heads, problem_.Nk, problem_.d, layout) {
   Q_.write(inputs.Q);
   K_.write(inputs.K);
   V_.write(inputs.V);

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -20,16 +21,17 @@ inline constexpr Layout all_layouts[] = {Layout::contiguous, Layout::rows_first,
 
 std::string_view to_string(Layout layout);
 
-/// A tensor in memory that knows what is its own: margins and gaps hold NaN, and so does every element of
-/// an output until it is written.
+/// A tensor in a backend's memory that knows what is its own: margins and gaps hold NaN, and so does every
+/// element of an output until it is written.
 class Buffer {
  public:
   /// Shape [batch, heads, rows, d]; every element and margin starts as NaN.
-  Buffer(std::int64_t batch, std::int64_t heads, std::int64_t rows, std::int64_t d, Layout layout);
+  Buffer(std::int64_t batch, std::int64_t heads, std::int64_t rows, std::int64_t d, Layout layout,
+         Dtype dtype = Dtype::fp32, Backend backend = Backend::cpu);
 
   /// What a stage is given.
   Tensor tensor();
-  /// Copies contiguous values in.
+  /// Copies contiguous values in, rounded to the dtype.
   void write(const std::vector<float>& values);
   /// The values, contiguous.
   std::vector<float> read() const;
@@ -42,12 +44,16 @@ class Buffer {
   std::string defect(const std::string& name) const;
 
  private:
-  std::int64_t offset(std::int64_t index) const;  ///< Of the index-th value in the storage.
+  std::int64_t offset(std::int64_t index) const;  ///< Of the index-th value in the storage, in bytes.
+  const std::vector<std::byte>& storage() const;  ///< As it is in the backend's memory now.
+  void upload();                                  ///< The storage into the backend's memory.
 
   std::int64_t batch_, heads_, rows_, d_;
+  Dtype dtype_;
   std::array<std::int64_t, 3> stride_;
-  std::vector<float> storage_;
-  std::size_t written_ = 0;  ///< Hash of the storage as write() left it.
+  mutable std::vector<std::byte> storage_;
+  std::unique_ptr<BackendMemory> device_;  ///< Where kernels cannot reach the storage itself.
+  std::size_t written_ = 0;                ///< Hash of the storage as write() left it.
 };
 
 /// A stage with its inputs laid out in memory, ready to run again and again.
@@ -56,8 +62,10 @@ class ForwardRun {
   /// Copies Q, K and V; `inputs` must outlive the run.
   ForwardRun(const Stage& stage, const Inputs& inputs, Layout layout = Layout::contiguous);
 
-  /// One forward pass.
+  /// One forward pass, complete when it returns.
   void run(Workspace& workspace);
+  /// One forward pass that may still run on the GPU when it returns.
+  void start(Workspace& workspace);
   /// One forward pass of the variant that counts the reads of scores.
   void run_counting(Workspace& workspace);
   /// Turns O and L back into NaN, so that the next run has to write them again.
@@ -70,11 +78,17 @@ class ForwardRun {
 
  private:
   Forward call(Workspace& workspace);
+  Buffer tensor(std::int64_t heads, std::int64_t rows, Layout layout) const;
 
   const Stage& stage_;
   const Inputs& inputs_;
   Buffer Q_, K_, V_, O_, L_;
 };
+
+/// Whether a stage has been timed often enough: 20 times, or for 2 s and at least 3 times.
+constexpr bool timed_enough(std::size_t runs, double seconds) {
+  return runs >= 20 || (runs >= 3 && seconds >= 2);
+}
 
 /// The same for the backward pass; O and L are given, as a forward pass left them.
 class BackwardRun {

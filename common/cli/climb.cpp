@@ -20,6 +20,8 @@
 
 #include "common/check/check.hpp"
 #include "common/check/inputs.hpp"
+#include "common/cli/ledger.hpp"
+#include "common/cli/terminal.hpp"
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -35,29 +37,6 @@ namespace fs = std::filesystem;
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
-
-/// One line that is overwritten on a terminal; in a log, a line for each step that is not a mere
-/// repetition.
-class Progress {
- public:
-  void step(const std::string& text) {
-    if (terminal_) {
-      fmt::print(stderr, "\r\x1b[K{}", text);
-    } else {
-      fmt::print(stderr, "{}\n", text);
-    }
-    std::fflush(stderr);
-  }
-  void repetition(const std::string& text) {
-    if (terminal_) step(text);
-  }
-  ~Progress() {
-    if (terminal_) fmt::print(stderr, "\r\x1b[K");
-  }
-
- private:
-  bool terminal_ = isatty(STDERR_FILENO) != 0;
-};
 
 /// The quantile q of sorted times.
 double quantile(const std::vector<double>& sorted, double q) {
@@ -75,10 +54,14 @@ struct Climbed {
   Verdict oracle, before;         ///< `before` is not checked where there is no stage before.
   const Stage* compared = nullptr;
   std::int64_t extra_bytes = 0;  ///< Peak extra memory; what it would have been where that did not fit.
-  std::vector<double> ms;        ///< Sorted; empty unless passed.
+  std::vector<double> ms;        ///< Sorted; empty unless passed, and where emulated.
+  LedgerSummary ledger;          ///< Of a stage of kernels that passed.
   bool disturbed = false;        ///< Other programs ran on the same cores meanwhile.
 
   bool passed() const { return status == "passed"; }
+  bool emulated() const { return stage->backend == Backend::emulator; }
+  bool counted() const { return passed() && stage->backend != Backend::cpu; }
+  bool timed() const { return !ms.empty(); }
   double median() const { return quantile(ms, 0.5); }
   double spread() const { return (quantile(ms, 0.75) - quantile(ms, 0.25)) / 2; }
 };
@@ -90,22 +73,44 @@ long interruptions() {
   return usage.ru_nivcsw;
 }
 
-/// Times a stage that has passed: at most 20 runs, fewer once 2 s have gone by, but at least 3.
+/// One run, in milliseconds: of the machine's clock, or of the GPU's own.
+double timed_run(ForwardRun& run, Backend backend, GpuTimer* timer) {
+  Workspace workspace(free_memory(backend));
+  if (timer != nullptr) {
+    timer->start();
+    run.start(workspace);
+    return timer->stop();
+  }
+  const auto begin = Clock::now();
+  run.run(workspace);
+  return 1e3 * seconds_since(begin);
+}
+
+/// Times a stage that has passed, until timed_enough().
 void time_stage(ForwardRun& run, Climbed& climbed, Progress& progress) {
   std::vector<double>& ms = climbed.ms;
   const std::string name = label(*climbed.stage);
+  const Backend backend = climbed.stage->backend;
+  const std::unique_ptr<GpuTimer> timer = backend == Backend::cuda ? std::make_unique<GpuTimer>() : nullptr;
   const long before = interruptions();
   const auto start = Clock::now();
-  while (ms.size() < 20 && (ms.size() < 3 || seconds_since(start) < 2)) {
+  while (!timed_enough(ms.size(), seconds_since(start))) {
     progress.repetition(fmt::format("{}: timed run {} ...", name, ms.size() + 1));
-    Workspace workspace;
-    const auto begin = Clock::now();
-    run.run(workspace);
-    ms.push_back(1e3 * seconds_since(begin));
+    ms.push_back(timed_run(run, backend, timer.get()));
   }
-  // A quiet machine interrupts a program a few times a second.
-  climbed.disturbed = static_cast<double>(interruptions() - before) > 3 + 30 * seconds_since(start);
+  // A quiet machine interrupts a program a few times a second. A GPU does not mind.
+  climbed.disturbed =
+      timer == nullptr && static_cast<double>(interruptions() - before) > 3 + 30 * seconds_since(start);
   std::sort(ms.begin(), ms.end());
+}
+
+/// What the emulator says in several lines, in one.
+std::string one_line(std::string text) {
+  for (std::size_t at; (at = text.find('\n')) != std::string::npos;) {
+    const std::size_t next = std::min(text.find_first_not_of(" \n", at), text.size());
+    text.replace(at, next - at, next < text.size() ? "; " : "");
+  }
+  return text;
 }
 
 /// Right results first, a stage at a time, each computed once however many stages are compared with it.
@@ -125,6 +130,7 @@ class Checker {
   struct Checked {
     Verdict verdict;
     Result<float> result;
+    LedgerSummary ledger;  ///< Of an emulated stage.
     std::int64_t extra_bytes = 0;
     bool out_of_memory = false;
   };
@@ -134,15 +140,23 @@ class Checker {
     Checked& checked = at->second;
     if (!is_new) return checked;
     const Expected& right = expected(computing_dtype(stage, inputs_.problem.dtype));
-    progress_.step(label(stage) + ": checking ...");
-    try {
+    const auto run = [&] {
       checked.verdict = run_and_check(stage, inputs_, Layout::contiguous, right, &checked.result);
+    };
+    try {
+      if (stage.backend == Backend::emulator) {
+        progress_.step(label(stage) + ": checking and counting on the emulator ...");
+        checked.ledger = count_launches(run);
+      } else {
+        progress_.step(label(stage) + ": checking ...");
+        run();
+      }
     } catch (const OutOfMemory& error) {
       checked.verdict.why = error.what();
       checked.out_of_memory = true;
       checked.extra_bytes = error.peak;
     } catch (const std::exception& error) {
-      checked.verdict.why = error.what();
+      checked.verdict.why = one_line(error.what());
     }
     return checked;
   }
@@ -168,7 +182,7 @@ Climbed climb_stage(const Stage& stage, const Inputs& inputs, Checker& checker, 
   if (!checked.verdict.passed) return climbed;
 
   if (stage.before != stage.number) {
-    const Stage& before = find_stage(stage.before);
+    const Stage& before = on_backend(find_stage(stage.before), stage.backend);
     const Checker::Checked& other = checker.check(before);
     if (other.verdict.passed) {  // a wrong stage is no yardstick for the next one
       const Dtype dtype = inputs.problem.dtype;
@@ -180,55 +194,46 @@ Climbed climb_stage(const Stage& stage, const Inputs& inputs, Checker& checker, 
     }
   }
 
+  if (climbed.emulated()) {  // its time would be the emulator's
+    climbed.ledger = checked.ledger;
+    climbed.extra_bytes = checked.ledger.extra_bytes;
+    climbed.status = "passed";
+    return climbed;
+  }
   try {
     ForwardRun run(stage, inputs);
-    Workspace workspace;
+    Workspace workspace(free_memory(stage.backend));
     run.run(workspace);  // also the warm-up
     climbed.extra_bytes = workspace.peak_bytes();
     time_stage(run, climbed, progress);
+    if (stage.backend == Backend::cuda) {
+      progress.step(label(stage) + ": counting on the emulator ...");
+      const Stage& twin = find_stage(stage.number);
+      climbed.ledger = count_launches([&] {
+        Workspace host;
+        ForwardRun(twin, inputs).run(host);
+      });
+    }
     climbed.status = "passed";
   } catch (const std::exception& error) {  // other programs may have taken the memory meanwhile
     climbed.ms.clear();
-    climbed.why = error.what();
+    climbed.why = one_line(error.what());
   }
   return climbed;
 }
 
-std::string bytes_text(std::int64_t bytes) {
-  const double b = static_cast<double>(bytes);
-  if (b >= 0x1p30) return fmt::format("{:.2f} GiB", b / 0x1p30);
-  if (b >= 0x1p20) return fmt::format("{:.2f} MiB", b / 0x1p20);
-  if (b >= 0x1p10) return fmt::format("{:.1f} KiB", b / 0x1p10);
-  return fmt::format("{} B", bytes);
-}
-
 std::string times_text(double ratio) {
-  return fmt::format("{:.2f}x", ratio);
+  return ratio < 100 ? fmt::format("{:.2f}x", ratio) : grouped(std::llround(ratio)) + "x";
 }
 
-/// Columns as wide as their widest cell: text to the left, numbers to the right.
-std::string render_table(const std::vector<std::vector<std::string>>& rows) {
-  std::vector<std::size_t> width(rows[0].size());
-  for (const auto& row : rows) {
-    for (std::size_t c = 0; c < row.size(); ++c) width[c] = std::max(width[c], row[c].size());
-  }
-  std::string text;
-  for (std::size_t r = 0; r < rows.size(); ++r) {
-    std::string line;
-    for (std::size_t c = 0; c < rows[r].size(); ++c) {
-      line += c == 0 ? "" : "  ";
-      line +=
-          c < 2 ? fmt::format("{:<{}}", rows[r][c], width[c]) : fmt::format("{:>{}}", rows[r][c], width[c]);
-    }
-    line.erase(line.find_last_not_of(' ') + 1);
-    text += line + "\n";
-    if (r == 0) text += std::string(line.size(), '-') + "\n";
-  }
-  return text;
+/// Median and spread; a GPU's times are often below a millisecond.
+std::string ms_text(const Climbed& one) {
+  return fmt::format("{:.{}f} ± {:.{}f}", one.median(), one.median() >= 1 ? 2 : 3, one.spread(),
+                     one.median() >= 1 ? 2 : 3);
 }
 
 std::string table(const std::vector<Climbed>& all) {
-  const auto first = std::ranges::find_if(all, &Climbed::passed);
+  const auto first = std::ranges::find_if(all, &Climbed::timed);
   std::vector<std::vector<std::string>> rows = {
       {"stage", "idea", "error", "allowed", "extra memory", "time (ms)", "vs before", "vs first"}};
   for (const Climbed& one : all) {
@@ -240,19 +245,21 @@ std::string table(const std::vector<Climbed>& all) {
                  {fmt::format("{:.1e}", one.oracle.error), fmt::format("{:.1e}", one.oracle.allowed)});
       if (!one.passed()) {
         row.insert(row.end(), {"", "FAILED", "", ""});
+      } else if (!one.timed()) {
+        row.insert(row.end(), {bytes_text(one.extra_bytes), "emulated", "", ""});
       } else {
         const auto before = std::ranges::find_if(
-            all, [&](const Climbed& x) { return x.passed() && x.stage->number == one.stage->before; });
+            all, [&](const Climbed& x) { return x.timed() && x.stage->number == one.stage->before; });
         row.insert(
             row.end(),
-            {bytes_text(one.extra_bytes), fmt::format("{:.2f} ± {:.2f}", one.median(), one.spread()),
+            {bytes_text(one.extra_bytes), ms_text(one),
              before == all.end() || &*before == &one ? "" : times_text(before->median() / one.median()),
              times_text(first->median() / one.median())});
       }
     }
     rows.push_back(row);
   }
-  std::string text = render_table(rows);
+  std::string text = render_table(rows, 2);
   for (const Climbed& one : all) {
     if (!one.passed()) text += fmt::format("{}: {}: {}\n", label(*one.stage), one.status, one.why);
     if (one.disturbed) {
@@ -264,6 +271,35 @@ std::string table(const std::vector<Climbed>& all) {
   return text;
 }
 
+/// What stages of kernels move and compute; "" where there are none that passed.
+std::string ledger_table(const std::vector<Climbed>& all) {
+  std::vector<std::vector<std::string>> rows = {{"stage"}};
+  for (const LedgerSummary::Field& field : LedgerSummary::fields()) rows[0].emplace_back(field.title);
+  std::string emulated;
+  for (const Climbed& one : all) {
+    if (!one.counted()) continue;
+    if (one.emulated()) emulated += (emulated.empty() ? "" : ", ") + label(*one.stage).substr(0, 2);
+    std::vector<std::string>& row = rows.emplace_back(1, label(*one.stage));
+    for (const LedgerSummary::Field& field : LedgerSummary::fields()) {
+      const std::int64_t count = one.ledger.*field.member;
+      row.push_back(field.bytes ? bytes_text(count) : short_text(count));
+    }
+  }
+  if (rows.size() == 1) return "";
+  std::string text = "\n";
+  if (!emulated.empty()) {
+    text += fmt::format(
+        "Emulated on the CPU: {}. How long that takes says nothing of a GPU; what they show is\n"
+        "counts, exact and the same on every machine:\n\n",
+        emulated);
+  } else {
+    text += "What the kernels move and compute, counted exactly by the emulator from the same source:\n\n";
+  }
+  return text + render_table(rows, 1) +
+         "bytes as issued, before any cache; non-matmul ops: add, mul, div, max, exp, log; "
+         "./ladder ledger shows all counts\n";
+}
+
 Json verdict_json(const Verdict& verdict) {
   return {{"passed", verdict.passed},
           {"error", verdict.error},
@@ -272,17 +308,17 @@ Json verdict_json(const Verdict& verdict) {
 }
 
 Json stage_json(const Climbed& one) {
-  Json json = {{"number", one.stage->number},
-               {"name", one.stage->name},
-               {"title", one.stage->title},
-               {"idea", one.stage->idea},
-               {"before", one.stage->before},
-               {"status", one.status},
-               {"why", one.why},
-               {"extra_bytes", one.extra_bytes},
-               {"oracle", verdict_json(one.oracle)}};
+  Json json = {{"number", one.stage->number},    {"name", one.stage->name},
+               {"title", one.stage->title},      {"idea", one.stage->idea},
+               {"before", one.stage->before},    {"backend", to_string(one.stage->backend)},
+               {"status", one.status},           {"why", one.why},
+               {"extra_bytes", one.extra_bytes}, {"oracle", verdict_json(one.oracle)}};
   if (one.compared != nullptr) json["against_before"] = verdict_json(one.before);
-  if (one.passed()) {
+  if (one.counted()) {
+    for (const LedgerSummary::Field& field : LedgerSummary::fields())
+      json["ledger"][field.key] = one.ledger.*field.member;
+  }
+  if (one.timed()) {
     json["time_ms"] = {{"median", one.median()},
                        {"lower_quartile", quantile(one.ms, 0.25)},
                        {"upper_quartile", quantile(one.ms, 0.75)},
@@ -292,6 +328,9 @@ Json stage_json(const Climbed& one) {
   return json;
 }
 
+/// The longest N that --memory emulates, which takes 16 times as long for every fourfold N.
+constexpr std::int64_t emulated_memory_up_to = 4096;
+
 /// The peak extra memory of each stage over N, from real runs of one causal head (the mask halves the time,
 /// not the memory). A stage that does not fit ends its line: longer sequences would not fit either.
 Json measure_memory(const std::vector<const Stage*>& chosen, std::int64_t d, std::int64_t up_to,
@@ -299,14 +338,15 @@ Json measure_memory(const std::vector<const Stage*>& chosen, std::int64_t d, std
   Json lines = Json::array();
   for (const Stage* stage : chosen) {
     Json points = Json::array();
-    for (std::int64_t N = 1024; N <= up_to; N *= 2) {
+    const bool emulated = stage->backend == Backend::emulator;
+    for (std::int64_t N = 1024; N <= (emulated ? std::min(up_to, emulated_memory_up_to) : up_to); N *= 2) {
       Problem problem;
       problem.Nq = problem.Nk = N;
       problem.d = d;
       problem.causal = true;
       progress.step(fmt::format("{}: extra memory at N = {} ...", label(*stage), N));
       const Inputs inputs = random_inputs(problem, 1);
-      Workspace workspace;
+      Workspace workspace(free_memory(stage->backend));
       try {
         ForwardRun(*stage, inputs).run(workspace);
         points.push_back({{"N", N}, {"bytes", workspace.peak_bytes()}});
@@ -335,7 +375,7 @@ std::string memory_table(const Json& memory) {
     row.resize(rows[0].size());
     rows.push_back(row);
   }
-  return render_table(rows);
+  return render_table(rows, 2);
 }
 
 int threads() {
@@ -428,41 +468,57 @@ int draw_report(const fs::path& json, const fs::path& html) {
 }  // namespace
 
 int climb(const ClimbOptions& options) {
-  const std::vector<const Stage*> chosen = options.stages.empty()
-                                               ? std::vector<const Stage*>(stages().begin(), stages().end())
-                                               : select_stages(options.stages);
-  const auto [inputs, source] = load_inputs(options.input);
+  if (options.backend == "cuda") {
+    if (const std::string why = unavailable(Backend::cuda); !why.empty()) throw Error(why);
+  }
+  const Backend backend = options.backend == "auto"   ? best_backend()
+                          : options.backend == "cuda" ? Backend::cuda
+                                                      : Backend::emulator;
+  const LoadedInputs loaded = load_inputs(options.input);
+  const Inputs& inputs = loaded.inputs;
   const Problem& problem = inputs.problem;
-  for (const Stage* stage : chosen) {
-    if (problem.d > stage->supports.most_d) {
-      throw Error(fmt::format("stage {} takes d <= {}, the input has d = {}: leave it out with --stages",
-                              label(*stage), stage->supports.most_d, problem.d));
+  std::vector<const Stage*> chosen;
+  std::map<std::string, std::vector<const Stage*>> left_out;  // by what they do not take
+  for (const Stage* stage : options.stages.empty() ? std::vector(stages().begin(), stages().end())
+                                                   : select_stages(options.stages)) {
+    if (!options.stages.empty()) require_supported(*stage, problem);
+    const Dtype dtype = computing_dtype(*stage, problem.dtype);
+    if (!stage->supports.dtype(dtype)) {
+      left_out[std::string(to_string(dtype))].push_back(stage);
+    } else if (!stage->supports.head_dim(problem.d)) {
+      left_out[fmt::format("head dimension {}", problem.d)].push_back(stage);
+    } else {
+      chosen.push_back(&on_backend(*stage, backend));
     }
   }
   const fs::path out = options.out;
   prepare_output(out);
 
-  fmt::print("{}: {}\n", source, to_string(problem));
-  const Json machine = machine_json();
-  fmt::print("{}, {} thread{}; times are medians ± half the interquartile range\n\n",
-             std::string(machine["cpu"]), threads(), threads() == 1 ? "" : "s");
+  fmt::print("{}: {}\n", loaded.source, to_string(problem));
+  Json machine = machine_json();
+  if (backend == Backend::cuda) machine["gpu"] = gpu_name();
+  fmt::print("{}, {} thread{}{}; times are medians ± half the interquartile range\n\n",
+             std::string(machine["cpu"]), threads(), threads() == 1 ? "" : "s",
+             backend == Backend::cuda ? ", " + gpu_name() : "");
+  for (const auto& [what, without] : left_out) {
+    std::string names;
+    for (const Stage* stage : without) names += (names.empty() ? "" : ", ") + label(*stage).substr(0, 2);
+    fmt::print("left out, because they do not take {}: stages {} (./ladder list says what each takes)\n",
+               what, names);
+  }
+  if (!left_out.empty()) fmt::print("\n");
   std::fflush(stdout);
 
   Json report = {{"format", 1},
                  {"date", fmt::format("{:%Y-%m-%d %H:%M:%S}", fmt::localtime(std::time(nullptr)))},
                  {"machine", machine},
-                 {"input",
-                  {{"source", source},
-                   {"problem", to_string(problem)},
-                   {"batch", problem.batch},
-                   {"q_heads", problem.q_heads},
-                   {"kv_heads", problem.kv_heads},
-                   {"Nq", problem.Nq},
-                   {"Nk", problem.Nk},
-                   {"d", problem.d},
-                   {"causal", problem.causal},
-                   {"dtype", to_string(problem.dtype)},
-                   {"scale", problem.softmax_scale()}}}};
+                 {"input", to_json(loaded)}};
+  for (const Stage* stage : stages()) {
+    for (const auto& [what, without] : left_out) {
+      if (std::ranges::find(without, stage) != without.end())
+        report["left_out"].push_back({{"number", stage->number}, {"name", stage->name}, {"why", what}});
+    }
+  }
   std::vector<Climbed> all;
   {
     Progress progress;
@@ -471,7 +527,7 @@ int climb(const ClimbOptions& options) {
   }
   report["stages"] = Json::array();
   for (const Climbed& one : all) report["stages"].push_back(stage_json(one));
-  fmt::print("{}", table(all));
+  fmt::print("{}{}", table(all), ledger_table(all));
   std::fflush(stdout);
   // Before the memory is measured, which takes long and much memory: what is known must not be lost.
   write_file(out / "climb.json", report.dump(2) + "\n");
@@ -481,6 +537,11 @@ int climb(const ClimbOptions& options) {
       report["memory"] = measure_memory(chosen, problem.d, options.memory_up_to, progress);
     }
     fmt::print("\n{}", memory_table(report["memory"]));
+    if (options.memory_up_to > emulated_memory_up_to &&
+        std::ranges::any_of(chosen, [](const Stage* s) { return s->backend == Backend::emulator; })) {
+      fmt::print("emulated stages up to N = {}, which takes seconds: further on it would be minutes\n",
+                 emulated_memory_up_to);
+    }
     write_file(out / "climb.json", report.dump(2) + "\n");
   }
   fmt::print("\nwrote {}\n", (out / "climb.json").string());

@@ -8,14 +8,16 @@ namespace flashladder {
 /// What `climb` is asked to do.
 struct ClimbOptions {
   InputOptions input;
-  std::string stages;       ///< A selection; "" is all.
-  std::string out = "out";  ///< Where climb.json and report.html go.
-  bool memory = false;      ///< Also measure the peak extra memory over N.
+  std::string stages;            ///< A selection; "" is all that take the input.
+  std::string backend = "auto";  ///< Of the stages of kernels: "auto", "emulator" or "cuda".
+  std::string out = "out";       ///< Where climb.json and report.html go.
+  bool memory = false;           ///< Also measure the peak extra memory over N.
   std::int64_t memory_up_to = 65536;
 };
 
 /// Runs every selected stage on the input, checks it against the oracle and the stage before it, times
-/// those that pass, prints the table, writes climb.json and has report.html drawn.
+/// those that pass and are not emulated, counts what those of kernels move and compute, prints the tables,
+/// writes climb.json and has report.html drawn.
 /// @return 0, or 1 when a stage failed or the report could not be drawn.
 int climb(const ClimbOptions& options);
 

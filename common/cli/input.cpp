@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "common/attention/error.hpp"
 #include "common/attention/workspace.hpp"
@@ -172,6 +173,21 @@ LoadedInputs load_inputs(const InputOptions& options) {
     }
   }
   return loaded;
+}
+
+nlohmann::ordered_json to_json(const LoadedInputs& loaded) {
+  const Problem& problem = loaded.inputs.problem;
+  return {{"source", loaded.source},
+          {"problem", to_string(problem)},
+          {"batch", problem.batch},
+          {"q_heads", problem.q_heads},
+          {"kv_heads", problem.kv_heads},
+          {"Nq", problem.Nq},
+          {"Nk", problem.Nk},
+          {"d", problem.d},
+          {"causal", problem.causal},
+          {"dtype", to_string(problem.dtype)},
+          {"scale", problem.softmax_scale()}};
 }
 
 }  // namespace flashladder

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 
@@ -29,5 +30,8 @@ struct LoadedInputs {
 /// Reads or makes Q, K and V. Throws Error for files that cannot be used and UsageError for options that do
 /// not fit together, each naming what, where and how to mend it.
 LoadedInputs load_inputs(const InputOptions& options);
+
+/// Where they come from and what problem they make.
+nlohmann::ordered_json to_json(const LoadedInputs& loaded);
 
 }  // namespace flashladder

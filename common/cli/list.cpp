@@ -20,13 +20,19 @@ std::string dtypes(const Stage& stage) {
   return text;
 }
 
+/// "d <= 256", or the dimensions one by one.
+std::string head_dims(const Stage& stage) {
+  if (stage.supports.head_dims.empty()) return fmt::format("d <= {}", max_head_dim);
+  return fmt::format("d = {}", fmt::join(stage.supports.head_dims, ", "));
+}
+
 }  // namespace
 
 std::string list_text() {
   std::string text;
   for (const Stage* stage : stages()) {
-    text += fmt::format("{:<24} {}\n{:<24} claim: {}\n{:<24} {}; {}; d <= {}\n", label(*stage), stage->idea,
-                        "", stage->claim, "", passes(*stage), dtypes(*stage), stage->supports.most_d);
+    text += fmt::format("{:<24} {}\n{:<24} claim: {}\n{:<24} {}; {}; {}\n", label(*stage), stage->idea, "",
+                        stage->claim, "", passes(*stage), dtypes(*stage), head_dims(*stage));
   }
   return text;
 }
@@ -36,16 +42,21 @@ std::string list_json() {
   for (const Stage* stage : stages()) {
     nlohmann::ordered_json dtype_names = nlohmann::ordered_json::array();
     for (Dtype dtype : stage->supports.dtypes) dtype_names.push_back(to_string(dtype));
-    list.push_back({{"number", stage->number},
-                    {"name", stage->name},
-                    {"title", stage->title},
-                    {"idea", stage->idea},
-                    {"claim", stage->claim},
-                    {"before", stage->before},
-                    {"dtypes", dtype_names},
-                    {"most_d", stage->supports.most_d},
-                    {"forward", stage->forward != nullptr},
-                    {"backward", stage->backward != nullptr}});
+    list.push_back(
+        {{"number", stage->number},
+         {"name", stage->name},
+         {"title", stage->title},
+         {"idea", stage->idea},
+         {"claim", stage->claim},
+         {"before", stage->before},
+         {"dtypes", dtype_names},
+         {"head_dims", stage->supports.head_dims.empty()
+                           ? nlohmann::ordered_json({{"up_to", max_head_dim}})
+                           : nlohmann::ordered_json(std::vector(stage->supports.head_dims.begin(),
+                                                                stage->supports.head_dims.end()))},
+         {"backend", to_string(stage->backend)},
+         {"forward", stage->forward != nullptr},
+         {"backward", stage->backward != nullptr}});
   }
   return list.dump(2) + "\n";
 }

@@ -7,20 +7,107 @@
 
 #include "common/attention/error.hpp"
 #include "common/cli/climb.hpp"
+#include "common/cli/lab.hpp"
+#include "common/cli/ledger.hpp"
 #include "common/cli/list.hpp"
 
 namespace {
+
+/// "$UNSET" in a script must not run something else than was meant.
+std::string not_empty(const std::string& text) {
+  return text.empty() ? "is empty" : "";
+}
+
+/// The options that say where Q, K and V come from.
+void add_input_options(CLI::App* app, flashladder::InputOptions& input, const char* input_help,
+                       const char* random_help) {
+  app->add_option("--input", input.npz, input_help)->type_name("FILE.npz")->check(not_empty);
+  app->add_option("--q", input.q, "Queries, instead of --input")->type_name("FILE.npy")->check(not_empty);
+  app->add_option("--k", input.k, "Keys")->type_name("FILE.npy")->check(not_empty);
+  app->add_option("--v", input.v, "Values")->type_name("FILE.npy")->check(not_empty);
+  app->add_option("--random", input.random, random_help)->type_name("B,H,N,d")->check(not_empty);
+  app->add_option("--kv-heads", input.kv_heads,
+                  "Key/value heads of the random input; divides H (default: H)")
+      ->type_name("H");
+  app->add_option("--key-len", input.key_len, "Keys of the random input (default: N)")->type_name("N");
+  app->add_option("--seed", input.seed, "Seed of the random input (default: 1)")
+      ->check([](const std::string& text) {
+        return std::string(text.starts_with("-") ? "must not be negative" : "");
+      });
+  app->add_option("--dtype", input.dtype,
+                  "Round the input to fp32, fp16 or bf16; a stage that computes in fp32 gets the same "
+                  "values widened")
+      ->capture_default_str();
+  app->add_flag("--causal", input.causal, "Query i sees key j when j <= i + Nk - Nq");
+  app->add_option("--scale", input.scale, "Factor on the scores (default: 1/sqrt(d))")
+      ->check([](const std::string& text) {
+        return std::string(text == "0" ? "0 would make all scores equal" : "");
+      });
+  app->add_flag(
+      "--allow-nonfinite", input.allow_nonfinite,
+      "Go on although the input holds NaN or Inf; a stage whose output it reaches counts as failed");
+}
+
+/// The verb lab, which has verbs of its own.
+struct LabVerbs {
+  explicit LabVerbs(CLI::App& app)
+      : lab(app.add_subcommand(
+            "lab",
+            "Labs: a stage with its idea left out, to be written and graded. What is graded runs with "
+            "limits, and is given inputs only; that is no sandbox against malice, and no check for "
+            "plagiarism")) {
+    lab->require_subcommand(1);
+    list = lab->add_subcommand("list", "The labs: how much there is to write");
+    make = lab->add_subcommand(
+        "new", "Write the folder of a lab: handout, skeleton, the stage before, build file");
+    make->add_option("STAGE", made.stage, "Such as 13")->required();
+    make->add_option("DIR", made.folder, "The folder to write; it must not be there yet")
+        ->required()
+        ->check(not_empty);
+    grade = lab->add_subcommand("grade",
+                                "Grade the file in a lab's folder; exit status 0 for full marks, 1 for "
+                                "less, 2 where nothing was graded");
+    grade->add_option("DIR", graded.folder, "A folder that 'lab new' wrote")->required()->check(not_empty);
+    grade
+        ->add_option("--json", graded.json,
+                     "Write the result as JSON, too; - is for stdout, and nothing else there")
+        ->type_name("FILE")
+        ->check(not_empty);
+    grade->add_option("--seed", graded.seed, "Of the inputs (default: a hash of the file)")->type_name("N");
+    grade
+        ->add_option("--time-limit", graded.seconds,
+                     "Seconds of processor time for each run of the code (default: 10)")
+        ->type_name("S")
+        ->check(CLI::Range(1, 3600));
+    grade
+        ->add_option("--memory-limit", graded.mebibytes,
+                     "MiB of memory for each run of the code (default: 2048)")
+        ->type_name("MIB")
+        ->check(CLI::Range(256, 1 << 20));
+    check = lab->add_subcommand(
+        "check",
+        "Prove that skeleton, reference, the stage before and wrong kernels get the points they should");
+    check->add_option("STAGE", checked.stages, "Stages such as 13 14 or 10-15 (default: all labs)");
+  }
+  int run() const {
+    using namespace flashladder::lab;
+    return list->parsed()    ? list_labs()
+           : make->parsed()  ? make_lab(made)
+           : grade->parsed() ? grade_lab(graded)
+                             : check_labs(checked);
+  }
+
+  CLI::App *lab, *list, *make, *grade, *check;
+  flashladder::lab::NewOptions made;
+  flashladder::lab::GradeOptions graded;
+  flashladder::lab::CheckOptions checked;
+};
 
 int run(int argc, char** argv) {
   using namespace flashladder;
   CLI::App app{"FlashLadder: FlashAttention as a ladder of stages"};
   app.name("ladder");
   app.require_subcommand(1);
-
-  // "$UNSET" in a script must not run something else than was meant.
-  const auto not_empty = [](const std::string& text) {
-    return std::string(text.empty() ? "is empty" : "");
-  };
 
   CLI::App* list = app.add_subcommand("list", "The stages of this build: idea, claim, what each takes");
   bool as_json = false;
@@ -34,42 +121,20 @@ int run(int argc, char** argv) {
       "climb",
       "Run the stages on an input, check each against the one before and an fp64 oracle, time, report");
   ClimbOptions options;
-  InputOptions& input = options.input;
+  add_input_options(climb, options.input,
+                    "Arrays q, k, v, each [batch, heads, rows, d] (default: a real model's layer)",
+                    "Normal random input of these sizes instead");
   climb
-      ->add_option("--input", input.npz,
-                   "Arrays q, k, v, each [batch, heads, rows, d] (default: a real model's layer)")
-      ->type_name("FILE.npz")
-      ->check(not_empty);
-  climb->add_option("--q", input.q, "Queries, instead of --input")->type_name("FILE.npy")->check(not_empty);
-  climb->add_option("--k", input.k, "Keys")->type_name("FILE.npy")->check(not_empty);
-  climb->add_option("--v", input.v, "Values")->type_name("FILE.npy")->check(not_empty);
-  climb->add_option("--random", input.random, "Normal random input of these sizes instead")
-      ->type_name("B,H,N,d")
+      ->add_option("--stages", options.stages,
+                   "Which stages, such as 00-02 or 00,02 (default: all that take the input)")
       ->check(not_empty);
   climb
-      ->add_option("--kv-heads", input.kv_heads,
-                   "Key/value heads of the random input; divides H (default: H)")
-      ->type_name("H");
-  climb->add_option("--key-len", input.key_len, "Keys of the random input (default: N)")->type_name("N");
-  climb->add_option("--seed", input.seed, "Seed of the random input (default: 1)")
-      ->check([](const std::string& text) {
-        return std::string(text.starts_with("-") ? "must not be negative" : "");
-      });
-  climb
-      ->add_option("--dtype", input.dtype,
-                   "Round the input to fp32, fp16 or bf16; a stage that computes in fp32 gets the same "
-                   "values widened")
+      ->add_option(
+          "--backend", options.backend,
+          "Where stages of kernels run: on a GPU (cuda), or emulated on the CPU, which counts what "
+          "they do but says nothing of their speed; auto: on a GPU where there is one")
+      ->check(CLI::IsMember({"auto", "emulator", "cuda"}))
       ->capture_default_str();
-  climb->add_flag("--causal", input.causal, "Query i sees key j when j <= i + Nk - Nq");
-  climb->add_option("--scale", input.scale, "Factor on the scores (default: 1/sqrt(d))")
-      ->check([](const std::string& text) {
-        return std::string(text == "0" ? "0 would make all scores equal" : "");
-      });
-  climb->add_flag(
-      "--allow-nonfinite", input.allow_nonfinite,
-      "Go on although the input holds NaN or Inf; a stage whose output it reaches counts as failed");
-  climb->add_option("--stages", options.stages, "Which stages, such as 00-02 or 00,02 (default: all)")
-      ->check(not_empty);
   climb->add_option("--out", options.out, "Folder for climb.json and report.html")
       ->check(not_empty)
       ->type_name("DIR")
@@ -79,6 +144,27 @@ int run(int argc, char** argv) {
       ->type_name("N")
       ->check(CLI::Range(1024, 1 << 20))
       ->capture_default_str();
+
+  CLI::App* ledger = app.add_subcommand(
+      "ledger",
+      "What stages of kernels move and compute, counted exactly, side by side, with their closed forms");
+  LedgerOptions counted;
+  ledger->add_option("STAGE", counted.stages, "Stages such as 11 12 13 or 11-13 (default: all of kernels)");
+  add_input_options(ledger, counted.input, "Arrays q, k, v, each [batch, heads, rows, d], instead",
+                    "Normal random input of these sizes (default: 1,2,256,64)");
+  ledger->add_flag("--launches", counted.launches, "A column for each kernel launch of one stage");
+  ledger->add_flag("--check", counted.check,
+                   "Also look for races, reads of what nobody wrote and endless loops (slow)");
+  ledger->add_flag("--banks", counted.banks,
+                   "Count also passes over the banks of shared memory and sectors of global memory (slow)");
+  ledger->add_flag("--json", counted.json, "As JSON, all counts, by stage and by launch");
+  ledger
+      ->add_option("--backend", counted.backend,
+                   "cuda: run each stage once on the GPU instead, for a profiler; there is no ledger there")
+      ->check(CLI::IsMember({"emulator", "cuda"}))
+      ->capture_default_str();
+
+  const LabVerbs labs(app);
 
   try {
     app.parse(argc, argv);
@@ -96,7 +182,8 @@ int run(int argc, char** argv) {
                                                       : list_text());
     return 0;
   }
-  return flashladder::climb(options);
+  if (labs.lab->parsed()) return labs.run();
+  return ledger->parsed() ? flashladder::ledger(counted) : flashladder::climb(options);
 }
 
 }  // namespace

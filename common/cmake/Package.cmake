@@ -5,7 +5,7 @@ include(CMakePackageConfigHelpers)
 set(flashladder_libraries flashladder_common flashladder_stages)
 set(FLASHLADDER_WITH_SIMT FALSE)
 if(TARGET flashladder_simt)
-  list(APPEND flashladder_libraries flashladder_simt)
+  list(APPEND flashladder_libraries flashladder_simt flashladder_lab)
   set(FLASHLADDER_WITH_SIMT TRUE)
 endif()
 install(TARGETS ${flashladder_libraries} EXPORT flashladder-targets
@@ -13,6 +13,8 @@ install(TARGETS ${flashladder_libraries} EXPORT flashladder-targets
 install(DIRECTORY common/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/flashladder/common FILES_MATCHING PATTERN "*.hpp"
         PATTERN "cli" EXCLUDE)
 install(EXPORT flashladder-targets NAMESPACE flashladder:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/flashladder)
+# The build itself can be found too, not installed: the labs are compiled against it.
+export(EXPORT flashladder-targets NAMESPACE flashladder:: FILE ${CMAKE_CURRENT_BINARY_DIR}/flashladder-targets.cmake)
 configure_package_config_file(common/cmake/flashladder-config.cmake.in
                               ${CMAKE_CURRENT_BINARY_DIR}/flashladder-config.cmake
                               INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/flashladder)

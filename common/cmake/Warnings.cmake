@@ -2,12 +2,14 @@
 # project that includes this one), and the sanitizers where FLASHLADDER_SANITIZE asks for them.
 function(flashladder_options target)
   target_compile_features(${target} PUBLIC cxx_std_20)
-  target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic)
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic>
+                                           $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-    target_compile_options(${target} PRIVATE -Wno-restrict)  # g++ 12 sees overlaps in std::string (its bug 105651)
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)  # g++ 12 sees overlaps in std::string (its bug 105651)
   endif()
   if(PROJECT_IS_TOP_LEVEL)
-    target_compile_options(${target} PRIVATE -Werror)
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Werror>
+                                             "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Werror all-warnings>")
   endif()
   if(FLASHLADDER_SANITIZE)
     target_compile_options(${target} PRIVATE -fsanitize=address,undefined -fno-sanitize-recover=all

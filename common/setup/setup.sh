@@ -7,6 +7,7 @@ build=$root/build/release
 state=$root/build/setup # logs, and what could not be had, so that it is not tried again at each call
 venv=$root/.venv
 requirements=$root/common/setup/requirements.txt
+course_requirements=$root/common/setup/requirements-course.txt
 needs=''
 
 say() { printf '%s\n' "$*" >&2; }
@@ -83,6 +84,7 @@ header() { # any of these, in the usual folders, in those CMake is told of, or w
   done
   return 1
 }
+python_headers() { "$1" -c 'import sysconfig; open(sysconfig.get_path("include") + "/Python.h")'; }
 libfuzzer() { compgen -G "$(clang++ -print-runtime-dir)/libclang_rt.fuzzer*"; }
 
 # Sets missing, must_have (the missing ones without which nothing can be built), reasons, and optional_there: what
@@ -207,9 +209,9 @@ need_python() {
   fi
   rm -rf "$venv"
   while read -r candidate; do
-    if "$candidate" -c 'import matplotlib, numpy' &>/dev/null </dev/null; then
+    if "$candidate" -c 'import matplotlib, numpy, pygments' &>/dev/null </dev/null; then
       say "The pinned Python environment could not be made (build/setup/python.log): using $candidate, which has" \
-        "NumPy and Matplotlib; ./ladder setup tries again."
+        "NumPy, Matplotlib and Pygments; ./ladder setup tries again."
       export FLASHLADDER_PYTHON=$candidate
       break
     fi
@@ -220,14 +222,68 @@ need_python() {
       "drawn: once there is a network, ./ladder setup makes it."
 }
 
+# Where pip looks is the user's to choose (PIP_INDEX_URL and the like); where it installs to and how long it waits for
+# a network that is not there, is not. No wheel means no attempt at compiling NumPy for an hour.
+pip_install() {
+  env -u PIP_TARGET -u PIP_PREFIX -u PIP_ROOT -u PIP_USER -u PYTHONPATH "$venv/bin/python" -m pip install \
+    --no-input --disable-pip-version-check "$@"
+}
+install_wheels() { pip_install --retries 0 --timeout 10 --only-binary :all: "$@"; }
 make_environment() {
   rm -rf "$venv" && python3 -m venv "$venv" || return
-  # Where pip looks is the user's to choose (PIP_INDEX_URL and the like); where it installs to and how long it waits
-  # for a network that is not there, is not. No wheel means no attempt at compiling NumPy for an hour.
-  env -u PIP_TARGET -u PIP_PREFIX -u PIP_ROOT -u PIP_USER -u PYTHONPATH "$venv/bin/python" -m pip install \
-    --retries 0 --timeout 10 --no-input --disable-pip-version-check --only-binary :all: -r "$requirements" &&
-    "$venv/bin/python" -c 'import matplotlib, numpy' || return
+  install_wheels -r "$requirements" && "$venv/bin/python" -c 'import matplotlib, numpy, pygments' || return
   printf '%s' "$(sha256sum <"$requirements") $(readlink -f "$venv/bin/python")" >"$venv/stamp"
+}
+
+# What the guide and the notebooks take on top of it: Sphinx and Jupyter. need_course may: what cannot be had is said,
+# and the tests that need it are left out; otherwise the verb cannot run.
+need_course() {
+  local stamp complain=fail
+  [[ ${1-} != may ]] || complain=say
+  if [[ ${FLASHLADDER_PYTHON-} != "$venv/bin/python" ]]; then
+    "${FLASHLADDER_PYTHON:-false}" -c 'import breathe, furo, ipykernel, myst_parser, nbclient' &>/dev/null ||
+      $complain "the guide and the notebooks need .venv, which is not there: ./ladder setup says what is in its way."
+    return 0
+  fi
+  stamp=$(sha256sum <"$course_requirements")
+  [[ ! -f $venv/course || $(<"$venv/course") != "$stamp" ]] || return 0
+  if quietly course "Installing Sphinx and Jupyter into .venv (once, about a minute) ..." \
+    install_wheels -r "$course_requirements"; then
+    printf '%s' "$stamp" >"$venv/course"
+  else
+    $complain "Sphinx and Jupyter could not be installed (build/setup/course.log): once there is a network, call it again."
+  fi
+}
+
+# The module flashladder in .venv, made of the sources as they are. need_module may: as need_course.
+need_module() {
+  local stamp cuda=OFF complain=fail
+  [[ ${1-} != may ]] || complain=say
+  if [[ ${FLASHLADDER_PYTHON-} != "$venv/bin/python" ]]; then
+    "${FLASHLADDER_PYTHON:-false}" -c 'import flashladder' &>/dev/null ||
+      $complain "the notebooks need the Python module flashladder: make it with" \
+        "'${FLASHLADDER_PYTHON:-python3} -m pip install $root', then call this again."
+    return 0
+  fi
+  [[ -f $venv/course ]] || return 0 # What builds it could not be had, which was said.
+  nvidia-smi -L &>/dev/null && cuda=ON
+  stamp="$cuda $(find "$root"/{CMakeLists.txt,pyproject.toml,common,stages} -type f \( -name '*.[ch]pp' -o -name '*.cu' \
+    -o -name '*.cmake' -o -name CMakeLists.txt -o -name pyproject.toml -o -path '*/python/*.py' \) \
+    -exec sha256sum {} + 2>/dev/null | sha256sum)"
+  [[ ! -f $venv/module || $(<"$venv/module") != "$stamp" ]] || return 0
+  if ! python_headers "$venv/bin/python" &>/dev/null; then
+    $complain "the Python module flashladder cannot be compiled without Python's headers: install python3-dev, then" \
+      "call this again."
+  elif CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(jobs)} quietly module \
+    "Compiling the Python module flashladder into .venv (the first time some minutes) ..." \
+    pip_install -v --no-deps --no-index --no-build-isolation --force-reinstall \
+    -C build-dir=build/python -C cmake.define.FLASHLADDER_CUDA=$cuda "$root"; then
+    printf '%s' "$stamp" >"$venv/module"
+  else
+    show_log module
+    $complain "the Python module flashladder could not be made: the first error above says why (all of it:" \
+      "build/setup/module.log)."
+  fi
 }
 
 # --- The build ------------------------------------------------------------------------------------------------

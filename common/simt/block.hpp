@@ -181,7 +181,9 @@ struct Running {
   Counters counts;                  ///< Counted so far in this launch by this OS thread.
 };
 
-/// Every counted operation touches it, hence the cheapest access to thread-local memory that there is.
-inline constinit thread_local __attribute__((tls_model("initial-exec"))) Running running{};
+/// Every counted operation touches it. Hidden, so that the linker makes the cheapest access of it that
+/// there is: in a program an offset; in a library that is loaded later, which may not ask for more, an
+/// address found once a function.
+inline constinit thread_local __attribute__((visibility("hidden"))) Running running{};
 
 }  // namespace flashladder::simt

@@ -29,4 +29,3 @@ struct uint3 {
   unsigned y;  ///< Next.
   unsigned z;  ///< Slowest.
 };
-// NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)

@@ -1,6 +1,8 @@
 #pragma once
 // The emulator's words for nvcc: an alias or one instruction each, so that nothing is left of them in the
 // machine code. README.md beside it explains each word.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -9,11 +11,18 @@
 #include <string>
 
 #include "common/attention/error.hpp"
+#include "common/simt/stream.hpp"
 
 namespace flashladder::simt {
+// One program may hold kernels compiled for both, so the names must differ from the emulator's.
+inline namespace for_cuda {
 
 /// A float.
 using f32 = float;
+/// A bfloat16 number.
+using bf16 = __nv_bfloat16;
+/// An IEEE half-precision number.
+using f16 = __half;
 /// A pointer into global memory.
 template <class T>
 using gmem = T* __restrict__;
@@ -84,10 +93,31 @@ __device__ __forceinline__ T atomic_add(T* p, T value) {
 /// Counts on the emulator only.
 __device__ __forceinline__ void count_tile([[maybe_unused]] bool masked = false) {}
 
+/// The current stream as CUDA knows it.
+inline cudaStream_t stream() {
+  return static_cast<cudaStream_t>(current_stream);
+}
+
 /// Throws Error when a call of the CUDA runtime failed.
 inline void require(cudaError_t status, const std::string& what) {
   if (status != cudaSuccess) throw Error(what + ": " + cudaGetErrorString(status));
 }
+
+/// Makes the memory pool keep all that is freed.
+inline cudaError_t keep_freed_memory() {
+  int device = 0;
+  cudaMemPool_t pool = nullptr;
+  std::uint64_t all = ~std::uint64_t{0};
+  if (const cudaError_t status = cudaGetDevice(&device); status != cudaSuccess) return status;
+  if (const cudaError_t status = cudaDeviceGetDefaultMemPool(&pool, device); status != cudaSuccess)
+    return status;
+  return cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &all);
+}
+
+/// Counts on the emulator only.
+struct Uncounted {
+  Uncounted() {}
+};
 
 /// Device memory with a name.
 template <class T>
@@ -98,7 +128,12 @@ class DeviceBuffer {
   /// Owns `elements` elements. Throws Error when there is not enough memory.
   DeviceBuffer(const std::string& name, std::int64_t elements)
       : name_(name), elements_(elements), owns_(true) {
-    const cudaError_t status = cudaMalloc(&data_, std::max<std::size_t>(bytes(), 1));
+    // From a pool that keeps what is freed: neither waits for the kernels that run.
+    static const cudaError_t pool_ready = keep_freed_memory();
+    require(pool_ready, "the memory pool");
+    void* data = nullptr;
+    const cudaError_t status = cudaMallocAsync(&data, std::max<std::size_t>(bytes(), 1), stream());
+    data_ = static_cast<T*>(data);
     if (status == cudaErrorMemoryAllocation) {
       (void)cudaGetLastError();  // reported here: the next launch must not find it
       std::size_t free = 0;
@@ -114,7 +149,7 @@ class DeviceBuffer {
     return DeviceBuffer(name, const_cast<T*>(data), elements);
   }
   ~DeviceBuffer() {
-    if (owns_) cudaFree(data_);
+    if (owns_) cudaFreeAsync(data_, stream());
   }
   DeviceBuffer(const DeviceBuffer&) = delete;
   DeviceBuffer& operator=(const DeviceBuffer&) = delete;
@@ -134,6 +169,8 @@ class DeviceBuffer {
   void download(Host* to) const {
     require(cudaMemcpy(to, data_, bytes(), cudaMemcpyDeviceToHost), "download of " + name_);
   }
+  /// Makes every element a NaN, as memory that nobody has written is on the emulator.
+  void poison() { require(cudaMemset(data_, 0xff, bytes()), "filling of " + name_); }
   /// Sets all bytes to zero.
   void fill_zero() { require(cudaMemset(data_, 0, bytes()), "zeroing of " + name_); }
 
@@ -153,14 +190,15 @@ class DeviceBuffer {
 template <class... Parameters, class... Arguments>
 void launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block,
             std::size_t shared_bytes, Arguments&&... arguments) {
-  constexpr std::size_t shared_without_asking = 48 << 10;
   const std::string what = std::string("kernel ") + name;
-  if (shared_bytes > shared_without_asking)
+  // More than 48 KiB, declared arrays included, must be asked for.
+  if (shared_bytes > 0)
     require(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  static_cast<int>(shared_bytes)),
-            what);
-  kernel<<<grid, block, shared_bytes>>>(static_cast<Parameters>(arguments)...);
+            what + " with " + std::to_string(shared_bytes) + " bytes of dynamic shared memory");
+  kernel<<<grid, block, shared_bytes, stream()>>>(static_cast<Parameters>(arguments)...);
   require(cudaGetLastError(), what);
 }
 
+}  // namespace for_cuda
 }  // namespace flashladder::simt

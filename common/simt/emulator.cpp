@@ -1,6 +1,7 @@
 #include "common/simt/emulator.hpp"
 
 #include <atomic>
+#include <utility>
 
 #include "common/simt/global_buffer.hpp"
 #include "common/simt/scheduler.hpp"
@@ -17,7 +18,8 @@ void Emulator::run(Launch launch) {
   launch.number = ++launch_count;
   launch.options = &options;
   if (!options.check) GlobalBuffer::forget_what_is_written();
-  launches_.push_back(run_grid(launch));
+  Ledger ledger = run_grid(launch);
+  if (counts) launches_.push_back(std::move(ledger));
 }
 
 Ledger Emulator::total() const {
@@ -39,6 +41,14 @@ UseEmulator::UseEmulator(Emulator& emulator) : before_(current_emulator) {
 
 UseEmulator::~UseEmulator() {
   current_emulator = before_;
+}
+
+Uncounted::Uncounted() : emulator_(Emulator::current()), before_(emulator_.counts) {
+  emulator_.counts = false;
+}
+
+Uncounted::~Uncounted() {
+  emulator_.counts = before_;
 }
 
 }  // namespace flashladder::simt

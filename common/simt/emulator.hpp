@@ -34,6 +34,12 @@ class Emulator {
   /// The current emulator of this OS thread.
   static Emulator& current();
 
+  bool counts = true;  ///< Whether launches leave a ledger: see Uncounted.
+  /// Receives values that kernels show on their way (the name of an intermediate, its place, the value),
+  /// from several OS threads at a time. nullptr: nobody looks.
+  static inline void (*probe)(const char* name, std::int64_t head, int row, int column,
+                              float value) = nullptr;
+
  private:
   std::vector<Ledger> launches_;
 };
@@ -49,6 +55,19 @@ class UseEmulator {
 
  private:
   Emulator* before_;
+};
+
+/// Launches that leave no ledger while it lives: what is done beside the algorithm that is being counted.
+class Uncounted {
+ public:
+  Uncounted();
+  ~Uncounted();
+  Uncounted(const Uncounted&) = delete;
+  Uncounted& operator=(const Uncounted&) = delete;
+
+ private:
+  Emulator& emulator_;
+  bool before_;
 };
 
 }  // namespace flashladder::simt

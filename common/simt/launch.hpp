@@ -57,6 +57,8 @@ class DeviceBuffer {
   }
   /// Copies all elements to the host.
   void download(Host* to) const { std::memcpy(to, buffer_->data, bytes()); }
+  /// Makes every element a NaN that nobody has written.
+  void poison() { buffer_->poison(); }
   /// Sets all bytes to zero.
   void fill_zero() {
     std::memset(buffer_->data, 0, bytes());

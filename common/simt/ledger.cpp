@@ -9,6 +9,7 @@ const std::vector<Counters::Field>& Counters::fields() {
       {"blocks", &Counters::blocks},
       {"flops_cuda_cores", &Counters::flops_cuda_cores},
       {"flops_tensor_cores", &Counters::flops_tensor_cores},
+      {"flops_during_copies", &Counters::flops_during_copies},
       {"add", &Counters::add},
       {"mul", &Counters::mul},
       {"div", &Counters::div},
@@ -27,7 +28,7 @@ const std::vector<Counters::Field>& Counters::fields() {
   };
   return all;
 }
-static_assert(sizeof(Counters) == 18 * sizeof(std::uint64_t), "a new counter must be listed in fields()");
+static_assert(sizeof(Counters) == 19 * sizeof(std::uint64_t), "a new counter must be listed in fields()");
 
 Counters& Counters::operator+=(const Counters& other) {
   for (const Field& field : fields()) this->*field.member += other.*field.member;
@@ -130,6 +131,17 @@ std::vector<std::pair<std::string, std::uint64_t>> Ledger::entries() const {
     list.emplace_back(prefix + "wavefronts", t.wavefronts);
     list.emplace_back(prefix + "ideal_wavefronts", t.ideal_wavefronts);
   }
+  return list;
+}
+
+std::vector<std::pair<std::string, std::uint64_t>> Ledger::counted() const {
+  auto list = entries();
+  if (banks_analysed) return list;
+  std::erase_if(list, [](const auto& entry) {
+    const std::string& name = entry.first;
+    return name.ends_with("sectors") || name.ends_with("wavefronts") ||
+           name.find(".distinct_") != name.npos;
+  });
   return list;
 }
 

@@ -12,24 +12,25 @@ namespace flashladder::simt {
 /// What is counted without regard to a buffer. Operations are counted as written in the source, per CUDA
 /// thread; warp instructions once per warp, barriers once per block.
 struct Counters {
-  std::uint64_t blocks = 0;              ///< Blocks that ran.
-  std::uint64_t flops_cuda_cores = 0;    ///< Matrix products by mac(): 2 each.
-  std::uint64_t flops_tensor_cores = 0;  ///< Matrix products by mma instructions.
-  std::uint64_t add = 0;                 ///< f32 additions and subtractions.
-  std::uint64_t mul = 0;                 ///< f32 multiplications.
-  std::uint64_t div = 0;                 ///< f32 divisions.
-  std::uint64_t max = 0;                 ///< fmaxf and fminf.
-  std::uint64_t exp = 0;                 ///< Exponentials, to any base.
-  std::uint64_t log = 0;                 ///< Logarithms, to any base.
-  std::uint64_t barriers = 0;            ///< __syncthreads, each once per block.
-  std::uint64_t named_barriers = 0;      ///< Completed named barriers.
-  std::uint64_t syncwarps = 0;           ///< __syncwarp, each once per warp.
-  std::uint64_t shuffles = 0;            ///< Shuffles, each once per warp.
-  std::uint64_t atomics = 0;             ///< Atomic operations, each once per thread.
-  std::uint64_t async_copies = 0;        ///< cp.async instructions, each once per thread.
-  std::uint64_t tiles = 0;               ///< Tiles visited: count_tile(), once per block.
-  std::uint64_t masked_tiles = 0;        ///< Those of them that were masked.
-  std::uint64_t bytes_in_flight = 0;     ///< Bytes of asynchronous copies under way, summed over barriers.
+  std::uint64_t blocks = 0;               ///< Blocks that ran.
+  std::uint64_t flops_cuda_cores = 0;     ///< Matrix products by mac(): 2 each.
+  std::uint64_t flops_tensor_cores = 0;   ///< Matrix products by mma instructions.
+  std::uint64_t flops_during_copies = 0;  ///< Those of them by threads with asynchronous copies under way.
+  std::uint64_t add = 0;                  ///< f32 additions and subtractions.
+  std::uint64_t mul = 0;                  ///< f32 multiplications.
+  std::uint64_t div = 0;                  ///< f32 divisions.
+  std::uint64_t max = 0;                  ///< fmaxf and fminf.
+  std::uint64_t exp = 0;                  ///< Exponentials, to any base.
+  std::uint64_t log = 0;                  ///< Logarithms, to any base.
+  std::uint64_t barriers = 0;             ///< __syncthreads, each once per block.
+  std::uint64_t named_barriers = 0;       ///< Completed named barriers.
+  std::uint64_t syncwarps = 0;            ///< __syncwarp, each once per warp.
+  std::uint64_t shuffles = 0;             ///< Shuffles, each once per warp.
+  std::uint64_t atomics = 0;              ///< Atomic operations, each once per thread.
+  std::uint64_t async_copies = 0;         ///< cp.async instructions, each once per thread.
+  std::uint64_t tiles = 0;                ///< Tiles visited: count_tile(), once per block.
+  std::uint64_t masked_tiles = 0;         ///< Those of them that were masked.
+  std::uint64_t bytes_in_flight = 0;      ///< Bytes of asynchronous copies under way, summed over barriers.
 
   /// A counter and its name.
   struct Field {
@@ -95,6 +96,9 @@ struct Ledger : Counters {
 
   /// Every count with a name, such as "global.Q.read_bytes": for tables and JSON.
   std::vector<std::pair<std::string, std::uint64_t>> entries() const;
+  /// Those of entries() that were counted: without Options::banks, none of wavefronts, sectors, distinct
+  /// bytes.
+  std::vector<std::pair<std::string, std::uint64_t>> counted() const;
 };
 
 }  // namespace flashladder::simt

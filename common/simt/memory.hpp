@@ -28,6 +28,7 @@ struct Index {
 
 /// @name What is rare about an access
 /// @{
+
 /// Reports an access of `count` elements at element `index` that is out of bounds or misaligned.
 [[noreturn]] void fail_global(const GlobalBuffer* buffer, std::int64_t index, int count, Where where);
 /// As fail_global, in shared memory.
@@ -270,6 +271,24 @@ class smem {
       fail_shared(*array_, at, count, sizeof(T), where);
     return reinterpret_cast<Element*>(array_->data) + at;
   }
+  /// The address of `count` elements from here on, counted as one load.
+  template <int count>
+  const Element* read(Where where) const {
+    const Element* at = find<count>(0, where);
+    array_->traffic.read_bytes += count * sizeof(T);
+    if (running.observed) [[unlikely]]
+      observe_shared(*array_, at, count * sizeof(T), false, where);
+    return at;
+  }
+  /// The address of `count` elements from here on, counted as one store.
+  template <int count>
+  Element* write(Where where) const {
+    Element* at = find<count>(0, where);
+    array_->traffic.written_bytes += count * sizeof(T);
+    if (running.observed) [[unlikely]]
+      observe_shared(*array_, at, count * sizeof(T), true, where);
+    return at;
+  }
 
  private:
   SharedArray* array_ = nullptr;
@@ -352,10 +371,7 @@ requires(sizeof(T) == 4) float4 load4(gmem<T> p, Where where = Where::here()) {
 /// The four elements from p on, as one access of 16 bytes.
 template <class T>
 requires(sizeof(T) == 4) float4 load4(smem<T> p, Where where = Where::here()) {
-  const auto* data = p.template find<4>(0, where);
-  p.array()->traffic.read_bytes += 16;
-  if (running.observed) [[unlikely]]
-    observe_shared(*p.array(), data, 16, false, where);
+  const auto* data = p.template read<4>(where);
   float4 value;
   std::memcpy(&value, data, 16);
   return value;
@@ -369,11 +385,7 @@ requires(sizeof(T) == 4) void store4(gmem<T> p, float4 value, Where where = Wher
 /// Stores four elements from p on, as one access of 16 bytes.
 template <class T>
 requires(sizeof(T) == 4) void store4(smem<T> p, float4 value, Where where = Where::here()) {
-  auto* data = p.template find<4>(0, where);
-  p.array()->traffic.written_bytes += 16;
-  if (running.observed) [[unlikely]]
-    observe_shared(*p.array(), data, 16, true, where);
-  std::memcpy(data, &value, 16);
+  std::memcpy(p.template write<4>(where), &value, 16);
 }
 
 /// Adds to the element that p points to, as one operation; returns what was there.

@@ -6,6 +6,7 @@
 #else
 #include "common/simt/collectives.hpp"
 #include "common/simt/cuda_words.hpp"
+#include "common/simt/half.hpp"
 #include "common/simt/launch.hpp"
 #include "common/simt/memory.hpp"
 #include "common/simt/scalar.hpp"
@@ -19,10 +20,12 @@
 namespace flashladder {
 
 using simt::atomic_add;
+using simt::bf16;
 using simt::count_tile;
 using simt::DeviceBuffer;
 using simt::dynamic_smem;
 using simt::dynamic_tile;
+using simt::f16;
 using simt::f32;
 using simt::gmem;
 using simt::launch;
@@ -32,5 +35,6 @@ using simt::smem;
 using simt::smem_array;
 using simt::smem_tile;
 using simt::store4;
+using simt::Uncounted;
 
 }  // namespace flashladder

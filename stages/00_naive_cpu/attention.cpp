@@ -24,6 +24,7 @@ void forward(const Forward& call) {
       const auto [Q, K, V, O, L] = call.head(b, h);
 
       // S = scale * Q K^T, where row i sees its first visible_keys(i) keys.
+      // lab: the scores of every query row with the keys that it sees
       for (std::int64_t i = 0; i < p.Nq; ++i) {
         for (std::int64_t j = 0; j < p.visible_keys(i); ++j) {
           float dot = 0;
@@ -31,26 +32,31 @@ void forward(const Forward& call) {
           S[i * p.Nk + j] = scale * dot;
         }
       }
+      // end of lab
 
       // P = softmax(S), row by row and safely: exp(S - m) cannot overflow. Three passes over the scores.
       for (std::int64_t i = 0; i < p.Nq; ++i) {
         const Score* S_i = &S[i * p.Nk];  // [Nk]
         const std::int64_t visible = p.visible_keys(i);
+        // lab: the row's probabilities in P, and its L
         float m = -std::numeric_limits<float>::infinity();
         for (std::int64_t j = 0; j < visible; ++j) m = std::max<float>(m, S_i[j]);
         float l = 0;
         for (std::int64_t j = 0; j < visible; ++j) l += std::exp(S_i[j] - m);
         for (std::int64_t j = 0; j < visible; ++j) P[i * p.Nk + j] = std::exp(S_i[j] - m) / l;
         L[i] = m + std::log(l);  // a row that sees no key has m = -inf, l = 0: L = -inf
+        // end of lab
       }
 
       // O = P V.
+      // lab: every query row's sum of the values, weighted by P
       for (std::int64_t i = 0; i < p.Nq; ++i) {
         for (std::int64_t c = 0; c < p.d; ++c) O[i][c] = 0;
         for (std::int64_t j = 0; j < p.visible_keys(i); ++j) {
           for (std::int64_t c = 0; c < p.d; ++c) O[i][c] += P[i * p.Nk + j] * V[j][c];
         }
       }
+      // end of lab
     }
   }
 }

@@ -33,6 +33,7 @@ void forward(const Forward& call) {
           for (std::int64_t c = 0; c < p.d; ++c) dot += Q[i][c] * K[j][c];
           const Score S_ij = scale * dot;
 
+          // lab: bring m, l and acc up to date with this key; read the score once, and keep none
           // The only read of this score. Both sums so far were taken against m: e^(m - m_new) moves them to
           // m_new.
           const float s = S_ij;
@@ -42,10 +43,13 @@ void forward(const Forward& call) {
           l = rescale * l + P_ij;
           for (std::int64_t c = 0; c < p.d; ++c) acc[c] = rescale * acc[c] + P_ij * V[j][c];
           m = m_new;
+          // end of lab
         }
 
+        // lab: O and L of the row, also of a row that sees no key
         for (std::int64_t c = 0; c < p.d; ++c) O[i][c] = visible > 0 ? acc[c] / l : 0;
         L[i] = m + std::log(l);  // a row that sees no key has m = -inf, l = 0: L = -inf
+        // end of lab
       }
     }
   }

@@ -88,6 +88,7 @@ void score_block(const float* Qt,                      // [d, C*W] of [d, Br]
                  std::int64_t d, float scale,
                  float* St) {  // [keys, C*W] of [Bc, Br]
   Vec sum[keys][C] = {};
+  // lab: the sums over d: a number of K, the same in all lanes, times a vector of Qt
   for (std::int64_t k = 0; k < d; ++k) {
     Vec q[C];
     for (int y = 0; y < C; ++y) q[y] = load<W>(Qt + k * Br + y * W);
@@ -96,6 +97,7 @@ void score_block(const float* Qt,                      // [d, C*W] of [d, Br]
       for (int y = 0; y < C; ++y) sum[x][y] += key * q[y];
     }
   }
+  // end of lab
   for (int x = 0; x < keys; ++x) {
     for (int y = 0; y < C; ++y) store(sum[x][y] * scale, St + x * Br + y * W);
   }
@@ -129,6 +131,7 @@ void output_block(const float* Pt, std::int64_t keys,   // [keys, rows] of [Bc, 
 /// The online softmax of W rows: turns their scores into P = e^(S - m_new), brings m and l up to date and
 /// leaves alpha = e^(m - m_new), by which O is still to be multiplied.
 void softmax(std::int64_t keys, float* St, float* m, float* l, float* alpha) {  // St: [keys, W] of [Bc, Br]
+  // lab: stage 01's update, for W rows and a whole tile of keys at once; no loop over lanes
   Vec m_new = load<W>(m);
   for (std::int64_t j = 0; j < keys; ++j) m_new = stdx::max(m_new, load<W>(St + j * Br));
   const Vec rescale = exp_negative(load<W>(m) - m_new);
@@ -141,6 +144,7 @@ void softmax(std::int64_t keys, float* St, float* m, float* l, float* alpha) {  
   store(m_new, m);
   store(load<W>(l) * rescale + sum, l);
   store(rescale, alpha);
+  // end of lab
 }
 
 /// O and L of the query rows i0 ... i0 + Br - 1 of one head.
@@ -222,6 +226,7 @@ void forward(const Forward& call) {
 
   const std::int64_t Tr = (problem.Nq + Br - 1) / Br;
   const std::int64_t heads = problem.batch * problem.q_heads;
+  // lab: all tiles of Br rows of all heads, dealt out to the threads, each of which has a buffer of its own
   // Under a causal mask the last tiles of a head see the most keys. They go first, so that no thread starts
   // on a long one when the others are about to finish.
 #pragma omp parallel for schedule(dynamic) num_threads(threads)
@@ -230,6 +235,7 @@ void forward(const Forward& call) {
     attend(problem, call.head(head / problem.q_heads, head % problem.q_heads), i * Br,
            &buffers[this_thread() * tile]);
   }
+  // end of lab
 }
 
 }  // namespace

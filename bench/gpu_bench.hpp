@@ -1,0 +1,10 @@
+#pragma once
+
+namespace flashladder {
+
+/// Registers the stages of kernels for a GPU with Google Benchmark, and what they are to be read with as
+/// its context; nothing where there is no GPU. A stage that fails its check is never timed: `any_failed`
+/// becomes true.
+void register_gpu_benchmarks(bool& any_failed);
+
+}  // namespace flashladder

@@ -1,0 +1,69 @@
+#include "common/attention/stage.hpp"
+
+#include <algorithm>
+#include <vector>
+
+#include "common/attention/error.hpp"
+#include "common/attention/workspace.hpp"
+
+namespace flashladder {
+
+std::string label(const Stage& stage) {
+  return (stage.number < 10 ? "0" : "") + std::to_string(stage.number) + " " + std::string(stage.name);
+}
+
+Dtype computing_dtype(const Stage& stage, Dtype dtype) {
+  return stage.supports.dtype(dtype) ? dtype : Dtype::fp32;
+}
+
+bool Support::dtype(Dtype dtype) const {
+  return std::ranges::find(dtypes, dtype) != dtypes.end();
+}
+
+bool Support::head_dim(std::int64_t d) const {
+  return head_dims.empty() ? d <= max_head_dim : std::ranges::find(head_dims, d) != head_dims.end();
+}
+
+namespace {
+
+/// "a, b and c"
+std::string enumerate(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) {
+    if (!text.empty()) text += &word == &words.back() ? " and " : ", ";
+    text += word;
+  }
+  return text;
+}
+
+}  // namespace
+
+void require_supported(const Stage& stage, const Problem& problem) {
+  const Dtype dtype = computing_dtype(stage, problem.dtype);
+  if (!stage.supports.dtype(dtype)) {
+    std::vector<std::string> dtypes;
+    for (Dtype one : stage.supports.dtypes) dtypes.emplace_back(to_string(one));
+    throw UsageError("stage " + label(stage) + " does not take " + std::string(to_string(dtype)) +
+                     ": it takes " + enumerate(dtypes));
+  }
+  if (stage.supports.head_dim(problem.d)) return;
+  std::vector<std::string> dims;
+  for (std::int64_t d : stage.supports.head_dims) dims.push_back(std::to_string(d));
+  throw UsageError("stage " + label(stage) + " does not take head dimension " + std::to_string(problem.d) +
+                   ": it takes " +
+                   (dims.empty() ? "up to " + std::to_string(max_head_dim) : enumerate(dims)));
+}
+
+void run_forward(const Stage& stage, const Forward& forward) {
+  require_supported(stage, forward.problem);
+  if (stage.backend != Backend::cuda) return stage.forward(forward);
+  try {
+    stage.forward(forward);
+  } catch (const OutOfMemory&) {
+    throw;
+  } catch (const Error& error) {
+    throw Error("stage " + label(stage) + ": " + error.what());
+  }
+}
+
+}  // namespace flashladder

@@ -1,0 +1,201 @@
+#include "common/cli/lab.hpp"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "common/attention/error.hpp"
+#include "common/cli/lab_cases.hpp"
+#include "common/cli/lab_folder.hpp"
+#include "common/cli/lab_grade.hpp"
+#include "common/cli/lab_readme.hpp"
+#include "common/cli/lab_text.hpp"
+#include "common/cli/terminal.hpp"
+
+namespace flashladder::lab {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+const Stage& the_stage(const std::string& selection) {
+  const std::vector<const Stage*> chosen = select_stages(selection);
+  if (chosen.size() != 1)
+    throw UsageError(fmt::format("'{}' is more than one stage: name one, such as 13", selection));
+  return *chosen[0];
+}
+
+// --- what grade prints
+
+void print_grade(const Submission& submission, const Grade& grade, const std::string& log_path) {
+  const std::size_t width =
+      static_cast<std::size_t>(std::clamp(terminal_width() == 0 ? 110 : terminal_width(), 60, 120));
+  const auto row = [&](const std::string& title, int points, int most) {
+    fmt::print("{:<{}}{:>4} of {:>3}\n", title, width - 12, points, most);
+  };
+  fmt::print("Lab {}: {}, seed {:016x}\n", label(*submission.lab.stage), submission.path, grade.seed);
+  if (!grade.compile_error.empty()) {
+    fmt::print("\nIt does not compile: {}\nAll that the compiler says: {}\n\n", grade.compile_error,
+               log_path);
+    row("in all", 0, grade.most());
+    return;
+  }
+  if (grade.warnings > 0)
+    fmt::print("The compiler warns of {} place{}: {}\n", grade.warnings, grade.warnings == 1 ? "" : "s",
+               log_path);
+  for (const Part& part : grade.parts) {
+    fmt::print("\n");
+    row(part.title, part.points(), part.most());
+    for (std::size_t i = 0; i < part.items.size(); ++i) {
+      const Item& item = part.items[i];
+      row("  " + item.title, item.points, item.most);
+      // What several items are told is told once, behind the last of them.
+      const bool told_next = i + 1 < part.items.size() && part.items[i + 1].feedback == item.feedback;
+      if (!told_next && !item.feedback.empty()) fmt::print("{}", wrapped(item.feedback, "      ", width));
+    }
+  }
+  if (!grade.printed.empty()) fmt::print("\nIt printed:\n{}\n", wrapped(grade.printed, "      ", width));
+  fmt::print("\n");
+  row("in all", grade.points(), grade.most());
+}
+
+Json to_json(const Submission& submission, const Grader& grader, const Grade& grade) {
+  Json json = {{"format", 1},
+               {"ladder", {{"version", FLASHLADDER_VERSION}, {"lab", version_of(submission.lab)}}},
+               {"stage", submission.lab.stage->number},
+               {"name", submission.lab.stage->name},
+               {"file", submission.lab.file},
+               {"hash", fmt::format("{:016x}", hash_of(submission.text))},
+               {"seed", fmt::format("{:016x}", grade.seed)},
+               {"points", grade.points()},
+               {"most", grade.most()},
+               {"compile_error", grade.compile_error},
+               {"warnings", grade.warnings},
+               {"printed", grade.printed}};
+  json["parts"] = Json::array();
+  for (const Part& part : grade.parts) {
+    Json items = Json::array();
+    for (const Item& item : part.items) {
+      items.push_back({{"name", item.name},
+                       {"title", item.title},
+                       {"points", item.points},
+                       {"most", item.most},
+                       {"reached", item.reached},
+                       {"feedback", item.feedback}});
+    }
+    json["parts"].push_back({{"name", part.name},
+                             {"title", part.title},
+                             {"points", part.points()},
+                             {"most", part.most()},
+                             {"items", items}});
+  }
+  json["cases"] = Json::array();
+  for (const Job& job : grader.counted_cases()) json["cases"].push_back(words_of(job));
+  json["counts"] = Json::array();
+  for (std::size_t c = 0; c < grade.counts.size(); ++c) {
+    const Counter& counter = grader.counters()[c];
+    Json claimed = Json::array();
+    for (const Job& job : grader.counted_cases()) claimed.push_back(counter.claimed(job));
+    json["counts"].push_back({{"counter", counter.name},
+                              {"closed_form", counter.form},
+                              {"rule", sign_of(counter.rule)},
+                              {"idea", counter.idea},
+                              {"reached", grade.counts[c].reached},
+                              {"claimed", claimed},
+                              {"counted", grade.counts[c].counted}});
+  }
+  return json;
+}
+
+fs::path part_of(const fs::path& path) {
+  return path.string() + ".part";
+}
+
+[[noreturn]] void not_writable(const fs::path& path) {
+  std::error_code ignored;
+  fs::remove(part_of(path), ignored);
+  throw UsageError(fmt::format("cannot write {}: name another file", path.string()));
+}
+
+/// Before anything long is run.
+void require_writable(const fs::path& path) {
+  if (fs::is_directory(path) || !std::ofstream(part_of(path))) not_writable(path);
+  fs::remove(part_of(path));
+}
+
+/// Complete or not at all: written beside its place, then moved there.
+void write_file(const fs::path& path, const std::string& text) {
+  std::ofstream file(part_of(path), std::ios::binary);
+  file << text;
+  file.close();
+  std::error_code error;
+  if (file) fs::rename(part_of(path), path, error);
+  if (!file || error) not_writable(path);
+}
+
+/// Keeps what the compiler said beside the file, and says where.
+std::string keep_log(const fs::path& folder, const std::string& log) {
+  const fs::path path = folder / "compile.log";
+  try {
+    write_file(path, log);
+    return path.string();
+  } catch (const Error&) {
+    return "(not kept: the folder cannot be written to)";
+  }
+}
+
+int grade_folder(const GradeOptions& options) {
+  const Submission submission = read_folder(options.folder);
+  if (!options.json.empty() && options.json != "-") require_writable(options.json);
+  const GradeSettings settings{
+      options.seed, {.seconds = options.seconds, .memory = std::int64_t{options.mebibytes} << 20}};
+  const Grader grader(submission.lab);
+  Grade result;
+  {
+    Progress progress;
+    progress.step(fmt::format("{}: compiling and running ...", submission.path));
+    result = grader.grade(submission.text, settings);
+  }
+  const std::string json =
+      to_json(submission, grader, result).dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  if (options.json == "-") {
+    fmt::print("{}", json);
+  } else {
+    print_grade(submission, result, result.log.empty() ? "" : keep_log(options.folder, result.log));
+    if (!options.json.empty()) write_file(options.json, json);
+  }
+  return result.points() == result.most() ? 0 : 1;
+}
+
+}  // namespace
+
+int list_labs() {
+  for (const Stage* stage : stages()) {
+    if (!has_lab(*stage)) continue;
+    const Lab lab = find_lab(*stage);
+    fmt::print("{:<26}{:>3} lines to write, {} place{}: {}\n", label(*stage), lab.source.lines(),
+               lab.source.regions.size(), lab.source.regions.size() == 1 ? "" : "s", stage->idea);
+  }
+  return 0;
+}
+
+int make_lab(const NewOptions& options) {
+  const Lab lab = find_lab(the_stage(options.stage));
+  write_folder(lab, readme_of(lab), options.folder);
+  fmt::print("{} is lab {}: read README.md there, edit {}, and grade it with ./ladder lab grade {}\n",
+             options.folder, label(*lab.stage), lab.file, options.folder);
+  return 0;
+}
+
+int grade_lab(const GradeOptions& options) {
+  try {
+    return grade_folder(options);
+  } catch (const Error& error) {
+    throw UsageError(error.what());  // nothing was graded: not the same as a bad grade
+  }
+}
+
+}  // namespace flashladder::lab

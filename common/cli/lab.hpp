@@ -1,0 +1,41 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace flashladder::lab {
+
+/// What `lab new` is asked to do.
+struct NewOptions {
+  std::string stage;   ///< Its number.
+  std::string folder;  ///< Which must not be there yet.
+};
+
+/// What `lab grade` is asked to do.
+struct GradeOptions {
+  std::string folder;                 ///< As `lab new` wrote it.
+  std::string json;                   ///< Where to write the result as JSON; "-" is stdout; empty: nowhere.
+  std::optional<std::uint64_t> seed;  ///< Of the inputs, instead of the hash of the file.
+  int seconds = 10;                   ///< Of processor time, for each of the program's runs.
+  int mebibytes = 2048;               ///< Of memory that it may use.
+};
+
+/// What `lab check` is asked to do.
+struct CheckOptions {
+  std::vector<std::string> stages;  ///< Selections; empty is all labs.
+};
+
+/// Prints the labs, a line each.
+int list_labs();
+/// Writes the folder of a lab.
+int make_lab(const NewOptions& options);
+/// Grades a folder and prints the result.
+/// @return 0 with full marks, else 1. Throws UsageError where nothing could be graded.
+int grade_lab(const GradeOptions& options);
+/// Proves of each lab that its skeleton, its reference, the stage before and the mutants get the points
+/// that they should, and prints what they get.
+/// @return 0, or 1 when one of them does not.
+int check_labs(const CheckOptions& options);
+
+}  // namespace flashladder::lab

@@ -1,0 +1,231 @@
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <functional>
+#include <future>
+#include <mutex>
+#include <sstream>
+
+#include "common/attention/error.hpp"
+#include "common/cli/lab.hpp"
+#include "common/cli/lab_folder.hpp"
+#include "common/cli/lab_grade.hpp"
+#include "common/cli/terminal.hpp"
+
+namespace flashladder::lab {
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path sources = FLASHLADDER_SOURCE_DIR;
+
+/// A wrong kernel of tests/mutants/, and what docs/checks.md says rejects it.
+struct Mutant {
+  std::string name;
+  std::string text;     ///< The whole file.
+  bool judged = false;  ///< Whether it says anything.
+  bool by_checks = false, by_emulator = false;
+};
+
+/// The source with one patch applied, as tests/mutants/apply.cmake does it.
+std::string patched(const Lab& lab, const fs::path& patch) {
+  const TemporaryFolder folder;
+  const fs::path result = folder.path() / lab.file;
+  const Ended ended = run_program(
+      {.command = {"patch", "--batch", "--forward", "--fuzz=0", "--output=" + result.string(),
+                   "--reject-file=-", (folder_of(*lab.stage) / lab.file).string(), patch.string()},
+       .folder = folder.path()});
+  if (!ended.started) throw Error("there is no program 'patch', which makes the mutants: install it");
+  if (ended.status != 0) throw Error(fmt::format("{} does not apply: {}", patch.string(), ended.output));
+  return read_source(text_of(result), patch.string()).reference;
+}
+
+/// What rejects a mutant: the columns of its row in docs/checks.md.
+void read_verdicts(Mutant& mutant) {
+  std::istringstream page(text_of(sources / "docs/checks.md"));
+  const std::string begin = "| `" + mutant.name + "` | ";
+  for (std::string line; std::getline(page, line);) {
+    if (!line.starts_with(begin)) continue;
+    std::vector<std::string> cells;
+    for (std::size_t at = 1, next; (next = line.find('|', at)) != line.npos; at = next + 1)
+      cells.push_back(line.substr(at, next - at));
+    const auto says = [&](int cell) { return cells[cell].find_first_not_of(' ') != std::string::npos; };
+    mutant.judged = cells.size() == 5;  // mutant, mistake, checks, emulator, claim
+    mutant.by_checks = mutant.judged && says(2);
+    mutant.by_emulator = mutant.judged && says(3);
+  }
+}
+
+std::vector<Mutant> mutants_of(const Lab& lab) {
+  std::vector<fs::path> patches;
+  const std::string number = label(*lab.stage).substr(0, 2) + "_";
+  for (const auto& entry : fs::directory_iterator(sources / "tests/mutants")) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(number) && name.ends_with(".patch")) patches.push_back(entry.path());
+  }
+  std::ranges::sort(patches);
+  std::vector<Mutant> all;
+  for (const fs::path& patch : patches) {
+    Mutant mutant{patch.stem().string(), patched(lab, patch)};
+    read_verdicts(mutant);
+    all.push_back(std::move(mutant));
+  }
+  return all;
+}
+
+/// The stage before under this one's name; "" where it is on another backend or takes another dtype, and so
+/// could not be handed in.
+std::string stage_before(const Lab& lab) {
+  const Stage* before = lab.before();
+  if (before == nullptr || before->backend != lab.stage->backend ||
+      !before->supports.dtype(lab.stage->supports.dtypes.front()))
+    return "";
+  std::string text = lab.source_before();
+  const std::string old_name = fmt::format("stage_{:02}", before->number);
+  const std::string new_name = fmt::format("stage_{:02}", lab.stage->number);
+  for (std::size_t at = 0; (at = text.find(old_name, at)) != text.npos; at += new_name.size())
+    text.replace(at, old_name.size(), new_name);
+  return text;
+}
+
+/// What could be handed in.
+struct Sample {
+  std::string name;
+  std::string text;
+  std::function<std::string(const Grade&)> wrong;  ///< What is wrong with its grade, or "".
+};
+
+bool loses(const Grade& grade, std::string_view part) {
+  return grade.part(part).points() < grade.part(part).most();
+}
+
+std::string wrong_with_skeleton(const Grade& grade) {
+  if (grade.part("idea").points() != 0) return "it has points on the idea";
+  return loses(grade, "correct") ? "" : "it is correct: nothing is missing in it";
+}
+std::string wrong_with_reference(const Grade& grade) {
+  return grade.points() == grade.most() ? "" : "it does not have full marks";
+}
+std::string wrong_with_stage_before(const Grade& grade) {
+  if (grade.part("idea").points() != 0) return "it has points on the idea";
+  return loses(grade, "correct") ? "it is not correct" : "";
+}
+std::string wrong_with(const Mutant& mutant, const Grade& grade) {
+  if (!mutant.judged) return "docs/checks.md does not say what rejects it";
+  if (mutant.by_checks && !loses(grade, "correct")) return "it loses no points on being correct";
+  if (mutant.by_emulator && grade.part("clean").items.front().points > 0)
+    return "it loses no points on what the emulator reports";
+  if (mutant.by_checks || mutant.by_emulator) return "";
+  if (loses(grade, "correct")) return "it loses points on being correct, and only its price is wrong";
+  return loses(grade, "idea") || loses(grade, "claim") ? "" : "it loses no points on the claim";
+}
+
+/// The reference is the first.
+std::vector<Sample> samples_of(const Lab& lab) {
+  std::vector<Sample> samples = {{"reference", lab.source.reference, wrong_with_reference},
+                                 {"skeleton", lab.source.skeleton, wrong_with_skeleton}};
+  if (std::string before = stage_before(lab); !before.empty())
+    samples.push_back({"stage before", std::move(before), wrong_with_stage_before});
+  for (Mutant& mutant : mutants_of(lab)) {
+    samples.push_back({mutant.name, std::move(mutant.text),
+                       [mutant](const Grade& grade) { return wrong_with(mutant, grade); }});
+  }
+  return samples;
+}
+
+/// A row of the table, and whether it is as it should be.
+struct Row {
+  std::vector<std::string> cells;
+  bool good;
+};
+
+Row row_of(const Lab& lab, const Sample& sample, const Grade& grade) {
+  const std::string why =
+      grade.compile_error.empty() ? sample.wrong(grade) : "it does not compile: " + grade.compile_error;
+  Row row{{label(*lab.stage).substr(0, 2), sample.name, why.empty() ? "yes" : "NO: " + why}, why.empty()};
+  for (const char* part : {"correct", "idea", "claim", "clean"})
+    row.cells.push_back(grade.part(part).items.empty() ? "" : std::to_string(grade.part(part).points()));
+  row.cells.push_back(std::to_string(grade.points()));
+  return row;
+}
+
+/// Seconds of processor time that this program and those that it has run have used.
+double processor_seconds() {
+  double seconds = 0;
+  for (const auto who : {RUSAGE_SELF, RUSAGE_CHILDREN}) {
+    rusage usage{};
+    getrusage(who, &usage);
+    for (const timeval& time : {usage.ru_utime, usage.ru_stime})
+      seconds += static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
+  }
+  return seconds;
+}
+
+/// Grades all samples of a lab: the reference alone, to see what it takes, then two at a time.
+std::vector<Row> check(const Lab& lab, Progress& progress) {
+  const std::vector<Sample> samples = samples_of(lab);
+  const double begin = processor_seconds();
+  const Grader grader(lab);
+  const GradeOptions usual;
+  const GradeSettings settings{{},
+                               {.seconds = usual.seconds, .memory = std::int64_t{usual.mebibytes} << 20}};
+  std::vector<Row> rows(samples.size());
+  std::mutex speaking;
+  const auto grade = [&](std::size_t i) {
+    {
+      const std::lock_guard lock(speaking);
+      progress.step(fmt::format("lab {}: {} ...", label(*lab.stage), samples[i].name));
+    }
+    rows[i] = row_of(lab, samples[i], grader.grade(samples[i].text, settings));
+  };
+  grade(0);
+  const double seconds = processor_seconds() - begin;
+  rows[0].cells[2] += fmt::format(", in {:.1f} s", seconds);
+  std::atomic<std::size_t> next = 1;
+  const auto work = [&] {
+    for (std::size_t i; (i = next++) < samples.size();) grade(i);
+  };
+  auto other = std::async(std::launch::async, work);
+  work();
+  other.get();
+  return rows;
+}
+
+std::vector<const Stage*> chosen_labs(const std::vector<std::string>& selections) {
+  std::vector<const Stage*> chosen;
+  if (selections.empty()) {
+    std::ranges::copy_if(stages(), std::back_inserter(chosen),
+                         [](const Stage* stage) { return has_lab(*stage); });
+  }
+  for (const std::string& selection : selections) {
+    for (const Stage* stage : select_stages(selection)) chosen.push_back(find_lab(*stage).stage);
+  }
+  return chosen;
+}
+
+}  // namespace
+
+int check_labs(const CheckOptions& options) {
+  std::size_t graded = 0, wrong = 0;
+  for (const Stage* stage : chosen_labs(options.stages)) {
+    std::vector<std::vector<std::string>> table = {
+        {"lab", "handed in", "gets its points", "correct", "idea", "claim", "clean", "in all"}};
+    {
+      Progress progress;
+      for (const Row& row : check(find_lab(*stage), progress)) {
+        table.push_back(row.cells);
+        ++graded;
+        wrong += !row.good;
+      }
+    }
+    fmt::print("{}\n", render_table(table, 3));
+    std::fflush(stdout);
+  }
+  fmt::print("{} graded, {} not as it should be; seconds are of processor time\n", graded, wrong);
+  return wrong == 0 && graded > 0 ? 0 : 1;
+}
+
+}  // namespace flashladder::lab

@@ -1,0 +1,417 @@
+#include "common/cli/lab_claim.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "common/attention/closed_form.hpp"
+#include "common/cli/lab_cases.hpp"
+#include "common/cli/terminal.hpp"
+
+namespace flashladder::lab {
+namespace {
+
+// --- the claims of the CPU stages, which tests/claims_test.cpp proves
+
+/// A count of a CPU stage.
+struct CpuForm {
+  std::string_view counter;
+  std::string_view text;
+  std::int64_t (*value)(const Problem& p, int threads);
+};
+
+std::int64_t scores(const Problem& p) {
+  return p.batch * p.q_heads * p.visible_pairs();
+}
+
+constexpr CpuForm scores_made = {"scores_made", "BH pairs",
+                                 [](const Problem& p, int) { return scores(p); }};
+constexpr CpuForm allocations = {"allocations", "0", [](const Problem&, int) { return std::int64_t{0}; }};
+constexpr CpuForm forms_00[] = {
+    {"extra_memory", "4 * 2 Nq Nk", [](const Problem& p, int) { return 4 * 2 * p.Nq * p.Nk; }},
+    {"score_reads", "3 BH pairs", [](const Problem& p, int) { return 3 * scores(p); }},
+    scores_made,
+    allocations,
+};
+constexpr CpuForm forms_01[] = {
+    {"extra_memory", "4 d", [](const Problem& p, int) { return 4 * p.d; }},
+    {"score_reads", "BH pairs", [](const Problem& p, int) { return scores(p); }},
+    scores_made,
+    allocations,
+};
+constexpr CpuForm forms_02[] = {
+    {"extra_memory", "4 threads Br (d + Bc + 3)",
+     [](const Problem& p, int threads) { return std::int64_t{4} * threads * 64 * (p.d + 60 + 3); }},
+    allocations,
+};
+
+std::span<const CpuForm> cpu_forms(const Stage& stage) {
+  switch (stage.number) {
+    case 0:
+      return forms_00;
+    case 1:
+      return forms_01;
+    case 2:
+      return forms_02;
+    default:
+      return {};
+  }
+}
+
+std::int64_t cpu_count(std::string_view counter, const Report& report) {
+  if (counter == "extra_memory") return report.extra_bytes;
+  if (counter == "allocations") return report.allocations;
+  if (!report.counted_reads) return -1;
+  return counter == "scores_made" ? report.scores_made : report.score_reads;
+}
+
+// --- the claims of the stages of kernels
+
+Rule rule_of(std::string_view counter) {
+  if (counter == "bytes_in_flight" || counter == "flops_during_copies") return Rule::at_least;
+  for (const std::string_view cost : {"exp", "div", "mul", "log", "barriers", "device_bytes"}) {
+    if (counter == cost) return Rule::at_most;
+  }
+  return counter.starts_with("shared.") ? Rule::at_most : Rule::exact;
+}
+
+/// The ledger of the ladder's own stage on a job.
+simt::Ledger ledger_of(const Stage& stage, const Job& job) {
+  return count_forward(stage, job.inputs, {.banks = job.banks, .os_threads = 1});
+}
+
+const ClosedForm* form_of(const Stage& stage, std::string_view counter) {
+  const Claim* claim = claim_of(stage);
+  if (claim == nullptr) return nullptr;
+  const auto found = std::ranges::find(claim->forms, counter, &ClosedForm::counter);
+  return found == claim->forms.end() ? nullptr : &*found;
+}
+
+std::int64_t wavefronts(const simt::Ledger& ledger) {
+  return static_cast<std::int64_t>(ledger.shared_total().wavefronts);
+}
+std::int64_t ideal_wavefronts(const simt::Ledger& ledger) {
+  return static_cast<std::int64_t>(ledger.shared_total().ideal_wavefronts);
+}
+
+/// What the stage before counts on each job: by its closed form, where it has one, else by running it.
+class StageBefore {
+ public:
+  StageBefore(const Lab& lab, const std::vector<Job>& jobs) : stage_(lab.before()), jobs_(jobs) {
+    known_ = stage_ != nullptr && stage_->backend == lab.stage->backend;
+  }
+  /// Whether there is a stage before that counts alike.
+  bool known() const { return known_; }
+  /// With its own tile.
+  std::vector<std::int64_t> counts(std::string_view counter) { return counts(counter, nullptr); }
+  /// With the tile of `claim`, where it has a closed form.
+  std::vector<std::int64_t> counts_with_tile_of(const Claim& claim, std::string_view counter) {
+    return counts(counter, &claim);
+  }
+  /// Its closed form; nullptr where it has none.
+  const ClosedForm* form(std::string_view counter) const {
+    return known_ ? form_of(*stage_, counter) : nullptr;
+  }
+  bool has_conflicts() {
+    return known_ && std::ranges::any_of(ledgers(), [](const simt::Ledger& ledger) {
+             return ledger.banks_analysed && wavefronts(ledger) != ideal_wavefronts(ledger);
+           });
+  }
+
+ private:
+  std::vector<std::int64_t> counts(std::string_view counter, const Claim* tile) {
+    std::vector<std::int64_t> all;
+    const Claim& claim = tile != nullptr ? *tile : *claim_of(*stage_);
+    for (std::size_t i = 0; i < jobs_.size(); ++i) {
+      all.push_back(form(counter) != nullptr ? form(counter)->value(claim.symbols(jobs_[i].inputs.problem))
+                                             : count_of(ledgers()[i], counter));
+    }
+    return all;
+  }
+  const std::vector<simt::Ledger>& ledgers() {
+    if (ledgers_.empty()) {
+      for (const Job& job : jobs_) {
+        ledgers_.push_back(stage_->supports.head_dim(job.inputs.problem.d) ? ledger_of(*stage_, job)
+                                                                           : simt::Ledger());
+      }
+    }
+    return ledgers_;
+  }
+
+  const Stage* stage_;
+  const std::vector<Job>& jobs_;
+  bool known_;
+  std::vector<simt::Ledger> ledgers_;
+};
+
+bool reaches_all(const Counter& counter, const std::vector<std::int64_t>& counts,
+                 const std::vector<Job>& jobs) {
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    if (!reaches(counter.rule, counts[i], counter.claimed(jobs[i]))) return false;
+  }
+  return true;
+}
+
+/// Whether a counter is what the stage is about: the stage before does not reach it. What differs only
+/// because the tile is another one is no idea, unless the closed form says something else too.
+bool is_idea(const Counter& counter, const Claim& claim, StageBefore& before,
+             const std::vector<Job>& jobs) {
+  if (!before.known()) return true;
+  if (!reaches_all(counter, before.counts_with_tile_of(claim, counter.name), jobs)) return true;
+  const ClosedForm* form = before.form(counter.name);
+  return form != nullptr && form->text != counter.form &&
+         !reaches_all(counter, before.counts(counter.name), jobs);
+}
+
+/// Shared memory without bank conflicts, where the reference has none.
+std::optional<Counter> conflicts_counter(const Lab& lab, const std::vector<Job>& jobs,
+                                         StageBefore& before) {
+  const Stage& stage = *lab.stage;
+  for (const Job& job : jobs) {
+    if (!job.banks) continue;
+    const simt::Ledger own = ledger_of(stage, job);
+    if (wavefronts(own) != ideal_wavefronts(own)) return std::nullopt;
+  }
+  return Counter{.name = "bank_conflicts",
+                 .form = "0",
+                 .rule = Rule::exact,
+                 .idea = before.has_conflicts(),
+                 .claimed = [](const Job&) { return std::int64_t{0}; },
+                 .counted =
+                     [](const Job& job, const Report& report) {
+                       return job.banks ? wavefronts(report.ledger) - ideal_wavefronts(report.ledger) : 0;
+                     },
+                 .before = {}};
+}
+
+std::vector<Counter> kernel_counters(const Lab& lab, const std::vector<Job>& jobs) {
+  const Claim& claim = *claim_of(*lab.stage);
+  StageBefore stage_before(lab, jobs);
+  std::vector<Counter> all;
+  for (const ClosedForm& form : claim.forms) {
+    Counter counter{
+        .name = std::string(form.counter),
+        .form = std::string(form.text),
+        .rule = rule_of(form.counter),
+        .idea = false,
+        .claimed = [&claim,
+                    &form](const Job& job) { return form.value(claim.symbols(job.inputs.problem)); },
+        .counted = [&form](const Job&,
+                           const Report& report) { return count_of(report.ledger, form.counter); },
+        .before = {}};
+    counter.idea = is_idea(counter, claim, stage_before, jobs);
+    if (stage_before.known()) counter.before = stage_before.counts(form.counter);
+    all.push_back(std::move(counter));
+  }
+  if (auto conflicts = conflicts_counter(lab, jobs, stage_before)) all.push_back(std::move(*conflicts));
+  return all;
+}
+
+std::vector<Counter> cpu_counters(const Lab& lab, const std::vector<Job>& jobs) {
+  const std::span<const CpuForm> before =
+      lab.before() == nullptr ? std::span<const CpuForm>() : cpu_forms(*lab.before());
+  std::vector<Counter> all;
+  for (const CpuForm& form : cpu_forms(*lab.stage)) {
+    Counter counter{
+        .name = std::string(form.counter),
+        .form = std::string(form.text),
+        .rule = Rule::exact,
+        .idea = before.empty() && form.counter != allocations.counter,
+        .claimed = [&form](const Job& job) { return form.value(job.inputs.problem, job.threads); },
+        .counted = [&form](const Job&, const Report& report) { return cpu_count(form.counter, report); },
+        .before = {}};
+    const auto old = std::ranges::find(before, form.counter, &CpuForm::counter);
+    for (std::size_t i = 0; old != before.end() && i < jobs.size(); ++i) {
+      counter.before.push_back(old->value(jobs[i].inputs.problem, jobs[i].threads));
+      counter.idea = counter.idea || counter.before.back() != counter.claimed(jobs[i]);
+    }
+    all.push_back(std::move(counter));
+  }
+  return all;
+}
+
+// --- feedback
+
+/// What a counter counts, in words: "elements of K read from global memory".
+std::string words_of_counter(const std::string& name) {
+  const std::size_t dot = name.find('.'), last = name.rfind('.');
+  if (dot != name.npos) {
+    const std::string what = name.substr(dot + 1, last - dot - 1), how = name.substr(last + 1);
+    const std::string unit = how.ends_with("_bytes") ? "bytes" : "elements";
+    if (how == "array_bytes") return fmt::format("bytes of a shared array {} for a block", what);
+    const char* verb = how.starts_with("read") ? "read from" : "written to";
+    return fmt::format("{} of {} {} {} memory", unit, what, verb,
+                       name.starts_with("shared.") ? "shared" : "global");
+  }
+  static constexpr std::pair<std::string_view, const char*> words[] = {
+      {"extra_memory", "bytes of extra memory in use at once"},
+      {"score_reads", "reads of scores"},
+      {"scores_made", "scores computed"},
+      {"allocations", "calls for memory other than the workspace's"},
+      {"device_bytes", "bytes of extra device memory"},
+      {"flops_cuda_cores", "matmul FLOPs on CUDA cores"},
+      {"flops_tensor_cores", "matmul FLOPs on tensor cores"},
+      {"flops_during_copies", "matmul FLOPs while copies are under way"},
+      {"bytes_in_flight", "bytes of copies under way, added up over the barriers"},
+      {"bank_conflicts", "passes over the banks of shared memory more than are needed"},
+      {"exp", "exponentials"},
+      {"div", "divisions"},
+      {"mul", "multiplications"},
+      {"log", "logarithms"},
+      {"masked_tiles", "masked tiles"},
+  };
+  const auto* const found =
+      std::ranges::find(words, name, &std::pair<std::string_view, const char*>::first);
+  return found == std::end(words) ? name : found->second;
+}
+
+/// What usually makes a count of this kind wrong, where the handout does not say.
+std::string usual_cause(const std::string& name, bool too_many, bool none_claimed) {
+  const std::size_t dot = name.find('.'), last = name.rfind('.');
+  const std::string what = dot == name.npos ? "" : name.substr(dot + 1, last - dot - 1);
+  if (name.starts_with("global.") && name.ends_with("read_elements")) {
+    if (!too_many) return fmt::format("is {} loaded for every tile that needs it?", what);
+    if (none_claimed)
+      return fmt::format("can {} stay on the chip, in registers or in shared memory?", what);
+    return fmt::format("is {} loaded inside a loop in which it does not change, or past its end?", what);
+  }
+  if (name.starts_with("global.") && name.ends_with("written_elements")) {
+    if (!too_many) return fmt::format("is every row of {} stored, also that of a ragged tile?", what);
+    return fmt::format("is {} stored inside a loop and not once behind it, or by several threads?", what);
+  }
+  if (name.ends_with("array_bytes")) return fmt::format("is the shared array {} still needed?", what);
+  if (name.starts_with("shared."))
+    return too_many ? fmt::format("is {} used inside a loop in which it does not change?", what)
+                    : fmt::format("is all of {} used?", what);
+  static constexpr std::tuple<std::string_view, const char*, const char*> causes[] = {
+      {"extra_memory", "which array is larger than it need be, or need not be there?",
+       "where else is memory taken from?"},
+      {"allocations", "take memory from call.workspace alone: no std::vector, new or malloc.", ""},
+      {"scores_made", "is a score computed twice, or one that the row does not see?",
+       "are scores left out, or held in a plain float?"},
+      {"device_bytes", "which ExtraBuffer is larger than it need be, or need not be there?", ""},
+      {"blocks", "look at the grid of the launch.", "look at the grid of the launch."},
+      {"tiles", "are tiles visited that no row sees, or tiles past the end?",
+       "are tiles left out, or not counted by count_tile()?"},
+      {"masked_tiles", "are tiles masked in which every row sees every key?",
+       "are there tiles with a pair that is not visible, and not masked?"},
+      {"flops_cuda_cores", "is a product computed more than once, or where tensor cores should?",
+       "is a product left out, or written with * and + instead of mac()?"},
+      {"flops_tensor_cores", "is a product computed more than once?",
+       "is a product left out, or not made by mma?"},
+      {"barriers", "is there a barrier that no hazard needs, or one inside a loop?", ""},
+      {"bytes_in_flight", "", "does a wait come too early, or does the copy begin too late?"},
+      {"flops_during_copies", "",
+       "does the copy of the next tile begin before the products of this one, and is it not waited for?"},
+      {"bank_conflicts",
+       "which lanes of a warp meet in a bank? ./ladder ledger --banks shows the arrays of the reference.",
+       ""},
+  };
+  for (const auto& [counter, many, few] : causes) {
+    if (counter == name) return too_many ? many : few;
+  }
+  return too_many ? "is it computed again where the result is there already?" : "";
+}
+
+/// "8 times", "1.06 times": how much more the larger is.
+std::string ratio_words(std::int64_t larger, std::int64_t smaller) {
+  return larger % smaller == 0
+             ? fmt::format("{} times", larger / smaller)
+             : fmt::format("{:.3g} times", static_cast<double>(larger) / static_cast<double>(smaller));
+}
+
+}  // namespace
+
+std::vector<Counter> counters_of(const Lab& lab, const std::vector<Job>& jobs) {
+  return lab.stage->backend == Backend::cpu ? cpu_counters(lab, jobs) : kernel_counters(lab, jobs);
+}
+
+const char* sign_of(Rule rule) {
+  return rule == Rule::exact ? "=" : rule == Rule::at_most ? "<=" : ">=";
+}
+
+const char* group_of(const Counter& counter) {
+  const std::string& name = counter.name;
+  if (name.starts_with("global.") || name == "device_bytes") return "global memory";
+  if (name.starts_with("shared.") || name == "bank_conflicts") return "shared memory";
+  if (name == "barriers" || name == "bytes_in_flight" || name == "flops_during_copies")
+    return "barriers and copies";
+  if (name == "extra_memory" || name == "allocations") return "memory";
+  if (name.starts_with("score")) return "scores";
+  return "blocks, tiles and operations";
+}
+
+bool reaches(Rule rule, std::int64_t counted, std::int64_t claimed) {
+  return counted == claimed || (rule == Rule::at_most && counted >= 0 && counted < claimed) ||
+         (rule == Rule::at_least && counted > claimed);
+}
+
+std::string feedback_on(const Lab& lab, const Counter& counter, const std::vector<Job>& jobs,
+                        const std::vector<std::int64_t>& counted) {
+  std::size_t first = 0;
+  while (first + 1 < jobs.size() && counted[first] == counter.claimed(jobs[first])) ++first;
+  const std::int64_t got = counted[first], claimed = counter.claimed(jobs[first]);
+  if (got < 0)
+    return "not counted: the stage has no .forward_counting any more, with the scores of type Counted";
+  const std::string what = words_of_counter(counter.name);
+  std::string text;
+  if (claimed == 0 || got == 0) {
+    text = fmt::format("{} {}, the reference {}", got == 0 ? "no" : grouped(got), what,
+                       claimed == 0 ? "none" : grouped(claimed));
+  } else if (got > claimed) {
+    text = fmt::format("{} {}, {} the {} of the reference", grouped(got), what, ratio_words(got, claimed),
+                       grouped(claimed));
+  } else {
+    text = fmt::format("{} {}, the reference {}, {} as many", grouped(got), what, grouped(claimed),
+                       ratio_words(claimed, got));
+  }
+  text += fmt::format(" ({})", words_of(jobs[first]));
+  if (counted == counter.before) text += fmt::format(", as in stage {}", label(*lab.before()));
+  const std::string hint = lab.handout.hint(counter.name, got > claimed);
+  const std::string cause = !hint.empty() ? hint : usual_cause(counter.name, got > claimed, claimed == 0);
+  return cause.empty() ? text : text + ". " + static_cast<char>(std::toupper(cause[0])) + cause.substr(1);
+}
+
+std::string bypass_in(const Stage& stage, const Job& job, const Report& report) {
+  const Claim* claim = claim_of(stage);
+  if (claim == nullptr) return "";
+  const Problem& p = job.inputs.problem;
+  const Symbols symbols = claim->symbols(p);
+  std::int64_t seeing_rows = 0;
+  for (std::int64_t i = 0; i < p.Nq; ++i) seeing_rows += p.visible_keys(i) > 0;
+  const std::int64_t BH = symbols.BH, seen_keys = p.visible_keys(p.Nq - 1), kv = p.batch * p.kv_heads;
+  const struct {
+    const char* counter;
+    std::int64_t least;
+    const char* how;
+  } needs[] = {
+      {"global.Q.read_elements", BH * seeing_rows * p.d, "loads of Q"},
+      {"global.K.read_elements", kv * seen_keys * p.d, "loads of K"},
+      {"global.V.read_elements", kv * seen_keys * p.d, "loads of V"},
+      {"global.O.written_elements", BH * p.Nq * p.d, "stores to O"},
+      {"global.L.written_elements", BH * p.Nq, "stores to L"},
+  };
+  const auto too_few = [](const char* what, std::int64_t counted, std::int64_t least) {
+    return fmt::format(
+        "the ledger has {} {}, and no way to compute attention has fewer than {}: go through gmem "
+        "pointers, f32 and mac(), and let the kernel do the work",
+        grouped(counted), what, grouped(least));
+  };
+  for (const auto& need : needs) {
+    std::int64_t least = need.least;
+    // A stage that derives L beside the count writes none, and the next one may still do so.
+    for (const Stage* one : {&stage, &find_stage(stage.before)}) {
+      if (const ClosedForm* form = form_of(*one, need.counter))
+        least = std::min(least, form->value(symbols));
+    }
+    const std::int64_t counted = count_of(report.ledger, need.counter);
+    if (counted < least) return too_few(need.how, counted, least);
+  }
+  const auto flops =
+      static_cast<std::int64_t>(report.ledger.flops_cuda_cores + report.ledger.flops_tensor_cores);
+  const std::int64_t least = 4 * BH * p.visible_pairs() * p.d;
+  return flops < least ? too_few("matmul FLOPs", flops, least) : "";
+}
+
+}  // namespace flashladder::lab

@@ -1,0 +1,460 @@
+#include "common/cli/lab_grade.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <future>
+#include <mutex>
+#include <numeric>
+#include <semaphore>
+#include <sstream>
+
+#include "common/attention/closed_form.hpp"
+#include "common/attention/error.hpp"
+#include "common/check/check.hpp"
+#include "common/check/diagnose.hpp"
+#include "common/cli/lab_cases.hpp"
+#include "common/cli/lab_claim.hpp"
+#include "common/cli/lab_program.hpp"
+#include "common/cli/lab_text.hpp"
+#include "common/simt/emulator.hpp"
+#include "common/simt/kernel_error.hpp"
+
+namespace flashladder::lab {
+namespace {
+
+constexpr int correct_points = 30, idea_points = 40, claim_points = 10, report_points = 15,
+              silence_points = 5;
+constexpr unsigned most_at_once = 2;  // programs that run at the same time
+
+/// Some jobs that are run by one process.
+struct Run {
+  std::vector<Job> jobs;
+  Answers answers;
+  std::vector<std::string> wrong;  ///< Of each job: what is wrong with it, or "".
+
+  bool right() const {
+    return std::ranges::all_of(wrong, [](const std::string& why) { return why.empty(); });
+  }
+  std::size_t first_wrong() const {
+    return static_cast<std::size_t>(
+        std::ranges::find_if(wrong, [](const std::string& why) { return !why.empty(); }) - wrong.begin());
+  }
+};
+
+/// All runs of a grading.
+struct Runs {
+  std::vector<Run> families;
+  Run clean, far_apart, counted;
+
+  std::vector<Run*> all() {
+    std::vector<Run*> list = {&clean, &far_apart, &counted};
+    for (Run& run : families) list.push_back(&run);
+    return list;
+  }
+};
+
+Runs make_runs(const Stage& stage, std::uint64_t seed) {
+  Runs runs;
+  for (const Family& family : input_families())
+    runs.families.push_back({cases_of(family, stage, seed), {}, {}});
+  runs.clean.jobs = clean_cases(stage);
+  runs.far_apart.jobs = far_apart_cases(stage);
+  runs.counted.jobs = counted_cases(stage);
+  return runs;
+}
+
+// --- what a job's report says
+
+/// "O[7421] is ..." as a verdict has it, with the element's place.
+std::string with_place(std::string why, const Problem& p) {
+  for (const char* nan : {" -nan", " nan"}) {
+    for (std::size_t at; (at = why.find(nan)) != why.npos;) why.replace(at, std::strlen(nan), " NaN");
+  }
+  if (why.size() < 4 || (why[0] != 'O' && why[0] != 'L') || why[1] != '[') return why;
+  const std::size_t end = why.find(']');
+  std::int64_t index = std::stoll(why.substr(2, end - 2)), column = 0;
+  std::string place;
+  if (why[0] == 'O') {
+    column = index % p.d;
+    index /= p.d;
+    place = fmt::format(", column {}", column);
+  }
+  place = fmt::format("row {}{}", index % p.Nq, place);
+  if (p.q_heads > 1) place = fmt::format("head {}, {}", index / p.Nq % p.q_heads, place);
+  if (p.batch > 1) place = fmt::format("batch entry {}, {}", index / p.Nq / p.q_heads, place);
+  return fmt::format("{}, {}{}", why[0], place, why.substr(end + 1));
+}
+
+/// Why a job came to no end; "" where it did.
+std::string failure_in(const Program& program, const Report& report) {
+  if (report.failure == Failure::none) return "";
+  if (report.failure == Failure::machine) throw Error(report.what);
+  std::string place = program.place_of(report.thrown_from);
+  if (report.failure == Failure::kernel) {
+    // The error names the line of the access, which may be in a header: then the line that led there helps.
+    const bool known =
+        place.empty() || report.what.find("where: " + program.file() + ":") != std::string::npos;
+    return "the emulator stopped it: " + report.what + (known ? "" : "\n  in your file: " + place);
+  }
+  if (!place.empty()) place = " at " + place;
+  if (report.failure == Failure::memory) {
+    return fmt::format("it asked for more memory than the {} MiB that there are{} ({})",
+                       program.limits().memory >> 20, place, report.what);
+  }
+  return fmt::format("it threw an exception{}: {}", place, report.what);
+}
+
+/// The bounds of check.hpp, twice as wide. There, inputs are always the same; here each submission has its
+/// own, and right code comes within a tenth of the bound once in ten thousand cases, by the luck of the
+/// yardstick.
+Expected expect_widely(const Job& job) {
+  Expected expected = expect_forward(job.inputs, job.inputs.problem.dtype);
+  for (double* bound : {&expected.O.max_abs, &expected.O.norm, &expected.L}) *bound *= 2;
+  return expected;
+}
+
+/// What is wrong with a job; "" where nothing is.
+std::string judge(const Program& program, const Job& job, const Report& report) {
+  if (std::string failure = failure_in(program, report); !failure.empty()) return failure;
+  if (!report.defect.empty()) return report.defect;
+  if (std::string bypass = bypass_in(program.stage(), job, report); !bypass.empty()) return bypass;
+  const Verdict verdict = check_forward(report.result, expect_widely(job));
+  if (!verdict.passed) return with_place(verdict.why, job.inputs.problem);
+  return report.bytes_kept == 0 ? "" : "it did not give its extra memory back";
+}
+
+void judge(const Program& program, Run& run) {
+  for (std::size_t i = 0; i < run.jobs.size(); ++i) {
+    run.wrong.push_back(i < run.answers.reports.size() ? judge(program, run.jobs[i], run.answers.reports[i])
+                                                       : run.answers.ended);
+  }
+}
+
+/// One of the places that there are, while it lives.
+struct Place {
+  explicit Place(std::counting_semaphore<>& all) : places(all) { places.acquire(); }
+  ~Place() { places.release(); }
+  Place(const Place&) = delete;
+  Place& operator=(const Place&) = delete;
+  std::counting_semaphore<>& places;
+};
+
+/// Runs and judges them, two at a time.
+void run_all(const Program& program, const std::vector<Run*>& runs) {
+  std::counting_semaphore<> places(most_at_once);
+  std::vector<std::future<void>> pending;
+  pending.reserve(runs.size());
+  for (Run* run : runs) {
+    pending.push_back(std::async(std::launch::async, [&, run] {
+      const Place place(places);
+      run->answers = program.run(run->jobs);
+    }));
+  }
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    pending[i].get();
+    judge(program, *runs[i]);
+  }
+}
+
+// --- the intermediate that went wrong first
+
+thread_local const std::vector<Intermediate>* replayed = nullptr;
+
+/// A forward pass that shows what the student's showed.
+void replay(const Forward&) {
+  for (const Intermediate& one : *replayed) {
+    if (simt::Emulator::probe != nullptr)
+      simt::Emulator::probe(one.name, one.head, one.row, one.column, one.value);
+  }
+}
+
+/// Runs a job once more, to see its intermediates: a sentence that names the first that is wrong, or "".
+std::string first_wrong_intermediate(const Program& program, Job job) {
+  if (claim_of(program.stage()) == nullptr || job.far_apart) return "";
+  job.intermediates = true;
+  const Answers answers = program.run({job});
+  if (answers.reports.empty() || answers.reports[0].failure != Failure::none) return "";
+  std::vector<Intermediate> shown = answers.reports[0].intermediates;
+  const Problem& p = job.inputs.problem;
+  // Of rows and heads that there are: a mistake may show others.
+  std::erase_if(shown, [&](Intermediate& one) {
+    one.name[2] = 0;
+    return one.head < 0 || one.head >= p.batch * p.q_heads || one.row < 0 || one.row >= p.Nq ||
+           one.column < 0 || (one.name[0] == 'O' && one.column >= p.d);
+  });
+  static std::mutex one_at_a_time;  // there is one place for what probe() shows
+  const std::lock_guard lock(one_at_a_time);
+  replayed = &shown;
+  Stage replaying = program.stage();
+  replaying.forward = replay;
+  return first_divergence(replaying, job.inputs);
+}
+
+// --- the parts
+
+/// What two failures have in common that are told only once: of a kernel's error, its kind and its lines.
+std::string gist(const std::string& why) {
+  std::string gist;
+  std::istringstream lines(why);
+  for (std::string line; std::getline(lines, line);) {
+    if (gist.empty() || line.starts_with("  in your file: ")) gist += line;
+    if (line.starts_with("  where: ")) gist += line.substr(0, line.find(','));
+  }
+  return gist;
+}
+
+void fill_correct(Part& part, const Program& program, const Runs& runs) {
+  std::string said;  // what was wrong in the families before: once is enough
+  for (std::size_t f = 0; f < part.items.size(); ++f) {
+    Item& item = part.items[f];
+    const Run& run = runs.families[f];
+    std::vector<bool> right;
+    for (const std::string& why : run.wrong) right.push_back(why.empty());
+    const auto count = std::ranges::count(right, false);
+    item.points = static_cast<int>(item.most * (std::ssize(right) - count) / std::ssize(right));
+    item.reached = count == 0;
+    if (item.reached) continue;
+    const std::size_t first = run.first_wrong();
+    const std::string trait = common_trait(program.stage(), run.jobs, right);
+    item.feedback = fmt::format("{} of {} cases are wrong{}. The first: {}: {}", count, right.size(),
+                                count == std::ssize(right) ? ""
+                                : trait.empty()            ? ""
+                                                           : ": those " + trait,
+                                words_of(run.jobs[first]),
+                                gist(run.wrong[first]) == said ? "as above" : run.wrong[first]);
+    if (said.empty()) {
+      const std::string intermediate = first_wrong_intermediate(program, run.jobs[first]);
+      if (!intermediate.empty()) item.feedback += "\n" + intermediate;
+    }
+    said = gist(run.wrong[first]);
+  }
+}
+
+std::vector<Count> counts_in(const std::vector<Counter>& counters, const Run& run) {
+  std::vector<Count> counts;
+  for (const Counter& counter : counters) {
+    Count& count = counts.emplace_back(Count{counter.name, true, {}});
+    for (std::size_t i = 0; i < run.answers.reports.size(); ++i) {
+      if (run.answers.reports[i].failure != Failure::none) break;
+      count.counted.push_back(counter.counted(run.jobs[i], run.answers.reports[i]));
+      count.reached =
+          count.reached && reaches(counter.rule, count.counted.back(), counter.claimed(run.jobs[i]));
+    }
+    count.reached = count.reached && count.counted.size() == run.jobs.size();
+  }
+  return counts;
+}
+
+void fill_claim(Part& part, const Lab& lab, const std::vector<Counter>& counters,
+                const std::vector<Count>& counts, const Run& run) {
+  for (Item& item : part.items) {
+    item.reached = true;
+    for (std::size_t c = 0; c < counters.size(); ++c) {
+      const Counter& counter = counters[c];
+      if (item.name != (counter.idea ? counter.name : group_of(counter)) || counts[c].reached) continue;
+      item.reached = false;
+      if (counts[c].counted.size() == run.jobs.size()) {
+        if (!item.feedback.empty()) item.feedback += "\n";
+        item.feedback += feedback_on(lab, counter, run.jobs, counts[c].counted);
+      } else {
+        item.feedback = "not counted: it did not come to an end in all cases";
+      }
+    }
+    if (!item.reached) continue;
+    const auto right = std::ranges::count(run.wrong, "");
+    item.points = static_cast<int>(item.most * right / std::ssize(run.wrong));
+    if (item.points < item.most) {
+      item.feedback = fmt::format("reached; it counts only where the outputs are right: in {} of {} cases",
+                                  right, run.wrong.size());
+    }
+  }
+}
+
+/// What the emulator found first, in any run, or what else is wrong where it looks for all; "" where
+/// nothing is.
+std::string unclean(const Runs& runs) {
+  const auto said_of = [](const Run& run, std::size_t i) {
+    return fmt::format("{}: {}", words_of(run.jobs[i]), run.wrong[i]);
+  };
+  for (const Run* run : {&runs.clean, &runs.far_apart}) {
+    if (!run->right()) return said_of(*run, run->first_wrong());
+  }
+  for (const Run& run : runs.families) {
+    for (std::size_t i = 0; i < run.answers.reports.size(); ++i) {
+      if (run.answers.reports[i].failure == Failure::kernel) return said_of(run, i);
+    }
+  }
+  return "";
+}
+
+/// Why the other runs would come to no end either; "" where nothing says so.
+std::string endless(const Run& run) {
+  if (run.answers.out_of_time) return run.answers.ended;
+  for (std::size_t i = 0; i < run.answers.reports.size(); ++i) {
+    if (run.answers.reports[i].kind == simt::name_of(simt::ErrorKind::endless_loop)) return run.wrong[i];
+  }
+  return "";
+}
+
+/// Whether a CPU stage gives the same to the last bit with one thread and with several.
+std::string differing(const Stage& stage, const Run& clean) {
+  if (claim_of(stage) != nullptr) return "";
+  for (std::size_t i = 0; i + 1 < clean.answers.reports.size(); ++i) {
+    const Job &one = clean.jobs[i], &two = clean.jobs[i + 1];
+    if (one.inputs.problem.Nk != two.inputs.problem.Nk) continue;
+    const Result<float>&a = clean.answers.reports[i].result, &b = clean.answers.reports[i + 1].result;
+    if (a.O != b.O || a.L != b.L) {
+      return fmt::format(
+          "{}: the results with {} and with {} threads are not the same: do two threads use the same "
+          "memory?",
+          words_of(one), one.threads, two.threads);
+    }
+  }
+  return "";
+}
+
+void fill_clean(Part& part, const Stage& stage, const Runs& runs, const std::string& printed) {
+  Item &reports = part.items[0], &silence = part.items[1];
+  reports.feedback = unclean(runs);
+  if (reports.feedback.empty()) reports.feedback = differing(stage, runs.clean);
+  if (!printed.empty())
+    silence.feedback = "it prints, which is no part of the task; take it out before you hand it in";
+  for (Item* item : {&reports, &silence}) {
+    item->reached = item->feedback.empty();
+    if (!item->reached) continue;
+    if (runs.clean.right()) {
+      item->points = item->most;
+    } else {
+      item->feedback = "it counts only with right outputs";
+    }
+  }
+}
+
+/// What all runs together printed.
+std::string printed_by(Runs& runs) {
+  for (const Run* run : runs.all()) {
+    if (!run->answers.output.empty()) return first_lines(run->answers.output, 10);
+  }
+  return "";
+}
+
+std::vector<Part> make_parts(const Lab& lab, const std::vector<Counter>& counters) {
+  Part correct{"correct", "correct, by family of inputs", {}},
+      idea{"idea", "the idea: counts of the claim", {}},
+      claim{"claim", "all other counts of the claim, as in the stage before", {}},
+      clean{"clean", "clean", {}};
+  const auto add = [](Part& part, const std::string& name, const std::string& title) {
+    Item& item = part.items.emplace_back();
+    item.name = name;
+    item.title = title;
+  };
+  for (const Family& family : input_families())
+    add(correct, std::string(family.name), std::string(family.name));
+  for (const Counter& counter : counters) {
+    if (counter.idea) {
+      add(idea, counter.name, fmt::format("{} {} {}", counter.name, sign_of(counter.rule), counter.form));
+    } else if (std::ranges::find(claim.items, group_of(counter), &Item::name) == claim.items.end()) {
+      add(claim, group_of(counter), group_of(counter));
+    }
+  }
+  add(clean, "reports",
+      claim_of(*lab.stage) != nullptr ? "no race, nothing out of bounds, nothing the emulator reports"
+                                      : "the same result with any number of threads");
+  add(clean, "silence", "prints nothing");
+  const auto share = [](Part& part, int points) {
+    const std::vector<int> all = shares(points, part.items.size());
+    for (std::size_t i = 0; i < all.size(); ++i) part.items[i].most = all[i];
+  };
+  share(correct, correct_points);
+  share(idea, idea_points + (claim.items.empty() ? claim_points : 0));
+  share(claim, claim_points);
+  clean.items[0].most = report_points;
+  clean.items[1].most = silence_points;
+  std::vector<Part> parts = {std::move(correct), std::move(idea)};
+  if (!claim.items.empty()) parts.push_back(std::move(claim));
+  parts.push_back(std::move(clean));
+  return parts;
+}
+
+template <class All, class Value>
+int total(const All& all, Value value) {
+  return std::transform_reduce(all.begin(), all.end(), 0, std::plus(), value);
+}
+
+}  // namespace
+
+int Part::most() const {
+  return total(items, [](const Item& item) { return item.most; });
+}
+int Part::points() const {
+  return total(items, [](const Item& item) { return item.points; });
+}
+int Grade::most() const {
+  return total(parts, [](const Part& part) { return part.most(); });
+}
+int Grade::points() const {
+  return total(parts, [](const Part& part) { return part.points(); });
+}
+const Part& Grade::part(std::string_view name) const {
+  static const Part none;
+  const auto found = std::ranges::find(parts, name, &Part::name);
+  return found == parts.end() ? none : *found;
+}
+
+std::vector<int> shares(int points, std::size_t count) {
+  std::vector<int> all;
+  for (std::size_t i = 0; i < count; ++i) {
+    const int left = points - std::accumulate(all.begin(), all.end(), 0),
+              items = static_cast<int>(count - i);
+    all.push_back((left + items - 1) / items);
+  }
+  return all;
+}
+
+Grader::Grader(const Lab& lab)
+    : lab_(lab),
+      counted_cases_(lab::counted_cases(*lab.stage)),
+      counters_(counters_of(lab, counted_cases_)),
+      parts_(make_parts(lab, counters_)) {}
+
+Grade Grader::grade(const std::string& text, const GradeSettings& settings) const {
+  const Stage& stage = *lab_.stage;
+  Grade grade;
+  grade.seed = settings.seed.value_or(hash_of(text));
+  grade.parts = parts_;
+
+  const TemporaryFolder folder;
+  const Program program(stage, lab_.file, text, folder.path(), settings.limits);
+  grade.log = program.compiled().log;
+  grade.warnings = program.compiled().warnings;
+  grade.compile_error = program.compiled().error;
+  if (!program.compiled().ok) return grade;
+
+  // First the run that looks for endless loops: what does not end there would not end elsewhere.
+  Runs runs = make_runs(stage, grade.seed);
+  run_all(program, {&runs.clean});
+  std::vector<Run*> others = runs.all();
+  std::erase(others, &runs.clean);
+  if (const std::string why = endless(runs.clean); !why.empty()) {
+    for (Run* run : others) run->wrong.assign(run->jobs.size(), why);
+  } else {
+    run_all(program, others);
+  }
+  grade.printed = printed_by(runs);
+  grade.counts = counts_in(counters_, runs.counted);
+  for (Part& part : grade.parts) {
+    if (part.name == "correct") {
+      fill_correct(part, program, runs);
+    } else if (part.name == "clean") {
+      fill_clean(part, stage, runs, grade.printed);
+    } else {
+      fill_claim(part, lab_, counters_, grade.counts, runs.counted);
+    }
+  }
+  return grade;
+}
+
+}  // namespace flashladder::lab

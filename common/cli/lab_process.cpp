@@ -1,0 +1,224 @@
+#include "common/cli/lab_process.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+
+#include "common/attention/error.hpp"
+#include "common/lab/message.hpp"
+
+namespace flashladder::lab {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t most_output = 64 << 10;
+constexpr std::size_t most_reports = 256 << 20;
+constexpr std::int64_t most_file_bytes = 64 << 20;
+constexpr rlim_t most_processes = 4096;  // all of this user's; more than a grading needs, less than a bomb
+
+/// A file descriptor that is closed with its owner.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd = -1) : fd_(fd) {}
+  ~Descriptor() { close(); }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return fd_; }
+  void close() {
+    if (fd_ >= 0) ::close(fd_);
+    fd_ = -1;
+  }
+
+ private:
+  int fd_;
+};
+
+/// A pipe, closed for other programs that are started meanwhile.
+struct Pipe {
+  explicit Pipe(const std::array<int, 2>& ends = make()) : read(ends[0]), write(ends[1]) {}
+  static std::array<int, 2> make() {
+    std::array<int, 2> ends{};
+    if (pipe2(ends.data(), O_CLOEXEC) != 0) throw Error("no pipe could be made: too many files are open");
+    return ends;
+  }
+  Descriptor read, write;
+};
+
+void limit(int resource, rlim_t soft, rlim_t hard) {
+  rlimit now{};
+  if (getrlimit(static_cast<decltype(RLIMIT_CPU)>(resource), &now) != 0) return;
+  if (now.rlim_max != RLIM_INFINITY) {
+    hard = std::min(hard, now.rlim_max);
+    soft = std::min(soft, hard);
+  }
+  now.rlim_cur = soft;
+  now.rlim_max = hard;
+  setrlimit(static_cast<decltype(RLIMIT_CPU)>(resource), &now);
+}
+
+/// In the new process, before the program: only what is allowed between fork and exec.
+[[noreturn]] void become(const Start& start, char* const* argv, char* const* environment, int input,
+                         int output, int jobs, int reports) {
+  setpgid(0, 0);
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  // Out of the way first, so that none of the numbers to come is in use.
+  const int kept[] = {fcntl(input, F_DUPFD_CLOEXEC, 10), fcntl(output, F_DUPFD_CLOEXEC, 10),
+                      jobs < 0 ? -1 : fcntl(jobs, F_DUPFD_CLOEXEC, 10),
+                      reports < 0 ? -1 : fcntl(reports, F_DUPFD_CLOEXEC, 10)};
+  dup2(kept[0], STDIN_FILENO);
+  dup2(kept[1], STDOUT_FILENO);
+  dup2(kept[1], STDERR_FILENO);
+  if (jobs >= 0) dup2(kept[2], job_fd);
+  if (reports >= 0) dup2(kept[3], report_fd);
+  const Limits& limits = start.limits;
+  if (limits.seconds > 0) {
+    limit(RLIMIT_CPU, static_cast<rlim_t>(limits.seconds), static_cast<rlim_t>(limits.seconds) + 1);
+  }
+  if (limits.memory > 0) {
+    limit(RLIMIT_AS, static_cast<rlim_t>(limits.memory), static_cast<rlim_t>(limits.memory));
+    limit(RLIMIT_FSIZE, most_file_bytes, most_file_bytes);
+    limit(RLIMIT_NPROC, most_processes, most_processes);
+  }
+  limit(RLIMIT_CORE, 0, 0);
+  if (chdir(start.folder.c_str()) == 0) execvpe(argv[0], argv, environment);
+  _exit(126);
+}
+
+std::vector<char*> pointers(std::vector<std::string>& texts) {
+  std::vector<char*> all;
+  all.reserve(texts.size() + 1);
+  for (std::string& text : texts) all.push_back(text.data());
+  all.push_back(nullptr);
+  return all;
+}
+
+/// Moves what a descriptor has into `to`, no more than `most` bytes of it. False at its end.
+bool drain(int fd, std::string& to, std::size_t most, bool* cut) {
+  char buffer[1 << 16];
+  const ssize_t n = read(fd, buffer, sizeof buffer);
+  if (n < 0) return errno == EINTR || errno == EAGAIN;
+  if (n == 0) return false;
+  const std::size_t room = most - to.size();
+  to.append(buffer, std::min(room, static_cast<std::size_t>(n)));
+  if (cut != nullptr && static_cast<std::size_t>(n) > room) *cut = true;
+  return true;
+}
+
+/// Seconds of processor time that a process has used.
+double processor_seconds(pid_t process) {
+  clockid_t clock{};
+  timespec time{};
+  if (clock_getcpuclockid(process, &clock) != 0 || clock_gettime(clock, &time) != 0) return 0;
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+}
+
+/// Whether a program that has its time by the clock behind it is to be stopped. One that computes is left
+/// to the limit of its processor time, however busy the machine is.
+bool is_over(pid_t process, double passed, double seconds) {
+  return seconds > 0 && passed > 2 * seconds &&
+         (passed > 10 * seconds || processor_seconds(process) < 0.05 * passed);
+}
+
+/// Waits for the program's end and takes what it says until then. A descendant may keep a pipe open: the
+/// end of the program counts, not that of the pipe.
+void listen(pid_t child, int output, int reports, double seconds, Ended& ended) {
+  fcntl(output, F_SETFL, O_NONBLOCK);
+  if (reports >= 0) fcntl(reports, F_SETFL, O_NONBLOCK);
+  const auto start = Clock::now();
+  pollfd all[] = {{output, POLLIN, 0}, {reports, POLLIN, 0}};
+  const auto take = [&] {
+    if (all[0].fd >= 0 && !drain(output, ended.output, most_output, &ended.output_cut)) all[0].fd = -1;
+    if (all[1].fd >= 0 && !drain(reports, ended.reports, most_reports, nullptr)) all[1].fd = -1;
+  };
+  const auto has_ended = [&] {
+    siginfo_t info{};  // WNOWAIT: its number stays taken, and with it that of its group
+    return waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+           info.si_pid != 0;
+  };
+  while (!has_ended()) {
+    poll(all, 2, 10);
+    take();
+    const double passed = std::chrono::duration<double>(Clock::now() - start).count();
+    if (!ended.out_of_time && is_over(child, passed, seconds)) {
+      ended.out_of_time = true;
+      kill(-child, SIGKILL);
+    }
+  }
+  kill(-child, SIGKILL);  // whatever it has started
+  waitpid(child, &ended.status, 0);
+  for (std::size_t before = 0, now = 1; before != now;) {
+    before = ended.output.size() + ended.reports.size();
+    take();
+    now = ended.output.size() + ended.reports.size();
+  }
+}
+
+}  // namespace
+
+TemporaryFolder::TemporaryFolder() {
+  std::error_code error;
+  const fs::path parent = fs::temp_directory_path(error);
+  std::string name = ((error ? fs::path("/tmp") : parent) / "flashladder-lab-XXXXXX").string();
+  if (mkdtemp(name.data()) == nullptr) {
+    throw Error(fmt::format("no folder can be made in {} ({}): set TMPDIR to one that can be written to",
+                            fs::path(name).parent_path().string(), std::strerror(errno)));
+  }
+  path_ = name;
+}
+
+TemporaryFolder::~TemporaryFolder() {
+  std::error_code ignored;
+  fs::remove_all(path_, ignored);
+}
+
+Ended run_program(const Start& start) {
+  Ended ended;
+  std::vector<std::string> command = start.command, variables = {"LC_ALL=C", "PATH=/usr/bin:/bin"};
+  if (!start.own_environment) {
+    variables.clear();
+    for (char** variable = environ; *variable != nullptr; ++variable) {
+      if (!std::string_view(*variable).starts_with("LC_") &&
+          !std::string_view(*variable).starts_with("LANG"))
+        variables.emplace_back(*variable);
+    }
+    variables.emplace_back("LC_ALL=C");  // messages are read, and shown, in English
+  }
+  const std::vector<char*> argv = pointers(command), environment = pointers(variables);
+
+  Pipe output;
+  Pipe reports;
+  Descriptor input(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  const bool has_jobs = !start.jobs.empty();
+  Descriptor jobs(has_jobs ? open(start.jobs.c_str(), O_RDONLY | O_CLOEXEC) : -1);
+  if (has_jobs && jobs.get() < 0) throw Error(start.jobs.string() + " cannot be read");
+
+  const pid_t child = fork();
+  if (child < 0) throw Error("no process can be started: too many run already");
+  if (child == 0) {
+    become(start, argv.data(), environment.data(), input.get(), output.write.get(), jobs.get(),
+           has_jobs ? reports.write.get() : -1);
+  }
+  setpgid(child, child);  // here too, so that it is done whoever comes first
+  output.write.close();
+  reports.write.close();
+  listen(child, output.read.get(), has_jobs ? reports.read.get() : -1, start.limits.seconds, ended);
+  ended.started = !(WIFEXITED(ended.status) && WEXITSTATUS(ended.status) == 126);
+  return ended;
+}
+
+}  // namespace flashladder::lab

@@ -1,0 +1,53 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace flashladder::lab {
+
+/// A folder of its own for what is made on the way; removed with all in it.
+class TemporaryFolder {
+ public:
+  /// Throws Error where there is no room for one.
+  TemporaryFolder();
+  ~TemporaryFolder();
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+
+  /// Where it is.
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+/// What a program may take. 0: as much as it likes.
+struct Limits {
+  int seconds = 0;          ///< Of processor time; by the clock, twice as much if it does not compute.
+  std::int64_t memory = 0;  ///< Bytes of address space.
+};
+
+/// How to run a program.
+struct Start {
+  std::vector<std::string> command;  ///< The program, looked for on the PATH, and its arguments.
+  std::filesystem::path folder;      ///< Where it runs.
+  Limits limits = {};                ///< What it may take.
+  bool own_environment = false;      ///< None of this program's variables.
+  std::filesystem::path jobs = {};   ///< What it finds at job_fd; it then has a report_fd too.
+};
+
+/// How a program ended.
+struct Ended {
+  bool started = false;      ///< Whether it could be run at all.
+  bool out_of_time = false;  ///< It was stopped, because its time by the clock was over.
+  int status = 0;            ///< As waitpid gives it.
+  std::string output;        ///< What it printed; the first 64 KiB of it.
+  bool output_cut = false;   ///< Whether it printed more.
+  std::string reports;       ///< What it wrote to report_fd.
+};
+
+/// Runs a program to its end, in a process group of its own, of which nothing is left behind.
+Ended run_program(const Start& start);
+
+}  // namespace flashladder::lab

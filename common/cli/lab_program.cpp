@@ -1,0 +1,280 @@
+#include "common/cli/lab_program.hpp"
+
+#include <fmt/format.h>
+#include <sys/wait.h>
+
+#include <atomic>
+#include <csignal>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "common/attention/error.hpp"
+#include "common/cli/lab_folder.hpp"
+
+namespace flashladder::lab {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* program_name = "program";
+constexpr int compiler_seconds = 60;
+constexpr std::int64_t compiler_memory = std::int64_t{4} << 30;
+
+/// The command that compiles `stage` in the build, as CMake wrote it down.
+std::vector<std::string> command_of(const Stage& stage) {
+  const fs::path path = fs::path(FLASHLADDER_BUILD_DIR) / "compile_commands.json";
+  const auto commands = nlohmann::json::parse(std::ifstream(path), nullptr, false);
+  std::string folder = label(stage);
+  folder[2] = '_';
+  for (const auto& one : commands.is_array() ? commands : nlohmann::json::array()) {
+    if (fs::path(one.value("file", "")).parent_path().filename() == folder &&
+        one.value("file", "").find("/attention.c") != std::string::npos)
+      return shell_words(one.value("command", ""));
+  }
+  throw Error(
+      fmt::format("{} does not say how stage {} is compiled: build the ladder again with ./ladder setup",
+                  path.string(), label(stage)));
+}
+
+/// Compiles and links in one go: with the flags of the stage, its libraries after it.
+std::vector<std::string> build_command(const Stage& stage, const std::string& file) {
+  std::vector<std::string> command;
+  bool skip = false;  // what follows the last flag
+  for (const std::string& word : command_of(stage)) {
+    const bool wanted = !skip && word != "-Werror" && word != "-c" && word != "-o" && !word.ends_with(file);
+    skip = word == "-o";
+    if (wanted) command.push_back(word);
+  }
+  for (const char* word : {"-g1", "-o", program_name}) command.emplace_back(word);
+  command.push_back(file);
+  for (const std::string& word : {std::string("-xnone"), std::string(FLASHLADDER_LAB_LIBRARY),
+                                  std::string(FLASHLADDER_SIMT_LIBRARY), std::string("-pthread")})
+    command.push_back(word);
+  std::istringstream options(FLASHLADDER_LAB_LINK_OPTIONS);
+  for (std::string option; options >> option;) command.push_back(option);
+  return command;
+}
+
+int count_of_warnings(const std::string& log, const std::string& file) {
+  int count = 0;
+  std::istringstream lines(log);
+  for (std::string line; std::getline(lines, line);)
+    count += line.starts_with(file + ":") && line.find(" warning: ") != line.npos;
+  return count;
+}
+
+/// "segmentation fault" and what it usually comes from.
+std::string signal_words(int signal) {
+  switch (signal) {
+    case SIGSEGV:
+    case SIGBUS:
+      return "it crashed (segmentation fault): a plain pointer or an array of its own is used outside its "
+             "bounds, or a function calls itself without end";
+    case SIGFPE:
+      return "it crashed (an integer was divided by 0)";
+    case SIGILL:
+      return "it crashed (illegal instruction): a function that should return a value comes to its end "
+             "without one";
+    case SIGABRT:
+      return "it was aborted: a failed assert, an exception in a function that is noexcept, or damaged "
+             "memory";
+    case SIGKILL:
+      return "it was killed: the machine had no more memory";
+    default:
+      return fmt::format("it was ended by signal {} ({})", signal, strsignal(signal));
+  }
+}
+
+/// What a program wrote to report_fd, frame by frame, up to the first that is cut or damaged.
+void read_frames(std::string_view bytes, std::vector<Report>& reports, std::optional<Crash>& crash,
+                 std::size_t& begun) {
+  for (Frame frame{}; bytes.size() >= sizeof frame;) {
+    std::memcpy(&frame, bytes.data(), sizeof frame);
+    bytes.remove_prefix(sizeof frame);
+    if (frame.bytes > bytes.size()) return;
+    const std::string_view payload = bytes.substr(0, frame.bytes);
+    bytes.remove_prefix(frame.bytes);
+    if (frame.kind == Frame::Kind::begun) {
+      ++begun;
+    } else if (frame.kind == Frame::Kind::report) {
+      try {
+        reports.push_back(decode_report(payload));
+      } catch (const Error&) {
+        return;
+      }
+    } else if (frame.kind == Frame::Kind::crash && payload.size() == sizeof(Crash)) {
+      std::memcpy(&crash.emplace(), payload.data(), sizeof(Crash));
+      crash->count = std::clamp(crash->count, 0, Crash::most_calls);
+    } else {
+      return;
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> shell_words(std::string_view command) {
+  std::vector<std::string> words;
+  bool in_word = false;
+  char quote = 0;
+  for (std::size_t i = 0; i < command.size(); ++i) {
+    const char c = command[i];
+    if (quote == 0 && (c == ' ' || c == '\t')) {
+      in_word = false;
+      continue;
+    }
+    if (!in_word) words.emplace_back();
+    in_word = true;
+    if (c == '\\' && quote != '\'' && i + 1 < command.size()) {
+      words.back() += command[++i];
+    } else if (quote == 0 && (c == '"' || c == '\'')) {
+      quote = c;
+    } else if (c == quote) {
+      quote = 0;
+    } else {
+      words.back() += c;
+    }
+  }
+  return words;
+}
+
+std::string first_error(const std::string& log, const std::string& file) {
+  // "attention.cu:57" where a line begins with it, of the student's file or any.
+  const auto any_place = [](const std::string& line) -> std::string {
+    const std::size_t digits = line.find(':') + 1, colon = line.find(':', digits);
+    const bool is_place = digits > 1 && colon != line.npos && colon > digits &&
+                          line.find_first_not_of("0123456789", digits) == colon;
+    return is_place ? line.substr(0, colon) : "";
+  };
+  const auto place = [&](const std::string& line) {
+    return line.starts_with(file + ":") ? any_place(line) : "";
+  };
+  // An error in a header comes with the line of the file that led there: before it, or after it.
+  const auto leads_there = [](const std::string& line) {
+    return line.find("required from") != line.npos || line.find("requested here") != line.npos;
+  };
+  std::istringstream lines(log);
+  std::string error, led_by, linker;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("collect2: ")) continue;  // that the linker failed: why, it has said before
+    if (const std::size_t at = line.find(" error: "); at != line.npos && error.empty()) {
+      if (any_place(line).empty()) return file + ":" + line.substr(at);
+      if (!place(line).empty()) return place(line) + ":" + line.substr(at);
+      if (!led_by.empty()) return led_by + ":" + line.substr(at);
+      error = line;
+    } else if (line.find(" warning: ") != line.npos) {
+      led_by = "";  // what led there led to a warning
+    } else if (!place(line).empty() && leads_there(line)) {
+      led_by = place(line);
+      if (!error.empty()) return led_by + ":" + error.substr(error.find(" error: "));
+    }
+    for (const char* what : {"undefined reference to ", "multiple definition of "}) {
+      const std::size_t at = line.find(what);
+      if (at != line.npos && linker.empty()) linker = file + ": " + line.substr(at);
+    }
+  }
+  if (!error.empty()) return error;
+  return !linker.empty() ? linker : file + ": it compiles, and cannot be linked";
+}
+
+Program::Program(const Stage& stage, const std::string& file, const std::string& text,
+                 const fs::path& folder, const Limits& limits)
+    : stage_(stage), file_(file), folder_(folder), limits_(limits) {
+  write_text(folder / file, text);
+  const std::vector<std::string> command = build_command(stage, file);
+  const Ended ended = run_program({.command = command,
+                                   .folder = folder,
+                                   .limits = {.seconds = compiler_seconds, .memory = compiler_memory}});
+  if (!ended.started) {
+    throw Error(fmt::format(
+        "the compiler that the ladder was built with, {}, cannot be run: install it, or set the ladder up "
+        "again with ./ladder setup",
+        command.front()));
+  }
+  compiled_.log = ended.output;
+  compiled_.ok = WIFEXITED(ended.status) && WEXITSTATUS(ended.status) == 0;
+  compiled_.warnings = count_of_warnings(ended.output, file);
+  if (!compiled_.ok) {
+    const bool too_long =
+        ended.out_of_time || ended.output.find("time limit exceeded") != std::string::npos;
+    compiled_.error =
+        too_long ? fmt::format("{}: the compiler did not come to an end in {} s", file, compiler_seconds)
+                 : first_error(ended.output, file);
+  }
+}
+
+std::string Program::place_of(const std::vector<std::uint64_t>& calls) const {
+  Start start{.command = {"addr2line", "-i", "-e", (folder_ / program_name).string()}, .folder = folder_};
+  for (const std::uint64_t call : calls) start.command.push_back(fmt::format("{:#x}", call));
+  std::istringstream lines(calls.empty() ? "" : run_program(start).output);
+  for (std::string line; std::getline(lines, line);) {
+    line.erase(std::min(line.find(' '), line.size()));  // " (discriminator 3)"
+    const std::size_t colon = line.rfind(':');
+    if (colon != line.npos && fs::path(line.substr(0, colon)).filename() == file_ && line[colon + 1] != '?')
+      return file_ + line.substr(colon);
+  }
+  return "";
+}
+
+Answers Program::run(const std::vector<Job>& jobs) const {
+  static std::atomic<int> count = 0;
+  const std::string name = fmt::format("run{}", ++count);
+  const fs::path file = folder_ / (name + ".jobs"), empty = folder_ / name;
+  write_text(file, encode(jobs));
+  fs::create_directory(empty);
+  Limits limits = limits_;
+  for (const Job& job : jobs) limits.memory += job.far_apart ? far_apart_bytes : 0;
+  const Ended ended = run_program(
+      {.command = {(folder_ / program_name).string(), "--jobs-for", std::to_string(stage_.number)},
+       .folder = empty,
+       .limits = limits,
+       .own_environment = true,
+       .jobs = file});
+  std::error_code ignored;
+  fs::remove_all(empty, ignored);
+  fs::remove(file, ignored);
+
+  Answers answers;
+  std::optional<Crash> crash;
+  std::size_t begun = 0;
+  read_frames(ended.reports, answers.reports, crash, begun);
+  answers.output = ended.output + (ended.output_cut ? "\n(and more)" : "");
+  if (answers.reports.size() > jobs.size()) answers.reports.resize(jobs.size());
+  if (answers.reports.size() < jobs.size()) {
+    answers.ended = why_ended(ended, crash);
+    answers.out_of_time =
+        ended.out_of_time || (WIFSIGNALED(ended.status) && WTERMSIG(ended.status) == SIGXCPU);
+    if (begun == 0 && !(WIFEXITED(ended.status) && WEXITSTATUS(ended.status) == no_stage_status))
+      answers.ended += ", before the first case, where global variables are made";
+  }
+  return answers;
+}
+
+std::string Program::why_ended(const Ended& ended, const std::optional<Crash>& crash) const {
+  std::string place;
+  if (crash) place = place_of({crash->calls, crash->calls + crash->count});
+  if (!place.empty()) place = " at " + place;
+  if (ended.out_of_time)
+    return "it did not end, and hardly computed: it waits for something that does not come";
+  if (WIFSIGNALED(ended.status) && WTERMSIG(ended.status) == SIGXCPU) {
+    return fmt::format(
+        "it did not end within {} s of processor time{}: is there a loop that does not come to its end?",
+        limits_.seconds, place.empty() ? "" : ", and was stopped" + place);
+  }
+  if (WIFSIGNALED(ended.status))
+    return signal_words(WTERMSIG(ended.status)) + (place.empty() ? "" : ";" + place);
+  const int status = WEXITSTATUS(ended.status);
+  if (status == no_stage_status) {
+    return fmt::format(
+        "the file does not define flashladder::stage_{:02}::stage, as the skeleton does at its end",
+        stage_.number);
+  }
+  return fmt::format(
+      "it ended the whole program, with exit status {}: a stage returns to its caller, take exit() and the "
+      "like out",
+      status);
+}
+
+}  // namespace flashladder::lab

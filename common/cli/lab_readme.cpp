@@ -1,0 +1,117 @@
+#include "common/cli/lab_readme.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "common/attention/closed_form.hpp"
+#include "common/cli/lab.hpp"
+#include "common/cli/lab_cases.hpp"
+#include "common/cli/lab_grade.hpp"
+#include "common/cli/lab_text.hpp"
+#include "common/cli/terminal.hpp"
+
+namespace flashladder::lab {
+namespace {
+
+constexpr std::size_t columns = 120;  // of a line of Markdown
+
+std::string paragraph(const std::string& text) {
+  return wrapped(text, "", columns) + "\n";
+}
+std::string bullet(const std::string& text) {
+  std::string lines = wrapped(text, "  ", columns);
+  return lines.replace(0, 2, "- ");
+}
+
+/// What there are points for.
+std::string table_of_parts(const Grader& grader) {
+  std::string text = "| part | points |\n|---|--:|\n";
+  int all = 0;
+  for (const Part& part : grader.parts()) {
+    std::string names;
+    for (const Item& item : part.items) names += (names.empty() ? ": " : "; ") + item.title;
+    text += fmt::format("| {}{} | {} |\n", part.title, part.name == "idea" ? "" : names, part.most());
+    all += part.most();
+  }
+  return text + fmt::format("| in all | {} |\n\n", all);
+}
+
+std::string rules(const Lab& lab, const Grader& grader) {
+  const GradeOptions limits;
+  const std::size_t cases = cases_of(input_families()[0], *lab.stage, 0).size();
+  const bool kernel = claim_of(*lab.stage) != nullptr;
+  return bullet(fmt::format(
+             "*Correct*: each family of inputs is tried on {} problems: ragged lengths, masks, grouped "
+             "heads, rows that see no key, other layouts in memory. Its points are in proportion to those "
+             "that are right.",
+             cases)) +
+         bullet(fmt::format(
+             "*Counts* must keep to their closed forms on {} problems, and count only where the outputs "
+             "are right.",
+             grader.counted_cases().size())) +
+         bullet(kernel ? "*Clean*: the threads run in three orders, and the emulator looks for races, "
+                         "missing barriers and accesses out of bounds. It counts only where the outputs "
+                         "are right."
+                       : "*Clean*: one, two and five threads must give the same result to the last bit, "
+                         "and a right one.") +
+         bullet(fmt::format(
+             "Each run of your code has {} s of processor time and {} MiB of memory. It must not print, "
+             "exit or throw.",
+             limits.seconds, limits.mebibytes)) +
+         "\n";
+}
+
+/// What a counter is worth: its points, or what it is a part of.
+std::string worth(const Grader& grader, const Counter& counter) {
+  for (const Part& part : grader.parts()) {
+    const auto found = std::ranges::find(part.items, counter.name, &Item::name);
+    if (found != part.items.end()) return std::to_string(found->most);
+  }
+  return group_of(counter);
+}
+
+/// The closed forms, and what they give in two of the cases.
+std::string table_of_counters(const Grader& grader, const Job& one, const Job& other) {
+  std::string text = fmt::format("| counter | closed form | {} | {} | points |\n|---|---|--:|--:|--:|\n",
+                                 words_of(one), words_of(other));
+  std::string none;  // what is 0 and was 0 before: not worth a row
+  for (const bool idea : {true, false}) {
+    for (const Counter& counter : grader.counters()) {
+      if (counter.idea != idea) continue;
+      if (!idea && counter.form == "0") {
+        none += fmt::format("{}`{}`", none.empty() ? "" : ", ", counter.name);
+        continue;
+      }
+      text += fmt::format("| `{}` | {} {} | {} | {} | {} |\n", counter.name, sign_of(counter.rule),
+                          counter.form, grouped(counter.claimed(one)), grouped(counter.claimed(other)),
+                          worth(grader, counter));
+    }
+  }
+  if (!none.empty()) text += "\n" + wrapped("0, as in the stage before: " + none + ".", "", columns);
+  return text + "\n";
+}
+
+}  // namespace
+
+std::string readme_of(const Lab& lab) {
+  const Grader grader(lab);
+  const bool kernel = claim_of(*lab.stage) != nullptr;
+  const std::vector<Job>& cases = grader.counted_cases();
+  return lab.handout.text + "\n## How it is graded\n" +
+         paragraph(fmt::format(
+             "`./ladder lab grade DIR` compiles `{}`, runs it and says what is right, what is not and why; "
+             "`./ladder` is in `{}`. Grade as often as you like: the same file always gets the same grade. "
+             "`--json FILE` writes it for a machine.",
+             lab.file, FLASHLADDER_SOURCE_DIR)) +
+         table_of_parts(grader) + rules(lab, grader) +
+         table_of_counters(grader, cases[0], cases[kernel ? 5 : 2]) +
+         paragraph(
+             "BH: query heads of all batch entries; Tr, Tc: tiles of rows and of keys; R: threads that "
+             "hold a row; pairs: of a query and a key that it sees, in one head. Where it says `<=`, fewer "
+             "are as good.") +
+         "`CMakeLists.txt` compiles the file for an editor or a debugger; the grade does not depend on "
+         "it.\n";
+}
+
+}  // namespace flashladder::lab

@@ -1,0 +1,461 @@
+#include "common/cli/ledger.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "common/attention/closed_form.hpp"
+#include "common/attention/error.hpp"
+#include "common/check/inputs.hpp"
+#include "common/check/run.hpp"
+#include "common/cli/terminal.hpp"
+
+namespace flashladder {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using simt::Ledger;
+
+/// What was counted of one stage.
+struct CountedStage {
+  const Stage* stage;
+  const Claim* claim;
+  std::vector<Ledger> launches;
+  Ledger total;
+
+  const ClosedForm* form(std::string_view counter) const {
+    if (claim == nullptr) return nullptr;
+    const auto found = std::ranges::find(claim->forms, counter, &ClosedForm::counter);
+    return found == claim->forms.end() ? nullptr : &*found;
+  }
+};
+
+CountedStage count_stage(const Stage& stage, const Inputs& inputs, const simt::Options& how) {
+  CountedStage counted{&stage, claim_of(stage), {}, {}};
+  try {
+    counted.total = count_forward(stage, inputs, how, &counted.launches);
+  } catch (const UsageError&) {
+    throw;
+  } catch (const Error& error) {
+    throw Error(fmt::format("stage {}: {}", label(stage), error.what()));
+  }
+  return counted;
+}
+
+/// The chosen stages in the order in which they were named.
+std::vector<const Stage*> chosen_stages(const std::vector<std::string>& selections) {
+  std::vector<const Stage*> chosen;
+  for (const std::string& selection : selections) {
+    for (const Stage* stage : select_stages(selection)) {
+      if (stage->backend == Backend::cpu) {
+        throw UsageError(fmt::format(
+            "stage {} is C++ for the CPU and has no ledger: choose stages of kernels, such as 10-15",
+            label(*stage)));
+      }
+      if (std::ranges::find(chosen, stage) == chosen.end()) chosen.push_back(stage);
+    }
+  }
+  if (selections.empty()) {
+    std::ranges::copy_if(stages(), std::back_inserter(chosen),
+                         [](const Stage* stage) { return stage->backend != Backend::cpu; });
+  }
+  return chosen;
+}
+
+std::int64_t operations(const Ledger& l) {
+  return static_cast<std::int64_t>(l.add + l.mul + l.div + l.max + l.exp + l.log);
+}
+std::int64_t hbm_read(const Ledger& l) {
+  const simt::GlobalTraffic all = l.global_total();
+  return static_cast<std::int64_t>(all.read_bytes + all.atomic_bytes);
+}
+std::int64_t hbm_written(const Ledger& l) {
+  const simt::GlobalTraffic all = l.global_total();
+  return static_cast<std::int64_t>(all.written_bytes + all.atomic_bytes);
+}
+
+// --- the table
+
+/// A row: a count, and the counter of the closed form that says the same in units of `form_unit`.
+struct Row {
+  std::string label;
+  std::function<std::int64_t(const Ledger&)> count;
+  std::string counter;
+  std::int64_t form_unit = 1;
+};
+
+Row row_of(const std::string& label, const std::string& counter) {
+  return {label, [counter](const Ledger& l) { return count_of(l, counter); }, counter};
+}
+
+/// All rows that these stages may need, in order.
+std::vector<Row> rows_for(const std::vector<CountedStage>& all, bool banks) {
+  std::set<std::string> buffers, arrays;
+  for (const CountedStage& one : all) {
+    for (const auto& [name, traffic] : one.total.global) buffers.insert(name);
+    for (const auto& [name, traffic] : one.total.shared) arrays.insert(name);
+  }
+  std::vector<Row> rows;
+  for (const auto& [what, words] : {std::pair("read", "elements read"),
+                                    {"written", "elements written"},
+                                    {"atomic", "elements added atomically"}}) {
+    for (const std::string& name : buffers)
+      rows.push_back(
+          row_of(fmt::format("{} {}", name, words), fmt::format("global.{}.{}_elements", name, what)));
+  }
+  rows.push_back({"HBM bytes read", hbm_read, "", 1});
+  rows.push_back({"HBM bytes written", hbm_written, "", 1});
+  if (banks) {
+    for (const std::string& name : buffers) {
+      rows.push_back(row_of(name + " sectors", "global." + name + ".sectors"));
+      rows.push_back(row_of(name + " sectors, ideal", "global." + name + ".ideal_sectors"));
+    }
+  }
+  for (const char* what : {"read", "written"}) {
+    for (const std::string& name : arrays) {
+      // Closed forms say it in elements of 4 bytes.
+      Row row = row_of(fmt::format("shared {} bytes {}", name, what),
+                       fmt::format("shared.{}.{}_bytes", name, what));
+      row.counter = fmt::format("shared.{}.{}_elements", name, what);
+      row.form_unit = 4;
+      rows.push_back(row);
+    }
+  }
+  const auto shared = [](auto member) {
+    return [member](const Ledger& l) { return static_cast<std::int64_t>(l.shared_total().*member); };
+  };
+  rows.push_back({"shared bytes read", shared(&simt::SharedTraffic::read_bytes), "", 1});
+  rows.push_back({"shared bytes written", shared(&simt::SharedTraffic::written_bytes), "", 1});
+  if (banks) {
+    for (const std::string& name : arrays) {
+      rows.push_back(row_of(fmt::format("shared {} wavefronts", name), "shared." + name + ".wavefronts"));
+      rows.push_back(
+          row_of(fmt::format("shared {} wavefronts, ideal", name), "shared." + name + ".ideal_wavefronts"));
+    }
+    rows.push_back({"shared wavefronts", shared(&simt::SharedTraffic::wavefronts), "", 1});
+    rows.push_back({"shared wavefronts, ideal", shared(&simt::SharedTraffic::ideal_wavefronts), "", 1});
+  }
+  for (const auto& [words, counter] : {std::pair("barriers", "barriers"),
+                                       {"named barriers", "named_barriers"},
+                                       {"shuffles", "shuffles"},
+                                       {"syncwarps", "syncwarps"},
+                                       {"atomics", "atomics"},
+                                       {"asynchronous copies", "async_copies"},
+                                       {"most bytes in flight", "most_bytes_in_flight"},
+                                       {"matmul FLOPs, CUDA cores", "flops_cuda_cores"},
+                                       {"matmul FLOPs, tensor cores", "flops_tensor_cores"},
+                                       {"those while copies are under way", "flops_during_copies"},
+                                       {"add", "add"},
+                                       {"mul", "mul"},
+                                       {"div", "div"},
+                                       {"max", "max"},
+                                       {"exp", "exp"},
+                                       {"log", "log"},
+                                       {"tiles", "tiles"},
+                                       {"masked tiles", "masked_tiles"},
+                                       {"blocks", "blocks"},
+                                       {"shared bytes per block", "shared_bytes_per_block"},
+                                       {"extra device memory, bytes", "device_bytes"}})
+    rows.push_back(row_of(words, counter));
+  // No closed form goes unseen because the rows above did not think of its counter.
+  for (const CountedStage& one : all) {
+    if (one.claim == nullptr) continue;
+    for (const ClosedForm& form : one.claim->forms) {
+      if (std::ranges::find(rows, form.counter, &Row::counter) == rows.end())
+        rows.push_back(row_of(std::string(form.counter), std::string(form.counter)));
+    }
+  }
+  return rows;
+}
+
+/// "x0.50" of the count before; "" where both are 0.
+std::string ratio_text(std::int64_t count, std::int64_t before) {
+  if (before == 0) return count == 0 ? "" : "new";
+  if (count == 0) return "x0";
+  const double ratio = static_cast<double>(count) / static_cast<double>(before);
+  return ratio < 0.095 ? fmt::format("x{:.2g}", ratio) : fmt::format("x{:.{}f}", ratio, ratio < 10 ? 2 : 1);
+}
+
+/// `text` in lines of up to `width` characters, broken at spaces, all but the first a little indented.
+std::vector<std::string> wrap(const std::string& text, std::size_t width) {
+  std::vector<std::string> lines = {""};
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find(' ', at), text.size());
+    const std::string word = text.substr(at, end - at);
+    at = end + 1;
+    const bool first = lines.back().find_first_not_of(' ') == std::string::npos;
+    if (!first && lines.back().size() + 1 + word.size() > width) {
+      lines.push_back("  " + word);
+    } else {
+      lines.back() += (first ? "" : " ") + word;
+    }
+  }
+  return lines;
+}
+
+/// A column of the table: a stage, or a launch of one.
+struct Column {
+  std::string title;
+  const Ledger* ledger;
+  const CountedStage* stage;  ///< Whose closed forms stand beside the counts; nullptr: none.
+  const Ledger* before;       ///< What ratios are to; nullptr: none.
+};
+
+/// The lines of the cell: count and ratio, then the closed form.
+std::vector<std::string> cell_of(const Row& row, const Column& column, const Problem& problem,
+                                 std::size_t count_width) {
+  const std::int64_t count = row.count(*column.ledger);
+  std::string first = fmt::format("{:>{}}", grouped(count), count_width);
+  if (column.before != nullptr) first += "  " + ratio_text(count, row.count(*column.before));
+  std::vector<std::string> lines = {first};
+  const ClosedForm* form =
+      column.stage == nullptr || row.counter.empty() ? nullptr : column.stage->form(row.counter);
+  if (form == nullptr) return lines;
+  std::string text(form->text);
+  const std::int64_t expected = row.form_unit * form->value(column.stage->claim->symbols(problem));
+  if (row.form_unit != 1 && expected != 0) {
+    const bool sum = text.find(" + ") != text.npos || text.find(" - ") != text.npos;
+    text = fmt::format("{} * {}{}{}", row.form_unit, sum ? "(" : "", text, sum ? ")" : "");
+  }
+  text = expected == count ? "= " + text : fmt::format("!!! not {} = {}", grouped(expected), text);
+  for (const std::string& line : wrap(text, 26)) lines.push_back(line);
+  return lines;
+}
+
+std::string table(const std::vector<Row>& rows, const std::vector<Column>& columns,
+                  const Problem& problem) {
+  std::vector<std::size_t> count_width;
+  for (const Column& column : columns) {
+    std::size_t& width = count_width.emplace_back(0);
+    for (const Row& row : rows) width = std::max(width, grouped(row.count(*column.ledger)).size());
+  }
+  std::vector<std::vector<std::string>> lines = {{"counter"}};
+  for (const Column& column : columns) lines[0].push_back(column.title);
+  for (const Row& row : rows) {
+    std::vector<std::vector<std::string>> cells = {{row.label}};
+    std::size_t height = 1;
+    for (std::size_t c = 0; c < columns.size(); ++c) {
+      cells.push_back(cell_of(row, columns[c], problem, count_width[c]));
+      height = std::max(height, cells.back().size());
+    }
+    for (std::size_t line = 0; line < height; ++line) {
+      std::vector<std::string>& texts = lines.emplace_back();
+      for (const auto& cell : cells) texts.push_back(line < cell.size() ? cell[line] : "");
+    }
+  }
+  return render_table(lines, columns.size() + 1);
+}
+
+/// What the symbols of the closed forms are here.
+std::string symbols_text(const std::vector<CountedStage>& all, const Problem& problem) {
+  std::set<std::pair<std::int64_t, std::int64_t>> tiles;
+  for (const CountedStage& one : all) {
+    if (one.claim != nullptr) tiles.insert({one.claim->Br, one.claim->symbols(problem).Bc});
+  }
+  std::string text;
+  for (const auto& [Br, Bc] : tiles) {
+    const Symbols n(problem, Br, Bc);
+    if (text.empty()) text = fmt::format("BH = {}, Nq = {}, Nk = {}, d = {}", n.BH, n.Nq, n.Nk, n.d);
+    text += fmt::format("; Br = {}, Bc = {}, Tr = {}, Tc = {}", Br, Bc, n.Tr, n.Tc);
+  }
+  return text + ";\n  R, live_i and whole_i: see claim.cpp of the stage";
+}
+
+bool equals(const CountedStage& one, const ClosedForm& form, const Problem& problem) {
+  return count_of(one.total, form.counter) == form.value(one.claim->symbols(problem));
+}
+
+void print_table(const std::vector<CountedStage>& all, const LedgerOptions& options,
+                 const LoadedInputs& loaded) {
+  const Problem& problem = loaded.inputs.problem;
+  std::vector<Column> columns;
+  if (options.launches) {
+    for (const Ledger& launch : all[0].launches)
+      columns.push_back({launch.kernel, &launch, nullptr, nullptr});
+  }
+  for (const CountedStage& one : all)
+    columns.push_back({label(*one.stage), &one.total, &one,
+                       columns.empty() || options.launches ? nullptr : columns.back().ledger});
+
+  std::vector<Row> rows = rows_for(all, options.banks);
+  std::erase_if(rows, [&](const Row& row) {
+    return std::ranges::all_of(all, [&](const CountedStage& one) {
+      const ClosedForm* form = row.counter.empty() ? nullptr : one.form(row.counter);
+      return row.count(one.total) == 0 && (form == nullptr || equals(one, *form, problem));
+    });
+  });
+
+  fmt::print("{}: {}\n\n", loaded.source, to_string(problem));
+  // Side by side as far as the terminal is wide, the rest below.
+  const auto width = static_cast<std::size_t>(terminal_width());
+  for (std::size_t first = 0; first < columns.size();) {
+    std::size_t last = columns.size();
+    const auto part = [&] {
+      return table(rows,
+                   {columns.begin() + static_cast<std::ptrdiff_t>(first),
+                    columns.begin() + static_cast<std::ptrdiff_t>(last)},
+                   problem);
+    };
+    std::string text = part();
+    const auto fits = [&] {  // the line below the titles is as wide as the table
+      const std::size_t begin = text.find('\n') + 1;
+      return text.find('\n', begin) - begin <= width;
+    };
+    while (width != 0 && last > first + 1 && !fits()) {
+      --last;
+      text = part();
+    }
+    fmt::print("{}\n", text);
+    first = last;
+  }
+  fmt::print(
+      "Counted by the emulator from the source of the kernels: global memory as issued, before any cache;\n"
+      "operations and shared memory as written, where a compiler may join or drop some; each per thread,\n"
+      "shuffles and syncwarps once per warp, barriers once per block.\n");
+  if (!options.launches && all.size() > 1)
+    fmt::print("x0.50: half of the count in the stage to its left.\n");
+  fmt::print("= a closed form, which the count equals: {}.\n", symbols_text(all, problem));
+}
+
+// --- JSON
+
+Json counts_json(const Ledger& ledger) {
+  Json counts = Json::object();
+  for (const auto& [name, count] : ledger.counted()) counts[name] = count;
+  return counts;
+}
+
+Json stage_json(const CountedStage& one, const Problem& problem) {
+  Json json = {
+      {"number", one.stage->number}, {"name", one.stage->name}, {"counts", counts_json(one.total)}};
+  if (one.claim != nullptr) {
+    const Symbols symbols = one.claim->symbols(problem);
+    json["tile"] = {{"Br", symbols.Br}, {"Bc", symbols.Bc}};
+    json["closed_forms"] = Json::array();
+    for (const ClosedForm& form : one.claim->forms) {
+      json["closed_forms"].push_back({{"counter", form.counter},
+                                      {"text", form.text},
+                                      {"value", form.value(symbols)},
+                                      {"measured", count_of(one.total, form.counter)}});
+    }
+  }
+  json["launches"] = Json::array();
+  for (const Ledger& launch : one.launches)
+    json["launches"].push_back({{"kernel", launch.kernel}, {"counts", counts_json(launch)}});
+  return json;
+}
+
+// --- on a GPU
+
+/// Each stage once, and nothing else: a profiler shows these kernels alone.
+int run_once(const std::vector<const Stage*>& chosen, const LoadedInputs& loaded) {
+  std::vector<const Stage*> twins;
+  twins.reserve(chosen.size());
+  for (const Stage* stage : chosen) twins.push_back(&on_backend(*stage, Backend::cuda));
+  for (const Stage* stage : twins) {
+    const Inputs own = for_stage(*stage, loaded.inputs);
+    ForwardRun run(*stage, own);
+    Workspace workspace(free_memory(Backend::cuda));
+    run.run(workspace);
+    if (const std::string why = run.defect(); !why.empty())
+      throw Error(fmt::format("stage {}: {}", label(*stage), why));
+    fmt::print("{}: ran once on {}, {}; there is no ledger on a GPU\n", label(*stage), gpu_name(),
+               to_string(own.problem));
+    std::fflush(stdout);
+  }
+  return 0;
+}
+
+}  // namespace
+
+int ledger(const LedgerOptions& options) {
+  const std::vector<const Stage*> chosen = chosen_stages(options.stages);
+  const bool cuda = options.backend == "cuda";
+  if (cuda && (options.json || options.launches || options.banks || options.check)) {
+    throw UsageError(
+        "--json, --launches, --banks and --check are the emulator's, and there is no ledger on a GPU: "
+        "leave them or --backend cuda out");
+  }
+  if (options.launches && (chosen.size() != 1 || options.json)) {
+    throw UsageError(options.json ? "--launches is for the table: --json has the launches anyway"
+                                  : "--launches shows the launches of one stage: name one, such as 10");
+  }
+  InputOptions input = options.input;
+  if (input.random.empty() && input.npz.empty() && input.q.empty() && input.k.empty() && input.v.empty())
+    input.random = default_sizes;
+  const LoadedInputs loaded = load_inputs(input);
+  const Problem& problem = loaded.inputs.problem;
+  for (const Stage* stage : chosen) require_supported(*stage, for_stage(*stage, loaded.inputs).problem);
+  if (cuda) return run_once(chosen, loaded);
+
+  std::vector<CountedStage> all;
+  {
+    Progress progress;
+    for (const Stage* stage : chosen) {
+      progress.step(label(*stage) + ": counting on the emulator ...");
+      all.push_back(count_stage(*stage, loaded.inputs, {.banks = options.banks, .check = options.check}));
+    }
+  }
+  if (options.json) {
+    Json json = {
+        {"format", 1}, {"input", to_json(loaded)}, {"backend", "emulator"}, {"banks", options.banks}};
+    json["stages"] = Json::array();
+    for (const CountedStage& one : all) json["stages"].push_back(stage_json(one, problem));
+    fmt::print("{}\n", json.dump(2));
+  } else {
+    print_table(all, options, loaded);
+    if (options.check) fmt::print("Checked: no races, no reads of what nobody wrote, no endless loops.\n");
+  }
+  std::fflush(stdout);
+  bool good = true;
+  for (const CountedStage& one : all) {
+    if (one.claim == nullptr) continue;
+    for (const ClosedForm& form : one.claim->forms) {
+      if (equals(one, form, problem)) continue;
+      fmt::print(stderr, "ladder: stage {}: {} is {}, and its closed form {} gives {}\n", label(*one.stage),
+                 form.counter, count_of(one.total, form.counter), form.text,
+                 form.value(one.claim->symbols(problem)));
+      good = false;
+    }
+  }
+  return good ? 0 : 1;
+}
+
+std::span<const LedgerSummary::Field> LedgerSummary::fields() {
+  static constexpr Field all[] = {
+      {"hbm_bytes_read", "HBM read", &LedgerSummary::hbm_bytes_read, true},
+      {"hbm_bytes_written", "HBM written", &LedgerSummary::hbm_bytes_written, true},
+      {"shared_bytes", "shared bytes", &LedgerSummary::shared_bytes, true},
+      {"barriers", "barriers", &LedgerSummary::barriers, false},
+      {"operations", "non-matmul ops", &LedgerSummary::operations, false},
+      {"matmul_flops", "matmul FLOPs", &LedgerSummary::matmul_flops, false},
+      {"tiles", "tiles", &LedgerSummary::tiles, false},
+      {"masked_tiles", "masked tiles", &LedgerSummary::masked_tiles, false},
+      {"blocks", "blocks", &LedgerSummary::blocks, false},
+      {"extra_bytes", "extra memory", &LedgerSummary::extra_bytes, true},
+  };
+  return all;
+}
+
+LedgerSummary count_launches(const std::function<void()>& run) {
+  simt::Emulator emulator;
+  const simt::UseEmulator use(emulator);
+  run();
+  const Ledger all = emulator.total();
+  const simt::SharedTraffic shared = all.shared_total();
+  const auto number = [](std::uint64_t count) { return static_cast<std::int64_t>(count); };
+  return {.hbm_bytes_read = hbm_read(all),
+          .hbm_bytes_written = hbm_written(all),
+          .shared_bytes = number(shared.read_bytes + shared.written_bytes),
+          .barriers = number(all.barriers + all.named_barriers),
+          .operations = operations(all),
+          .matmul_flops = number(all.flops_cuda_cores + all.flops_tensor_cores),
+          .tiles = number(all.tiles),
+          .masked_tiles = number(all.masked_tiles),
+          .blocks = number(all.blocks),
+          .extra_bytes = number(all.device_bytes)};
+}
+
+}  // namespace flashladder

@@ -1,0 +1,92 @@
+#include "common/cli/terminal.hpp"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+namespace flashladder {
+namespace {
+
+/// Characters of UTF-8 text.
+std::size_t width_of(const std::string& text) {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
+}
+
+}  // namespace
+
+Progress::Progress() : terminal_(isatty(STDERR_FILENO) != 0) {}
+
+Progress::~Progress() {
+  if (terminal_) fmt::print(stderr, "\r\x1b[K");
+}
+
+void Progress::step(const std::string& text) {
+  if (terminal_) {
+    fmt::print(stderr, "\r\x1b[K{}", text);
+  } else {
+    fmt::print(stderr, "{}\n", text);
+  }
+  std::fflush(stderr);
+}
+
+void Progress::repetition(const std::string& text) {
+  if (terminal_) step(text);
+}
+
+std::string bytes_text(std::int64_t bytes) {
+  const double b = static_cast<double>(bytes);
+  if (b >= 0x1p30) return fmt::format("{:.2f} GiB", b / 0x1p30);
+  if (b >= 0x1p20) return fmt::format("{:.2f} MiB", b / 0x1p20);
+  if (b >= 0x1p10) return fmt::format("{:.1f} KiB", b / 0x1p10);
+  return fmt::format("{} B", bytes);
+}
+
+std::string grouped(std::int64_t count) {
+  std::string text = fmt::format("{}", count);
+  const std::size_t sign = count < 0 ? 1 : 0;
+  for (std::size_t at = text.size(); at > sign + 3;) text.insert(at -= 3, ",");
+  return text;
+}
+
+std::string short_text(std::int64_t count) {
+  const double c = static_cast<double>(count);
+  for (const auto& [unit, name] : {std::pair(1e12, "T"), {1e9, "G"}, {1e6, "M"}}) {
+    if (c < 0.9995 * unit) continue;  // 999,600,000 is 1.00 G, not 1000 M
+    const double value = c / unit;
+    return fmt::format("{:.{}f} {}", value, value < 9.995 ? 2 : value < 99.95 ? 1 : 0, name);
+  }
+  return grouped(count);
+}
+
+std::string render_table(const std::vector<std::vector<std::string>>& rows, std::size_t left) {
+  std::vector<std::size_t> width(rows[0].size());
+  for (const auto& row : rows) {
+    for (std::size_t c = 0; c < row.size(); ++c) width[c] = std::max(width[c], width_of(row[c]));
+  }
+  std::string text;
+  std::size_t total = 2 * (width.size() - 1);
+  for (const std::size_t w : width) total += w;
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    std::string line;
+    for (std::size_t c = 0; c < rows[r].size(); ++c) {
+      const std::string space(width[c] - width_of(rows[r][c]), ' ');
+      line += c == 0 ? "" : "  ";
+      line += c < left ? rows[r][c] + space : space + rows[r][c];
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+    if (r == 0) text += std::string(total, '-') + "\n";
+  }
+  return text;
+}
+
+int terminal_width() {
+  winsize size{};
+  return isatty(STDOUT_FILENO) != 0 && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+}
+
+}  // namespace flashladder

@@ -1,0 +1,28 @@
+# Sets FLASHLADDER_WITH_CUDA where the GPU stages can be compiled for a GPU too. Without nvcc they run on the emulator.
+set(FLASHLADDER_WITH_CUDA FALSE)
+set(FLASHLADDER_LEAST_ARCHITECTURE 75)  # the oldest that the kernels are compiled for
+if(FLASHLADDER_CUDA AND NOT FLASHLADDER_SANITIZE AND NOT FLASHLADDER_FUZZ)
+  include(CheckLanguage)
+  if(NOT CMAKE_CUDA_COMPILER AND EXISTS /usr/local/cuda/bin/nvcc)
+    set(CMAKE_CUDA_COMPILER /usr/local/cuda/bin/nvcc)  # installed, but not on the PATH
+  endif()
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER)
+    if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+      # Code for the GPUs of the measurements, and PTX, which the driver compiles for any other at the first start.
+      set(CMAKE_CUDA_ARCHITECTURES ${FLASHLADDER_LEAST_ARCHITECTURE}-virtual 80-real 90-real)
+    endif()
+    enable_language(CUDA)
+    find_package(CUDAToolkit REQUIRED)
+    set(CMAKE_CUDA_STANDARD 20)
+    set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+    if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc 12 knows C++20
+      set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+      set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+      list(APPEND CMAKE_CUDA_COMPILE_FEATURES cuda_std_20)
+    endif()
+    set(FLASHLADDER_WITH_CUDA TRUE)
+  else()
+    message(STATUS "Left out: the GPU stages on a GPU (no nvcc: install the CUDA Toolkit); they run on the emulator")
+  endif()
+endif()

@@ -1,0 +1,159 @@
+"""./ladder diff: what changes from one stage to the next, in a terminal or as a page.
+
+    ./ladder diff                          # the pairs of neighbours, with their counted lines
+    ./ladder diff 14                       # stage 14 against the one before it
+    ./ladder diff 13 14                    # any two, also by name: fa2_split_q, 14_fa2_split_q
+    ./ladder diff 13 14 --html change.html # one file that needs no network
+    ./ladder diff --site DIR               # a page for each pair of neighbours, and an index; part of the guide
+
+Beside the changed lines of code stand what the ledger counts, what was measured, and what the stage's README says of
+the hunks.
+"""
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from diff_facts import counts_of, measured
+from diff_model import BUDGET, Diff, Failure, Stage, all_stages, pairs, plural
+from diff_readme import explained
+from diff_terminal import Terminal, render
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog="./ladder diff", description=__doc__.split("\n\n", 1)[1],
+                                   formatter_class=argparse.RawDescriptionHelpFormatter, usage=argparse.SUPPRESS)
+    made.add_argument("stages", nargs="*", metavar="STAGE", help="a number or a name; one: against the one before it")
+    made.add_argument("--html", metavar="FILE", help="write a page instead")
+    made.add_argument("--site", metavar="DIR", help="write the pages of all neighbours, and an index, into this folder")
+    made.add_argument("--color", "--colour", choices=("auto", "always", "never"), default="auto",
+                      metavar="WHEN", help="colour: auto (the default; NO_COLOR turns it off), always or never")
+    made.error = lambda message: fail(f"{message}: ./ladder diff --help shows how it is called.", 2)
+    return made
+
+
+def fail(sentence: str, status: int):
+    raise Failure(sentence, status)
+
+
+def find(name: str, stages: list[Stage]) -> Stage:
+    """The stage of this number, name or folder."""
+    wanted = name.rstrip("/").rsplit("/", 1)[-1]
+    for stage in stages:
+        if wanted in (stage.digits, stage.name, stage.folder.name):
+            return stage
+    raise Failure(f"there is no stage '{name}': the stages are {', '.join(stage.digits for stage in stages)}.", 2)
+
+
+def chosen(names: list[str], stages: list[Stage]) -> tuple[Stage, Stage]:
+    if len(names) > 2:
+        raise Failure(f"a diff is of two stages, not of {len(names)}: leave out '{names[2]}' and what follows.", 2)
+    found = [find(name, stages) for name in names]
+    if len(found) == 1:
+        before = next(stage for stage in stages if stage.number == found[0].before)
+        if before is found[0]:
+            raise Failure(f"stage {before.digits} is the first, and has none before it: name two stages.", 2)
+        found.insert(0, before)
+    if found[0] is found[1]:
+        raise Failure(f"{found[0].label} does not differ from itself: name two stages.", 2)
+    return found[0], found[1]
+
+
+def wants_colour(choice: str) -> bool:
+    if choice != "auto":
+        return choice == "always"
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def list_pairs(stages: list[Stage], width: int) -> str:
+    """Every pair of neighbours: lines that change, and the idea."""
+    lines = [f"lines that change from a stage to the next, as diff -w counts; a stage aims at {BUDGET}", ""]
+    terminal = Terminal(width, colour=False)
+    for before, after in pairs(stages):
+        diff = Diff(before, after)
+        head = f"  {before.digits} {after.digits}  {diff.counted:>4}  (-{diff.removed} +{diff.added})"
+        lines += terminal.wrapped(after.idea, f"{head:28}", " " * 28)
+    return "\n".join([*lines, "", "./ladder diff 13 14 shows one of them, --html FILE as a page."]) + "\n"
+
+
+def write(path: Path, text: str) -> None:
+    """All of it or nothing."""
+    handle = None
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(21, "it is a folder")
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as handle:
+            handle.write(text)
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(handle.name, 0o666 & ~mask)
+        os.replace(handle.name, path)
+    except OSError as error:
+        if handle:
+            Path(handle.name).unlink(missing_ok=True)
+        raise Failure(f"cannot write {path}: {error.strerror}.") from error
+
+
+def run(arguments: argparse.Namespace) -> None:
+    for option in ("html", "site"):
+        if getattr(arguments, option) == "":
+            raise Failure(f"--{option} is empty: say where to write.", 2)
+    stages = all_stages()
+    if arguments.site is not None:
+        if arguments.stages or arguments.html is not None:
+            raise Failure("--site writes all pairs: leave out the stages and --html.", 2)
+        write_site(Path(arguments.site), stages)
+        return
+    width = shutil.get_terminal_size((120, 24)).columns
+    if not arguments.stages:
+        if arguments.html is not None:
+            raise Failure("--html is the page of two stages: name them, such as ./ladder diff 13 14 --html FILE.", 2)
+        sys.stdout.write(list_pairs(stages, width))
+        return
+    diff = Diff(*chosen(arguments.stages, stages))
+    facts = explained(diff), counts_of(diff.before, diff.after), measured(diff.before, diff.after)
+    if arguments.html is None:
+        sys.stdout.write(render(diff, *facts, Terminal(width, wants_colour(arguments.color))))
+        return
+    from diff_page import page  # Pygments is for pages alone
+
+    text = page(diff, *facts)
+    write(Path(arguments.html), text)
+    lines, kilobytes = plural(diff.counted, "line changes", "lines change"), len(text.encode()) / 1000
+    print(f"{arguments.html}: {lines}, {kilobytes:.0f} kB")
+
+
+def write_site(folder: Path, stages: list[Stage]) -> None:
+    from diff_page import index, page
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Failure(f"cannot make the folder {folder}: {error.strerror}.") from error
+    diffs = [Diff(before, after) for before, after in pairs(stages)]
+    found = [(diff, explained(diff), counts_of(diff.before, diff.after), measured(diff.before, diff.after))
+             for diff in diffs]
+    for one in found:
+        write(folder / f"{one[0].name}.html", page(*one, site=diffs))
+    write(folder / "index.html", index(found))
+    print(f"{folder}/index.html and {len(found)} pages")
+
+
+def main() -> int:
+    try:
+        sys.stdout.reconfigure(errors="replace")
+        run(parser().parse_args())
+        sys.stdout.flush()
+    except Failure as failure:
+        print(f"ladder: {failure}", file=sys.stderr)
+        return failure.status
+    except BrokenPipeError:  # as of `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

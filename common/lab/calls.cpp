@@ -1,0 +1,95 @@
+#include "common/lab/calls.hpp"
+
+#include <execinfo.h>
+#include <link.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+
+namespace flashladder::lab {
+namespace {
+
+/// Where the program was loaded: what addr2line takes are offsets from there.
+std::uint64_t load_address() {
+  static const std::uint64_t address = [] {
+    std::uint64_t found = 0;
+    dl_iterate_phdr(
+        [](dl_phdr_info* info, std::size_t, void* to) {
+          *static_cast<std::uint64_t*>(to) = info->dlpi_addr;
+          return 1;  // the program itself comes first
+        },
+        &found);
+    return found;
+  }();
+  return address;
+}
+
+/// Fills `calls` with the calls that led here and returns their number. What lies in libraries is left out.
+int find_calls(std::uint64_t (&calls)[Crash::most_calls]) {
+  void* all[Crash::most_calls];
+  const int count = backtrace(all, Crash::most_calls);
+  int kept = 0;
+  for (int i = 0; i < count; ++i) {
+    // The address after the call: the call itself is before it.
+    const std::uint64_t address = reinterpret_cast<std::uint64_t>(all[i]) - load_address() - 1;
+    if (address < (std::uint64_t{1} << 32)) calls[kept++] = address;
+  }
+  return kept;
+}
+
+std::mutex recording;
+Crash last;  // of the last exception; its signal is not used
+
+void handle(int signal) {
+  struct {
+    Frame frame;
+    Crash crash;
+  } message = {{Frame::Kind::crash, sizeof(Crash)}, {}};
+  message.crash.signal = signal;
+  message.crash.count = find_calls(message.crash.calls);
+  [[maybe_unused]] const ssize_t written = write(report_fd, &message, sizeof message);
+  // Once more, and now it ends the program.
+  ::signal(signal, SIG_DFL);
+  raise(signal);
+}
+
+}  // namespace
+
+std::vector<std::uint64_t> calls_of_last_exception() {
+  const std::lock_guard lock(recording);
+  return {last.calls, last.calls + last.count};
+}
+
+void report_signals() {
+  std::uint64_t calls[Crash::most_calls];
+  find_calls(calls);  // the first call loads a library, which a signal's handler must not
+
+  static char memory[64 << 10];
+  stack_t stack = {};
+  stack.ss_sp = memory;
+  stack.ss_size = sizeof memory;
+  sigaltstack(&stack, nullptr);
+  struct sigaction action = {};
+  action.sa_handler = handle;
+  action.sa_flags = SA_ONSTACK;
+  for (int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGXCPU})
+    sigaction(signal, &action, nullptr);
+}
+
+}  // namespace flashladder::lab
+
+// The linker gives these names (--wrap).
+// NOLINTBEGIN(bugprone-reserved-identifier)
+extern "C" [[noreturn]] void __real___cxa_throw(void* exception, void* type, void (*destroy)(void*));
+extern "C" [[noreturn]] void __wrap___cxa_throw(void* exception, void* type, void (*destroy)(void*)) {
+  using namespace flashladder::lab;
+  {
+    const std::lock_guard lock(recording);
+    last.count = find_calls(last.calls);
+  }
+  __real___cxa_throw(exception, type, destroy);
+}
+// NOLINTEND(bugprone-reserved-identifier)

@@ -1,0 +1,102 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/attention/oracle.hpp"
+#include "common/check/run.hpp"
+#include "common/simt/ledger.hpp"
+#include "common/simt/options.hpp"
+
+namespace flashladder::lab {
+
+// What the grader and the program with a student's file in it say to each other. The program is given
+// inputs and nothing else; what is right, and how many points it is worth, stays with the grader.
+
+inline constexpr int job_fd = 3;            ///< The program reads its jobs from here,
+inline constexpr int report_fd = 4;         ///< and writes here what came of them.
+inline constexpr int no_stage_status = 77;  ///< Its exit status where the file defines no such stage.
+
+/// Address space that a job with `far_apart` needs.
+inline constexpr std::int64_t far_apart_bytes = ((std::int64_t{1} << 31) + 256) * 4;
+
+/// One forward pass that the program is asked for.
+struct Job {
+  Inputs inputs;                                      ///< In the dtype that the stage computes in.
+  Layout layout = Layout::contiguous;                 ///< Of Q, K, V and O in memory.
+  bool check = false;                                 ///< As simt::Options::check.
+  bool banks = false;                                 ///< As simt::Options::banks.
+  simt::Schedule schedule = simt::Schedule::forward;  ///< As simt::Options::schedule.
+  int threads = 1;                                    ///< Of a CPU stage.
+  bool count_reads = false;                           ///< Also run forward_counting.
+  bool far_apart = false;      ///< The rows of O are so far apart that an int cannot hold an offset.
+  bool intermediates = false;  ///< Send what probe() shows.
+};
+
+/// Why a job came to no end.
+enum class Failure {
+  none,       ///< It did.
+  kernel,     ///< The emulator stopped a kernel.
+  memory,     ///< There was no more memory.
+  exception,  ///< Any other exception.
+  machine,    ///< The machine does not give what the grading needs: not the student's fault.
+};
+
+/// What a kernel showed by probe().
+struct Intermediate {
+  char name[3];       ///< "S", "m", "l", "O" or "O~".
+  std::int64_t head;  ///< Of all query heads.
+  int row;            ///< Of the head.
+  int column;         ///< Key, or column of O.
+  float value;        ///< What it was.
+};
+
+/// What came of a job.
+struct Report {
+  Failure failure = Failure::none;          ///< Why it came to no end.
+  std::string what;                         ///< The exception's words.
+  std::string kind;                         ///< Of a kernel's error, as simt::name_of.
+  std::vector<std::uint64_t> thrown_from;   ///< The calls that led to the exception, innermost first.
+  std::string defect;                       ///< As ForwardRun::defect.
+  Result<float> result;                     ///< O and L.
+  simt::Ledger ledger;                      ///< Of all launches; empty for a CPU stage.
+  std::int64_t extra_bytes = 0;             ///< Most bytes of the workspace in use at once.
+  std::int64_t bytes_kept = 0;              ///< Bytes of the workspace not given back.
+  std::int64_t allocations = 0;             ///< Calls that got memory from elsewhere.
+  std::int64_t scores_made = 0;             ///< (count_reads) Scores computed.
+  std::int64_t score_reads = 0;             ///< (count_reads) How often they were read.
+  bool counted_reads = false;               ///< Whether the last two were counted.
+  std::vector<Intermediate> intermediates;  ///< (intermediates) All that kernels showed.
+};
+
+/// A signal that ended the program.
+struct Crash {
+  static constexpr int most_calls = 48;  ///< That are told of.
+  std::int32_t signal = 0;               ///< Which one.
+  std::int32_t count = 0;                ///< Of the calls.
+  std::uint64_t calls[most_calls] = {};  ///< Addresses in the program, innermost first.
+};
+
+/// Jobs as bytes.
+std::string encode(const std::vector<Job>& jobs);
+/// And back. Throws Error where the bytes are not what encode() makes.
+std::vector<Job> decode_jobs(std::string_view bytes);
+/// A report as bytes.
+std::string encode(const Report& report);
+/// And back. Throws Error where the bytes are not what encode() makes.
+Report decode_report(std::string_view bytes);
+
+/// What the program writes to report_fd: frames, each this header and `bytes` bytes.
+struct Frame {
+  /// What follows.
+  enum class Kind : std::uint64_t {
+    begun = 0x666c61736863a501,   ///< Nothing: the program takes up the next job.
+    report = 0x666c61736863a502,  ///< A Report.
+    crash = 0x666c61736863a503,   ///< A Crash.
+  };
+  Kind kind;            ///< Of what follows.
+  std::uint64_t bytes;  ///< How many follow.
+};
+
+}  // namespace flashladder::lab

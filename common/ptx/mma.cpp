@@ -1,0 +1,71 @@
+// What tensor-core instructions do, on the emulator.
+#include "common/ptx/mma.hpp"
+
+#include <cstring>
+
+namespace flashladder::simt {
+namespace {
+
+std::uint16_t low(std::uint32_t both) {
+  return static_cast<std::uint16_t>(both);
+}
+std::uint16_t high(std::uint32_t both) {
+  return static_cast<std::uint16_t>(both >> 16);
+}
+
+}  // namespace
+
+bool is_copying() {
+  return !running.thread->copies.empty();
+}
+
+void multiply_fragments(MmaOperands mine, float (*widen)(std::uint16_t), Where where) {
+  collective(~0u, "mma_m16n8k16", where, mine, [&](MmaOperands* const* lanes) {
+    float A[16][16];
+    float B[16][8];
+    for (int lane = 0; lane < 32; ++lane) {
+      const int g = lane / 4, t = lane % 4;
+      const MmaOperands& of = *lanes[lane];
+      for (int i = 0; i < 4; ++i) {
+        const int row = g + i % 2 * 8, column = 2 * t + i / 2 * 8;
+        A[row][column] = widen(low(of.a[i]));
+        A[row][column + 1] = widen(high(of.a[i]));
+      }
+      for (int i = 0; i < 2; ++i) {
+        B[2 * t + i * 8][g] = widen(low(of.b[i]));
+        B[2 * t + i * 8 + 1][g] = widen(high(of.b[i]));
+      }
+    }
+    for (int lane = 0; lane < 32; ++lane) {
+      const int g = lane / 4, t = lane % 4;
+      for (int i = 0; i < 4; ++i) {
+        const int row = g + i / 2 * 8, column = 2 * t + i % 2;
+        float sum = 0;
+        for (int k = 0; k < 16; ++k) sum += A[row][k] * B[k][column];
+        lanes[lane]->c[i].value += sum;
+      }
+    }
+    constexpr std::uint64_t flops_of_lane = 2 * 16 * 8 * 16 / 32;
+    running.counts.flops_tensor_cores += 32 * flops_of_lane;
+    for (int lane = 0; lane < 32; ++lane)
+      running.counts.flops_during_copies += lanes[lane]->copying ? flops_of_lane : 0;
+  });
+}
+
+void load_matrices(LdmatrixOperands mine, bool transposed, Where where) {
+  collective(~0u, transposed ? "ldmatrix_x4_trans" : "ldmatrix_x4", where, mine,
+             [&](LdmatrixOperands* const* lanes) {
+               for (int matrix = 0; matrix < 4; ++matrix) {
+                 std::uint16_t M[8][8];
+                 for (int row = 0; row < 8; ++row) std::memcpy(M[row], lanes[8 * matrix + row]->row, 16);
+                 for (int lane = 0; lane < 32; ++lane) {
+                   const int g = lane / 4, t = lane % 4;
+                   const std::uint16_t first = transposed ? M[2 * t][g] : M[g][2 * t];
+                   const std::uint16_t second = transposed ? M[2 * t + 1][g] : M[g][2 * t + 1];
+                   lanes[lane]->r[matrix] = first | static_cast<std::uint32_t>(second) << 16;
+                 }
+               }
+             });
+}
+
+}  // namespace flashladder::simt

@@ -1,0 +1,198 @@
+#pragma once
+// Tensor cores: mma.sync.m16n8k16 with 16-bit operands and fp32 sums, ldmatrix, and what packs 16-bit
+// numbers into registers. (PTX ISA, warp-level matrix instructions.) T is f16 or bf16 throughout.
+//
+// A 32-bit register of a fragment holds two neighbours, the first in the low half. Lane = 4 g + t, g = 0
+// ... 7, t = 0 ... 3, holds of
+//
+//     A [16, 16]   a[0]: row g     columns 2t, 2t+1     a[2]: row g     columns 2t+8, 2t+9
+//                  a[1]: row g+8   columns 2t, 2t+1     a[3]: row g+8   columns 2t+8, 2t+9
+//     B [16, 8]    b[0]: rows 2t, 2t+1   column g       b[1]: rows 2t+8, 2t+9   column g
+//     C [16, 8]    c[0], c[1]: row g     columns 2t, 2t+1
+//                  c[2], c[3]: row g+8   columns 2t, 2t+1
+//
+// Two C side by side, each packed, are an A: that is how P goes from one product to the next in registers.
+#include "common/simt/simt.hpp"
+
+namespace flashladder {
+
+#if defined(__CUDACC__)
+
+inline namespace for_cuda {
+
+/// C += A B for a warp.
+template <class T>
+__device__ __forceinline__ void mma_m16n8k16(float (&c)[4], const std::uint32_t (&a)[4],
+                                             const std::uint32_t (&b)[2]) {
+  if constexpr (std::is_same_v<T, bf16>) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  } else {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  }
+}
+
+/// Loads four 8 x 8 matrices from shared memory. Lane 8 j + i gives the address of row i of matrix j, 16
+/// bytes; lane 4 g + t receives in r[j] columns 2t and 2t+1 of row g of matrix j.
+template <class T>
+__device__ __forceinline__ void ldmatrix_x4(std::uint32_t (&r)[4], const T* row) {
+  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address)
+               : "memory");
+}
+
+/// As ldmatrix_x4, transposed: lane 4 g + t receives in r[j] rows 2t and 2t+1 of column g of matrix j.
+template <class T>
+__device__ __forceinline__ void ldmatrix_x4_trans(std::uint32_t (&r)[4], const T* row) {
+  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address)
+               : "memory");
+}
+
+/// Two numbers in one register, `low` in the low half.
+template <class T>
+__device__ __forceinline__ std::uint32_t pair(T low, T high) {
+  std::uint16_t bits[2];
+  memcpy(&bits[0], &low, 2);
+  memcpy(&bits[1], &high, 2);
+  return bits[0] | static_cast<std::uint32_t>(bits[1]) << 16;
+}
+
+/// Two fp32 numbers rounded to T in one register, `low` in the low half.
+template <class T>
+__device__ __forceinline__ std::uint32_t round_pair(float low, float high) {
+  std::uint32_t both;
+  if constexpr (std::is_same_v<T, bf16>) {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+  } else {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+  }
+  return both;
+}
+
+/// The two numbers from p on, as one access of 4 bytes.
+template <class T>
+__device__ __forceinline__ std::uint32_t load_pair(const T* p) {
+  return *reinterpret_cast<const std::uint32_t*>(p);
+}
+/// Stores two numbers from p on, as one access of 4 bytes.
+template <class T>
+__device__ __forceinline__ void store_pair(T* p, std::uint32_t both) {
+  *reinterpret_cast<std::uint32_t*>(p) = both;
+}
+/// Copies 16 bytes from global to shared memory through registers; where not `valid`, writes zeros and
+/// reads nothing.
+template <class T>
+__device__ __forceinline__ void copy_16B(T* to, const T* from, bool valid = true) {
+  int4 all = make_int4(0, 0, 0, 0);
+  if (valid) all = *reinterpret_cast<const int4*>(from);
+  *reinterpret_cast<int4*>(to) = all;
+}
+
+}  // namespace for_cuda
+
+#else
+
+namespace simt {
+
+/// Whether the thread has asynchronous copies under way.
+bool is_copying();
+
+/// What a lane brings to mma_m16n8k16.
+struct MmaOperands {
+  f32* c;                  ///< Its four sums.
+  const std::uint32_t* a;  ///< Its four registers of A.
+  const std::uint32_t* b;  ///< Its two registers of B.
+  bool copying;            ///< It has asynchronous copies under way.
+};
+/// Executes mma_m16n8k16 with numbers that `widen` makes fp32.
+void multiply_fragments(MmaOperands mine, float (*widen)(std::uint16_t), Where where);
+
+/// What a lane brings to ldmatrix: a row of 8 numbers; and takes home.
+struct LdmatrixOperands {
+  const std::byte* row;  ///< Its address.
+  std::uint32_t* r;      ///< Four registers.
+};
+/// Executes ldmatrix_x4.
+void load_matrices(LdmatrixOperands mine, bool transposed, Where where);
+
+/// How 16 bits of T are read.
+template <class T>
+constexpr auto widen = std::is_same_v<T, bf16> ? widen_bf16 : widen_f16;
+
+}  // namespace simt
+
+inline namespace for_emulator {
+
+/// C += A B for a warp.
+template <class T>
+void mma_m16n8k16(f32 (&c)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2],
+                  simt::Where where = simt::Where::here()) {
+  simt::multiply_fragments({c, a, b, simt::is_copying()}, simt::widen<T>, where);
+}
+
+/// Loads four 8 x 8 matrices from shared memory. Lane 8 j + i gives the address of row i of matrix j, 16
+/// bytes; lane 4 g + t receives in r[j] columns 2t and 2t+1 of row g of matrix j.
+template <class T>
+void ldmatrix_x4(std::uint32_t (&r)[4], simt::smem<T> row, simt::Where where = simt::Where::here()) {
+  simt::load_matrices({reinterpret_cast<const std::byte*>(row.template read<8>(where)), r}, false, where);
+}
+/// As ldmatrix_x4, transposed: lane 4 g + t receives in r[j] rows 2t and 2t+1 of column g of matrix j.
+template <class T>
+void ldmatrix_x4_trans(std::uint32_t (&r)[4], simt::smem<T> row, simt::Where where = simt::Where::here()) {
+  simt::load_matrices({reinterpret_cast<const std::byte*>(row.template read<8>(where)), r}, true, where);
+}
+
+/// Two numbers in one register, `low` in the low half.
+template <class T>
+std::uint32_t pair(T low, T high) {
+  return low.bits | static_cast<std::uint32_t>(high.bits) << 16;
+}
+/// Two fp32 numbers rounded to T in one register, `low` in the low half.
+template <class T>
+std::uint32_t round_pair(f32 low, f32 high) {
+  return pair(T(low), T(high));
+}
+
+/// The two numbers from p on, as one access of 4 bytes.
+template <class T>
+std::uint32_t load_pair(simt::smem<T> p, simt::Where where = simt::Where::here()) {
+  std::uint32_t both;
+  std::memcpy(&both, p.template read<2>(where), sizeof both);
+  return both;
+}
+/// Stores two numbers from p on, as one access of 4 bytes.
+template <class T>
+void store_pair(simt::gmem<T> p, std::uint32_t both, simt::Where where = simt::Where::here()) {
+  simt::gmem<T>::template check<2>(p.buffer(), p.offset(), where);
+  simt::gmem<T>::template store<std::uint32_t>(p.buffer(), p.offset(), both, where);
+}
+/// Copies 16 bytes from global to shared memory through registers; where not `valid`, writes zeros and
+/// reads nothing.
+template <class T>
+void copy_16B(simt::smem<T> to, simt::gmem<const std::type_identity_t<T>> from, bool valid = true,
+              simt::Where where = simt::Where::here()) {
+  struct alignas(16) Bytes {
+    std::byte of[16] = {};
+  } all;
+  if (valid) {
+    simt::gmem<const T>::template check<8>(from.buffer(), from.offset(), where);
+    all = simt::gmem<const T>::template load<Bytes>(from.buffer(), from.offset(), where);
+  }
+  std::memcpy(to.template write<8>(where), &all, sizeof all);
+}
+
+}  // namespace for_emulator
+
+#endif
+
+}  // namespace flashladder

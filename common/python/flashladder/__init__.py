@@ -1,0 +1,348 @@
+"""FlashAttention as a ladder: its stages, callable on arrays.
+
+    import numpy, flashladder
+
+    q = numpy.random.randn(1, 8, 512, 64).astype("float32")     # [batch, heads, rows, d]
+    k, v = numpy.random.randn(2, 1, 2, 512, 64).astype("float32")  # fewer heads: grouped-query attention
+    o, lse = flashladder.forward("tiled_cpu", q, k, v, causal=True)
+    flashladder.ledger("fa2_split_q", rows=512)["counts"]["barriers"]
+
+stages() lists the rungs. forward() runs one, on arrays of NumPy, PyTorch, CuPy, JAX or any other library with DLPack,
+without copying them. ledger() counts what a stage of kernels moves and computes.
+
+A stage is named by its number (13), its name ("fa2_sequence_parallel") or a Stage. The stages 0x are C++ for the CPU.
+All others are CUDA kernels: they run on a GPU, where the arrays lie there and the module was built with nvcc, and
+on the CPU in an emulator, slowly.
+
+Errors say what is wrong, where, and how to mend it: ValueError (shapes, strides, devices, unknown stages), TypeError
+(dtypes, things that are no arrays), RuntimeError (a backend that cannot run here, a GPU that fails), MemoryError, and
+KernelError (a kernel did what it must not).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from . import _core
+from ._core import KernelError
+
+__all__ = ["KernelError", "Stage", "forward", "ledger", "stages"]
+__version__: str = _core.version
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One rung of the ladder.
+
+    number     NN of its folder stages/NN_name
+    name       the rest of the folder's name
+    title      a word or two
+    idea       the one idea, one line
+    claim      the number that a test proves, one line
+    before     number of the stage that it is measured against; None for the first
+    dtypes     what it takes and computes in: "float32", "float16", "bfloat16"
+    head_dims  head dimensions that it takes; None: any up to 256
+    forward    whether it has a forward pass
+    backward   whether it has a backward pass (which cannot be called from Python yet)
+    kernels    whether it is CUDA kernels; else it is C++ for the CPU
+    backends   what it can run on here: "cpu", or those of "emulator" and "cuda" that can
+    """
+
+    number: int
+    name: str
+    title: str
+    idea: str
+    claim: str
+    before: int | None
+    dtypes: tuple[str, ...]
+    head_dims: tuple[int, ...] | None
+    forward: bool
+    backward: bool
+    kernels: bool
+
+    @property
+    def backends(self) -> tuple[str, ...]:
+        """What it can run on here. Asks CUDA for its GPUs, which importing does not."""
+        return tuple(name for name in self._kinds if not _core.unavailable(name))
+
+    @property
+    def _kinds(self) -> tuple[str, ...]:
+        return ("emulator", "cuda") if self.kernels else ("cpu",)
+
+    def __str__(self) -> str:
+        return f"{self.number:02} {self.name}"
+
+
+_stages = tuple(Stage(**fields) for fields in _core.stages())
+
+
+def stages() -> list[Stage]:
+    """All stages of this build, in order of their numbers."""
+    return list(_stages)
+
+
+def forward(
+    stage: int | str | Stage,
+    q: Any,
+    k: Any,
+    v: Any,
+    causal: bool = False,
+    scale: float | None = None,
+    backend: str | None = None,
+) -> tuple[Any, Any]:
+    """Attention by one stage: O = softmax(scale * Q K^T) V, and the logsumexp of the scores.
+
+    stage    number, name or Stage
+    q        [batch, heads, rows, d]
+    k, v     [batch, kv_heads, keys, d]; heads is a multiple of kv_heads (grouped-query attention)
+    causal   query i sees key j when j <= i + keys - rows: aligned at the bottom right
+    scale    factor on the scores; None: 1/sqrt(d)
+    backend  "cpu" for stages of C++, "emulator" or "cuda" for kernels; None: what the arrays' device asks for
+
+    Returns (o, lse), arrays of q's library, contiguous: o [batch, heads, rows, d] of q's dtype, lse
+    [batch, heads, rows] in float32. A row that sees no key gives o = 0 and lse = -inf.
+
+    The arrays are read where they lie, whatever their strides, except that the last dimension must be contiguous and
+    none may run backwards. All have one dtype, of those in stage.dtypes, and lie on one device. (bfloat16 in NumPy is
+    that of ml_dtypes.)
+
+    On a GPU, arrays of PyTorch and CuPy are taken. The kernels run on that library's current stream, and the call
+    returns without waiting for them, as the library's own functions do; the results are allocated by the library.
+    For other libraries on the CPU the results are made with NumPy and handed over by the library's from_dlpack.
+
+    Other Python threads run meanwhile. Calls on the emulator wait for each other.
+    """
+    found = _find(stage)
+    library, on_gpu = _examine(q, k, v)
+    backend = _choose(found, backend, on_gpu)
+    with library.current(q, on_gpu) as stream:
+        o = library.empty(q.shape, q.dtype)
+        lse = library.empty(q.shape[:-1], None)
+        arrays = [_readable(x, name, stream if on_gpu else None)
+                  for x, name in ((q, "q"), (k, "k"), (v, "v"), (o, "o"), (lse, "lse"))]
+        _core.forward(found.number, backend, *arrays, causal=bool(causal), scale=_number(scale), stream=stream)
+        return library.result(o), library.result(lse)
+
+
+def ledger(
+    stage: int | str | Stage,
+    q: Any = None,
+    k: Any = None,
+    v: Any = None,
+    *,
+    batch: int = 1,
+    heads: int = 2,
+    kv_heads: int | None = None,
+    rows: int = 256,
+    keys: int | None = None,
+    d: int = 64,
+    causal: bool = False,
+    scale: float | None = None,
+    banks: bool = False,
+    check: bool = False,
+) -> dict[str, Any]:
+    """What one call of a stage of kernels moves and computes, counted exactly, as ./ladder ledger does.
+
+    q, k, v  arrays on the CPU, as forward() takes them; without them, random ones of these sizes:
+             q [batch, heads, rows, d], k and v [batch, kv_heads or heads, keys or rows, d]
+    causal, scale  as in forward()
+    banks    also bank conflicts and sectors (10 to 30 times slower)
+    check    also looks for races, reads of what nobody wrote, endless loops: KernelError where it finds one
+
+    Returns a dict:
+        number, name  of the stage
+        problem       batch, heads, kv_heads, rows, keys, d, causal, scale, dtype
+        counts        every count by its name: {"blocks": 16, "exp": ..., "global.Q.read_bytes": ..., ...}
+        tile          {"Br": rows, "Bc": keys} of the stage's tile
+        closed_forms  the stage's claim, [{"counter", "text": in symbols, "value": of the text here, "measured"}]
+        launches      the counts of each kernel, [{"kernel", "counts"}]
+    """
+    found = _find(stage)
+    how: dict[str, Any] = {"causal": bool(causal), "scale": _number(scale), "banks": bool(banks), "check": bool(check)}
+    given = [x is not None for x in (q, k, v)]
+    if any(given):
+        if not all(given):
+            raise ValueError("q, k and v go together: give all three, or sizes for random ones")
+        if _examine(q, k, v)[1]:
+            raise ValueError("the ledger is the emulator's, and q, k and v are on a GPU: copy them to the CPU")
+        return _core.ledger(found.number, _readable(q, "q"), _readable(k, "k"), _readable(v, "v"), **how)
+    kv_heads = heads if kv_heads is None else kv_heads
+    keys = rows if keys is None else keys
+    return _core.random_ledger(found.number, *map(operator.index, (batch, heads, kv_heads, rows, keys, d)), **how)
+
+
+# --- stages and backends
+
+
+def _find(stage: int | str | Stage) -> Stage:
+    if isinstance(stage, Stage):
+        return stage
+    try:
+        wanted = stage if isinstance(stage, str) else operator.index(stage)
+    except TypeError:
+        raise TypeError(f"stage is {stage!r}: give a number, a name or a Stage") from None
+    for one in _stages:
+        if wanted in (one.number, one.name, f"{one.number:02}_{one.name}"):
+            return one
+    raise ValueError(f"stage {stage!r} does not exist: this build has {', '.join(map(str, _stages))}")
+
+
+def _choose(stage: Stage, backend: str | None, on_gpu: bool) -> str:
+    """The backend for arrays that are on a GPU, or are not. Whether it can run here, _core.forward says."""
+    if backend is None:
+        if on_gpu and not stage.kernels:
+            raise ValueError(f"stage {stage} is C++ for the CPU, and the arrays are on a GPU: copy them to the CPU, "
+                             "or choose a stage of kernels")
+        backend = "cuda" if on_gpu else stage._kinds[0]
+    if backend not in stage._kinds:
+        raise ValueError(f"stage {stage} does not run on backend {backend!r}: use "
+                         f"{' or '.join(map(repr, stage._kinds))}")
+    if (backend == "cuda") != on_gpu:
+        if reason := _core.unavailable(backend):
+            raise RuntimeError(reason)
+        raise ValueError(f"backend {backend!r} needs arrays on {'the CPU' if on_gpu else 'a GPU'}, and these are on "
+                         f"{'a GPU' if on_gpu else 'the CPU'}: copy them, or leave backend out")
+    return backend
+
+
+def _number(scale: float | None) -> float | None:
+    return None if scale is None else float(scale)
+
+
+# --- arrays
+
+
+_CPU, _CUDA, _CUDA_HOST, _CUDA_MANAGED = 1, 2, 3, 13  # DLPack's device types
+
+
+def _examine(q: Any, k: Any, v: Any) -> tuple[_Library, bool]:
+    """The library of q, and whether the arrays are on a GPU; all three are on one device."""
+    devices = []
+    for x, name in ((q, "q"), (k, "k"), (v, "v")):
+        if not hasattr(x, "__dlpack_device__") or not hasattr(x, "shape"):
+            raise TypeError(f"{name} is a {type(x).__name__}: give an array of NumPy, PyTorch, CuPy, JAX or another "
+                            "library with DLPack")
+        kind, index = map(int, x.__dlpack_device__())
+        if kind not in (_CPU, _CUDA, _CUDA_HOST, _CUDA_MANAGED):
+            raise ValueError(f"{name} is on a device that no stage runs on (type {kind} of DLPack): copy it to the CPU "
+                             "or an NVIDIA GPU")
+        devices.append(f"GPU {index}" if kind in (_CUDA, _CUDA_MANAGED) else "the CPU")
+    if len(set(devices)) > 1:
+        raise ValueError(f"q is on {devices[0]}, k on {devices[1]} and v on {devices[2]}: copy them to one device")
+    on_gpu = devices[0] != "the CPU"
+    return _library_of(q, on_gpu), on_gpu
+
+
+class _Library:
+    """What depends on the library of the caller's arrays; this one is for any, on the CPU."""
+
+    def __init__(self, array: Any) -> None:
+        if hasattr(array, "__array_namespace__"):
+            self.module = array.__array_namespace__()
+        else:
+            self.module = sys.modules[type(array).__module__.partition(".")[0]]
+        if not hasattr(self.module, "from_dlpack"):
+            raise TypeError(f"{self.module.__name__} has no from_dlpack, through which the results would be handed "
+                            "over: give arrays of NumPy")
+
+    @contextlib.contextmanager
+    def current(self, array: Any, on_gpu: bool) -> Iterator[int]:
+        """Makes the array's GPU the current one; gives the caller's current stream, 0 for the default one."""
+        yield 0
+
+    def empty(self, shape: Any, dtype: Any) -> Any:
+        """An array on the current device; dtype None: float32."""
+        import numpy
+
+        if dtype is None:
+            dtype = "float32"
+        elif not isinstance(dtype, numpy.dtype):
+            dtype = str(dtype).rpartition(".")[2]  # "library.float32"
+        return numpy.empty(tuple(shape), dtype)
+
+    def result(self, array: Any) -> Any:
+        """The array as the caller gets it."""
+        if array.dtype.name == "bfloat16":  # not in NumPy's DLPack
+            return self.module.asarray(array)
+        return self.module.from_dlpack(array)
+
+
+class _NumPy(_Library):
+    def __init__(self, array: Any) -> None:
+        pass
+
+    def result(self, array: Any) -> Any:
+        return array
+
+
+class _Torch(_Library):
+    def __init__(self, array: Any) -> None:
+        self.module, self.device = sys.modules["torch"], array.device
+
+    @contextlib.contextmanager
+    def current(self, array: Any, on_gpu: bool) -> Iterator[int]:
+        if not on_gpu:
+            yield 0
+            return
+        with self.module.cuda.device(array.device):
+            yield self.module.cuda.current_stream().cuda_stream
+
+    def empty(self, shape: Any, dtype: Any) -> Any:
+        return self.module.empty(tuple(shape), dtype=dtype or self.module.float32, device=self.device)
+
+    def result(self, array: Any) -> Any:
+        return array
+
+
+class _CuPy(_Library):
+    def __init__(self, array: Any) -> None:
+        self.module = sys.modules["cupy"]
+
+    @contextlib.contextmanager
+    def current(self, array: Any, on_gpu: bool) -> Iterator[int]:
+        with array.device:
+            yield self.module.cuda.get_current_stream().ptr
+
+    def empty(self, shape: Any, dtype: Any) -> Any:
+        return self.module.empty(tuple(shape), "float32" if dtype is None else dtype)
+
+    def result(self, array: Any) -> Any:
+        return array
+
+
+def _is(array: Any, module: str, name: str) -> bool:
+    """Whether it is an instance of a class of a module, which need not be imported."""
+    return module in sys.modules and isinstance(array, getattr(sys.modules[module], name))
+
+
+def _library_of(array: Any, on_gpu: bool) -> _Library:
+    if _is(array, "torch", "Tensor"):
+        return _Torch(array)
+    if _is(array, "cupy", "ndarray"):
+        return _CuPy(array)
+    if _is(array, "numpy", "ndarray"):
+        return _NumPy(array)
+    if on_gpu:
+        raise TypeError(f"q is a {type(array).__module__}.{type(array).__name__} on a GPU, and there arrays of PyTorch "
+                        "and CuPy are taken: hand it over with torch.from_dlpack or cupy.from_dlpack")
+    return _Library(array)
+
+
+def _readable(array: Any, name: str, stream: int | None = None) -> Any:
+    """What _core reads in place of the array: the same memory. On a GPU, whatever is still being written to it will
+    be complete for what follows on `stream`."""
+    if _is(array, "torch", "Tensor") and array.requires_grad:
+        if sys.modules["torch"].is_grad_enabled():
+            raise ValueError(f"{name} requires a gradient, and there is no backward pass from Python: give "
+                             f"{name}.detach(), or call within torch.no_grad()")
+        array = array.detach()
+    if _is(array, "numpy", "ndarray") and array.dtype.name == "bfloat16":  # ml_dtypes; not in NumPy's DLPack
+        return _core.as_bfloat16(array.view("uint16"))
+    if stream is None:
+        return array
+    return array.__dlpack__(stream=stream or 1)  # DLPack calls the default stream 1

@@ -1,0 +1,29 @@
+"""The compiled part: only flashladder itself calls it."""
+
+from typing import Any
+
+version: str
+
+class KernelError(RuntimeError):
+    kind: str
+    kernel: str
+    block: tuple[int, int, int]
+    thread: tuple[int, int, int]
+    file: str
+    line: int
+    buffer: str
+
+def stages() -> list[dict[str, Any]]: ...
+def unavailable(backend: str) -> str: ...
+def as_bfloat16(bits: Any) -> Any: ...
+def forward(
+    stage: int, backend: str, q: Any, k: Any, v: Any, o: Any, lse: Any, *,
+    causal: bool, scale: float | None, stream: int,
+) -> None: ...
+def ledger(
+    stage: int, q: Any, k: Any, v: Any, *, causal: bool, scale: float | None, banks: bool, check: bool
+) -> dict[str, Any]: ...
+def random_ledger(
+    stage: int, batch: int, heads: int, kv_heads: int, rows: int, keys: int, d: int, *,
+    causal: bool, scale: float | None, banks: bool, check: bool,
+) -> dict[str, Any]: ...

@@ -1,0 +1,468 @@
+// flashladder._core: the stages as Python calls them. What depends on the caller's array library (devices,
+// streams, making the results) is in flashladder/__init__.py; here arrays are memory with a shape, as
+// DLPack describes it.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <algorithm>
+#include <limits>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "common/attention/closed_form.hpp"
+#include "common/attention/stage.hpp"
+#include "common/attention/workspace.hpp"
+#include "common/check/inputs.hpp"
+#include "common/check/run.hpp"
+#include "common/simt/emulator.hpp"
+#include "common/simt/kernel_error.hpp"
+#include "common/simt/stream.hpp"
+
+namespace nb = nanobind;
+
+namespace {
+
+using namespace flashladder;
+using Array = nb::ndarray<nb::ro>;
+using DlCode = nb::dlpack::dtype_code;
+
+[[noreturn]] void wrong_type(const std::string& why) {
+  throw nb::type_error(why.c_str());
+}
+
+// --- dtypes
+
+struct NamedDtype {
+  Dtype dtype;
+  const char* name;  // as NumPy and PyTorch say it
+  nb::dlpack::dtype dlpack;
+};
+
+constexpr NamedDtype dtypes[] = {
+    {Dtype::fp32, "float32", {static_cast<std::uint8_t>(DlCode::Float), 32, 1}},
+    {Dtype::fp16, "float16", {static_cast<std::uint8_t>(DlCode::Float), 16, 1}},
+    {Dtype::bf16, "bfloat16", {static_cast<std::uint8_t>(DlCode::Bfloat), 16, 1}},
+};
+
+const char* name_of(Dtype dtype) {
+  return std::ranges::find(dtypes, dtype, &NamedDtype::dtype)->name;
+}
+
+/// "float64", for messages.
+std::string name_of(nb::dlpack::dtype dtype) {
+  static constexpr const char* kinds[] = {"int", "uint", "float", "handle", "bfloat", "complex", "bool"};
+  if (dtype.code >= std::size(kinds)) return "an exotic dtype";
+  const std::string kind = kinds[dtype.code];
+  return kind == "bool" ? kind : kind + std::to_string(dtype.bits);
+}
+
+/// "float32 or float16"
+std::string dtypes_of(const Stage& stage) {
+  std::string text;
+  for (const Dtype dtype : stage.supports.dtypes)
+    text += (text.empty() ? "" : " or ") + std::string(name_of(dtype));
+  return text;
+}
+
+// --- arrays
+
+std::string shape_of(const Array& array) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < array.ndim(); ++i)
+    text += (i == 0 ? "" : ", ") + std::to_string(array.shape(i));
+  return text + "]";
+}
+
+/// One of the caller's arrays, checked: [batch, heads, rows, d], where it lies.
+struct Given {
+  std::string name;  ///< For messages.
+  Array array;       ///< Keeps the memory.
+  Dtype dtype = Dtype::fp32;
+
+  /// Throws TypeError or ValueError where `stage` cannot read it.
+  Given(const char* argument, nb::handle object, const Stage& stage) : name(argument) {
+    const std::string mend = ": convert it, for example with " + name + ".astype(\"" +
+                             name_of(stage.supports.dtypes.front()) + "\") in NumPy or " + name +
+                             ".to(torch." + name_of(stage.supports.dtypes.front()) + ") in PyTorch";
+    if (!nb::try_cast(object, array)) {
+      std::string of;
+      if (nb::hasattr(object, "dtype"))
+        of = " of dtype " + std::string(nb::str(nb::object(object.attr("dtype"))).c_str());
+      wrong_type(name + " is an array" + of + ", which DLPack does not describe, and stage " +
+                 label(stage) + " takes " + dtypes_of(stage) + mend);
+    }
+    if (array.ndim() != 4)
+      throw UsageError(name + " has shape " + shape_of(array) + ": give [batch, heads, rows, d]");
+
+    const auto known = std::ranges::find(dtypes, array.dtype(), &NamedDtype::dlpack);
+    if (known == std::end(dtypes) || std::ranges::count(stage.supports.dtypes, known->dtype) == 0) {
+      const std::string have = known == std::end(dtypes) ? name_of(array.dtype()) : known->name;
+      wrong_type(name + " is " + have + ", and stage " + label(stage) + " takes " + dtypes_of(stage) +
+                 mend);
+    }
+    dtype = known->dtype;
+
+    if (array.shape(3) > 1 && array.stride(3) != 1)
+      throw UsageError("the last dimension of " + name + " is not contiguous (its stride is " +
+                       std::to_string(array.stride(3)) +
+                       " elements): copy it, with numpy.ascontiguousarray(" + name + ") or " + name +
+                       ".contiguous()");
+    for (std::size_t i = 0; i < 3; ++i) {
+      if (array.shape(i) > 1 && array.stride(i) < 0)
+        throw UsageError("dimension " + std::to_string(i) + " of " + name +
+                         " runs backwards in memory: copy it, with numpy.ascontiguousarray(" + name + ")");
+    }
+    if (reinterpret_cast<std::uintptr_t>(array.data()) % array.itemsize() != 0)
+      throw UsageError(name + " does not begin at a multiple of its element's size: copy it");
+  }
+
+  std::int64_t size(std::size_t i) const { return static_cast<std::int64_t>(array.shape(i)); }
+  /// What a stage reads: the caller's memory itself.
+  Tensor tensor() const {
+    return {const_cast<void*>(array.data()), dtype, {array.stride(0), array.stride(1), array.stride(2)}};
+  }
+};
+
+/// Rows, heads and batch entries one after the other.
+Tensor contiguous(void* data, Dtype dtype, std::int64_t heads, std::int64_t rows, std::int64_t d) {
+  return {data, dtype, {heads * rows * d, rows * d, d}};
+}
+
+/// Q, K and V with the problem that they make.
+struct Call {
+  Problem problem;
+  Tensor Q, K, V;
+};
+
+float checked_scale(std::optional<double> scale) {
+  if (!scale) return 0;  // stands for 1/sqrt(d)
+  const auto value = static_cast<float>(*scale);
+  if (value == 0)
+    throw UsageError("scale is 0, and every score with it: give another, or None for 1/sqrt(d)");
+  return value;
+}
+
+Call assemble(const Stage& stage, const Given& q, const Given& k, const Given& v, bool causal,
+              std::optional<double> scale) {
+  const auto fail = [&](const std::string& why) {
+    throw UsageError("q " + shape_of(q.array) + ", k " + shape_of(k.array) + " and v " + shape_of(v.array) +
+                     " do not fit together: " + why);
+  };
+  if (q.dtype != k.dtype || q.dtype != v.dtype)
+    wrong_type("q is " + std::string(name_of(q.dtype)) + ", k " + name_of(k.dtype) + " and v " +
+               name_of(v.dtype) + ": give all three the same dtype");
+  for (std::size_t i = 0; i < 4; ++i)
+    if (k.size(i) != v.size(i)) fail("k and v must have the same shape");
+  if (q.size(0) != k.size(0)) fail("the batch sizes differ");
+  if (q.size(3) != k.size(3)) fail("the head dimensions differ");
+  const Problem problem{.batch = q.size(0),
+                        .q_heads = q.size(1),
+                        .kv_heads = k.size(1),
+                        .Nq = q.size(2),
+                        .Nk = k.size(2),
+                        .d = q.size(3),
+                        .causal = causal,
+                        .scale = checked_scale(scale),
+                        .dtype = q.dtype};
+  problem.validate();
+  require_supported(stage, problem);
+  return {problem, q.tensor(), k.tensor(), v.tensor()};
+}
+
+// --- running
+
+/// The emulator counts device memory, and what is written of it, for the whole process: one call at a time.
+/// It uses all cores anyway.
+std::mutex emulator_in_use;
+
+/// Calls `run` with `emulator` as the one that counts.
+template <class Run>
+void emulate(simt::Emulator& emulator, Run run) {
+  const std::lock_guard lock(emulator_in_use);
+  const simt::UseEmulator use(emulator);
+  run();
+}
+
+/// Starts `stage` on the GPU, on `stream`.
+void run_cuda(const Stage& stage, const Call& call, const Tensor& O, float* L, void* stream) {
+  const simt::UseStream use(stream);
+  // Not limited to what is free: asking for it at each call would take longer than a small kernel.
+  Workspace workspace(std::numeric_limits<std::int64_t>::max());
+  try {
+    run_forward(stage, {call.problem, call.Q, call.K, call.V, O, L, workspace});
+  } catch (const Error&) {
+    const std::int64_t free = free_memory(Backend::cuda);
+    if (workspace.peak_bytes() > free) throw OutOfMemory(workspace.peak_bytes(), 0, free);
+    throw;
+  }
+}
+
+Backend parse_backend(const std::string& name) {
+  for (const Backend backend : {Backend::cpu, Backend::emulator, Backend::cuda})
+    if (to_string(backend) == name) return backend;
+  throw UsageError("there is no backend '" + name + "': use 'cpu', 'emulator' or 'cuda'");
+}
+
+/// Why a backend cannot run here; "" where it can.
+std::string unavailable_text(const std::string& backend) {
+  std::string why = unavailable(parse_backend(backend));
+  const std::string option = "--backend emulator";  // in words of the command line
+  if (const std::size_t at = why.find(option); at != why.npos)
+    why.replace(at, option.size(), "backend 'emulator'");
+  return why;
+}
+
+void forward(int number, const std::string& backend, nb::handle q, nb::handle k, nb::handle v, nb::handle o,
+             nb::handle lse, bool causal, std::optional<double> scale, std::uintptr_t stream) {
+  const Stage& found = find_stage(number);
+  if (const std::string why = unavailable_text(backend); !why.empty()) throw Error(why);
+  const Stage& stage = on_backend(found, parse_backend(backend));
+  const Given Q("q", q, stage), K("k", k, stage), V("v", v, stage);
+  const Call call = assemble(stage, Q, K, V, causal, scale);
+  const auto O_array = nb::cast<nb::ndarray<>>(o), L_array = nb::cast<nb::ndarray<>>(lse);
+  const Problem& p = call.problem;
+  const Tensor O = contiguous(O_array.data(), p.dtype, p.q_heads, p.Nq, p.d);
+  auto* const L = static_cast<float*>(L_array.data());
+
+  const nb::gil_scoped_release released;
+  if (stage.backend == Backend::cuda) return run_cuda(stage, call, O, L, reinterpret_cast<void*>(stream));
+  Workspace workspace;
+  const Forward f{p, call.Q, call.K, call.V, O, L, workspace};
+  if (stage.backend == Backend::cpu) return run_forward(stage, f);
+  simt::Emulator emulator;
+  emulator.counts = false;
+  emulate(emulator, [&] { run_forward(stage, f); });
+}
+
+// --- the ledger
+
+nb::dict counts_dict(const simt::Ledger& ledger) {
+  nb::dict counts;
+  for (const auto& [name, count] : ledger.counted()) counts[name.c_str()] = count;
+  return counts;
+}
+
+nb::str text(std::string_view view) {
+  return nb::str(view.data(), view.size());
+}
+
+nb::dict problem_dict(const Problem& p) {
+  nb::dict dict;
+  dict["batch"] = p.batch;
+  dict["heads"] = p.q_heads;
+  dict["kv_heads"] = p.kv_heads;
+  dict["rows"] = p.Nq;
+  dict["keys"] = p.Nk;
+  dict["d"] = p.d;
+  dict["causal"] = p.causal;
+  dict["scale"] = p.softmax_scale();
+  dict["dtype"] = name_of(p.dtype);
+  return dict;
+}
+
+nb::dict ledger_dict(const Stage& stage, const Problem& problem, const simt::Emulator& emulator) {
+  const simt::Ledger total = emulator.total();
+  nb::dict dict;
+  dict["number"] = stage.number;
+  dict["name"] = text(stage.name);
+  dict["problem"] = problem_dict(problem);
+  dict["counts"] = counts_dict(total);
+  if (const Claim* claim = claim_of(stage)) {
+    const Symbols symbols = claim->symbols(problem);
+    nb::dict tile;
+    tile["Br"] = symbols.Br;
+    tile["Bc"] = symbols.Bc;
+    dict["tile"] = tile;
+    nb::list forms;
+    for (const ClosedForm& form : claim->forms) {
+      nb::dict entry;
+      entry["counter"] = text(form.counter);
+      entry["text"] = text(form.text);
+      entry["value"] = form.value(symbols);
+      entry["measured"] = count_of(total, form.counter);
+      forms.append(entry);
+    }
+    dict["closed_forms"] = forms;
+  }
+  nb::list launches;
+  for (const simt::Ledger& launch : emulator.launches()) {
+    nb::dict entry;
+    entry["kernel"] = launch.kernel;
+    entry["counts"] = counts_dict(launch);
+    launches.append(entry);
+  }
+  dict["launches"] = launches;
+  return dict;
+}
+
+const Stage& stage_of_kernels(int number) {
+  const Stage& stage = find_stage(number);
+  if (stage.backend == Backend::cpu)
+    throw UsageError("stage " + label(stage) +
+                     " is C++ for the CPU and has no ledger: choose a stage of kernels, from 10 on");
+  return stage;
+}
+
+/// Counts one call on the caller's arrays, where they lie; O and L are thrown away.
+nb::dict ledger(int number, nb::handle q, nb::handle k, nb::handle v, bool causal,
+                std::optional<double> scale, bool banks, bool check) {
+  const Stage& stage = stage_of_kernels(number);
+  const Given Q("q", q, stage), K("k", k, stage), V("v", v, stage);
+  const Call call = assemble(stage, Q, K, V, causal, scale);
+  const Problem& p = call.problem;
+  simt::Emulator emulator({.banks = banks, .check = check});
+  {
+    const nb::gil_scoped_release released;
+    const std::int64_t rows = p.batch * p.q_heads * p.Nq;
+    const BackendMemory O(Backend::emulator, rows * p.d * (p.dtype == Dtype::fp32 ? 4 : 2));
+    const BackendMemory L(Backend::emulator, rows * 4);
+    Workspace workspace;
+    emulate(emulator, [&] {
+      run_forward(stage, {p, call.Q, call.K, call.V, contiguous(O.data(), p.dtype, p.q_heads, p.Nq, p.d),
+                          static_cast<float*>(L.data()), workspace});
+    });
+  }
+  return ledger_dict(stage, p, emulator);
+}
+
+/// Counts one call on the arrays of ./ladder ledger --random.
+nb::dict random_ledger(int number, std::int64_t batch, std::int64_t heads, std::int64_t kv_heads,
+                       std::int64_t rows, std::int64_t keys, std::int64_t d, bool causal,
+                       std::optional<double> scale, bool banks, bool check) {
+  const Stage& stage = stage_of_kernels(number);
+  const auto& dtypes = stage.supports.dtypes;
+  const bool fp32 = std::ranges::count(dtypes, Dtype::fp32) != 0;
+  const Problem p{.batch = batch,
+                  .q_heads = heads,
+                  .kv_heads = kv_heads,
+                  .Nq = rows,
+                  .Nk = keys,
+                  .d = d,
+                  .causal = causal,
+                  .scale = checked_scale(scale),
+                  .dtype = fp32 ? Dtype::fp32 : dtypes.front()};
+  p.validate();
+  require_supported(stage, p);
+  simt::Emulator emulator({.banks = banks, .check = check});
+  {
+    const nb::gil_scoped_release released;
+    const Inputs inputs = random_inputs(p, 1);
+    Workspace workspace;
+    emulate(emulator, [&] { ForwardRun(stage, inputs).run(workspace); });
+  }
+  return ledger_dict(stage, p, emulator);
+}
+
+// --- the rest
+
+/// The fields of flashladder.Stage.
+nb::dict stage_dict(const Stage& stage) {
+  nb::dict dict;
+  dict["number"] = stage.number;
+  dict["name"] = text(stage.name);
+  dict["title"] = text(stage.title);
+  dict["idea"] = text(stage.idea);
+  dict["claim"] = text(stage.claim);
+  dict["before"] =
+      stage.before == stage.number ? nb::object(nb::none()) : nb::object(nb::int_(stage.before));
+  nb::list names, dims;
+  for (const Dtype dtype : stage.supports.dtypes) names.append(name_of(dtype));
+  for (const std::int64_t d : stage.supports.head_dims) dims.append(d);
+  dict["dtypes"] = nb::tuple(names);
+  dict["head_dims"] =
+      stage.supports.head_dims.empty() ? nb::object(nb::none()) : nb::object(nb::tuple(dims));
+  dict["forward"] = stage.forward != nullptr;
+  dict["backward"] = stage.backward != nullptr;
+  dict["kernels"] = stage.backend != Backend::cpu;
+  return dict;
+}
+
+nb::list stage_list() {
+  nb::list all;
+  for (const Stage* stage : stages()) all.append(stage_dict(*stage));
+  return all;
+}
+
+/// The same memory under the name bfloat16, which NumPy's own DLPack does not know.
+nb::ndarray<> as_bfloat16(nb::handle bits) {
+  const auto array = nb::cast<nb::ndarray<nb::ro, std::uint16_t>>(bits);
+  std::size_t shape[8];
+  std::int64_t strides[8];
+  if (array.ndim() > std::size(shape)) throw UsageError("an array of more than 8 dimensions");
+  for (std::size_t i = 0; i < array.ndim(); ++i) {
+    shape[i] = array.shape(i);
+    strides[i] = array.stride(i);
+  }
+  return nb::ndarray<>(const_cast<std::uint16_t*>(array.data()), array.ndim(), shape, bits, strides,
+                       nb::dlpack::dtype{static_cast<std::uint8_t>(DlCode::Bfloat), 16, 1});
+}
+
+PyObject* kernel_error = nullptr;  // the class, kept for good
+
+nb::tuple place(const uint3& at) {
+  return nb::make_tuple(at.x, at.y, at.z);
+}
+
+void raise_kernel_error(const simt::KernelError& error) {
+  nb::object object = nb::handle(kernel_error)(error.what());
+  object.attr("kind") = simt::name_of(error.kind);
+  object.attr("kernel") = error.kernel;
+  object.attr("block") = place(error.block);
+  object.attr("thread") = place(error.thread);
+  object.attr("file") = error.where.file;
+  object.attr("line") = error.where.line;
+  object.attr("buffer") = error.buffer;
+  PyErr_SetObject(kernel_error, object.ptr());
+}
+
+void translate(const std::exception_ptr& thrown, void*) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const simt::KernelError& error) {
+    raise_kernel_error(error);
+  } catch (const OutOfMemory& error) {
+    PyErr_SetString(PyExc_MemoryError, error.what());
+  } catch (const UsageError& error) {
+    PyErr_SetString(PyExc_ValueError, error.what());
+  } catch (const Error& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  }
+}
+
+constexpr const char* kernel_error_text =
+    "A kernel did on the emulator what it must not do on a GPU.\n\n"
+    "str() says what happened, where, and what usually causes it; the attributes say it in parts:\n\n"
+    "    kind    what happened, in a word: 'race_shared', 'out_of_bounds_global', 'bad_launch', ...\n"
+    "    kernel  name of the kernel\n"
+    "    block   blockIdx, (x, y, z); like thread, zeros where the launch itself is at fault\n"
+    "    thread  threadIdx of the thread it was found in, (x, y, z)\n"
+    "    file    source file of the kernel; '' where no line is at fault\n"
+    "    line    its line; 0 where no line is at fault\n"
+    "    buffer  the buffer or shared array concerned; '' for none\n";
+
+}  // namespace
+
+NB_MODULE(_core, m) {
+  m.doc() = "The stages, compiled: see flashladder.";
+  m.attr("version") = FLASHLADDER_VERSION;
+  kernel_error =
+      PyErr_NewExceptionWithDoc("flashladder.KernelError", kernel_error_text, PyExc_RuntimeError, nullptr);
+  if (kernel_error == nullptr) throw nb::python_error();
+  m.attr("KernelError") = nb::handle(kernel_error);
+  nb::register_exception_translator(translate);
+
+  m.def("stages", &stage_list);
+  m.def("unavailable", &unavailable_text, nb::arg("backend"));
+  m.def("as_bfloat16", &as_bfloat16, nb::arg("bits"));
+  m.def("forward", &forward, nb::arg("stage"), nb::arg("backend"), nb::arg("q"), nb::arg("k"), nb::arg("v"),
+        nb::arg("o"), nb::arg("lse"), nb::kw_only(), nb::arg("causal"), nb::arg("scale").none(),
+        nb::arg("stream"));
+  m.def("ledger", &ledger, nb::arg("stage"), nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::kw_only(),
+        nb::arg("causal"), nb::arg("scale").none(), nb::arg("banks"), nb::arg("check"));
+  m.def("random_ledger", &random_ledger, nb::arg("stage"), nb::arg("batch"), nb::arg("heads"),
+        nb::arg("kv_heads"), nb::arg("rows"), nb::arg("keys"), nb::arg("d"), nb::kw_only(),
+        nb::arg("causal"), nb::arg("scale").none(), nb::arg("banks"), nb::arg("check"));
+}

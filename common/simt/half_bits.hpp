@@ -1,0 +1,45 @@
+#pragma once
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+// What 16-bit numbers mean, for hosts that have no type for them.
+
+namespace flashladder::simt {
+
+/// The fp32 number that 16 bits of bfloat16 stand for.
+inline float widen_bf16(std::uint16_t bits) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+}
+/// `value` as bfloat16, rounded to nearest, ties to even.
+inline std::uint16_t round_bf16(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  if ((bits & 0x7fffffffu) > 0x7f800000u)
+    return static_cast<std::uint16_t>(bits >> 16 | 0x40u);  // a quiet NaN
+  return static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+/// The fp32 number that 16 bits of IEEE half precision stand for.
+inline float widen_f16(std::uint16_t bits) {
+  const std::uint32_t sign = (bits & 0x8000u) << 16, exponent = (bits >> 10) & 31u, fraction = bits & 1023u;
+  if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000u | fraction << 13);
+  if (exponent != 0) return std::bit_cast<float>(sign | (exponent + 112) << 23 | fraction << 13);
+  const float small = static_cast<float>(fraction) * 0x1p-24f;  // subnormal
+  return sign != 0 ? -small : small;
+}
+/// `value` in IEEE half precision, rounded to nearest, ties to even.
+inline std::uint16_t round_f16(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const auto sign = static_cast<std::uint16_t>(bits >> 16 & 0x8000u);
+  const std::uint32_t magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return static_cast<std::uint16_t>(sign | 0x7e00u);  // NaN
+  if (magnitude >= 0x477ff000u)
+    return static_cast<std::uint16_t>(sign | 0x7c00u);  // rounds to more than 65504
+  if (magnitude < 0x38800000u)                          // below 2^-14: a multiple of 2^-24
+    return static_cast<std::uint16_t>(
+        sign | static_cast<std::uint16_t>(std::nearbyint(std::bit_cast<float>(magnitude) * 0x1p24f)));
+  return static_cast<std::uint16_t>(sign |
+                                    ((magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13));
+}
+
+}  // namespace flashladder::simt

@@ -1,0 +1,183 @@
+// Standard attention on a GPU, three kernels one after the other: S = scale Q K^T, P = softmax(S), O = P V.
+// S and P are stored in full. The two matrix products are cut into tiles of Br x Bc, as in all stages that
+// follow.
+#include "common/attention/gpu.hpp"
+
+namespace flashladder::stage_10 {
+namespace {
+
+constexpr int Br = 32, Bc = 32;  // rows of a tile of Q, keys of a tile of K and V
+constexpr int warps = 4, threads = 32 * warps;
+
+// A warp takes a quarter of the rows of a tile and all of its columns. Its lanes stand on them 4 x 8.
+constexpr int warp_rows = Br / warps;
+constexpr int row_lanes = 4, key_lanes = 8;
+constexpr int rows = warp_rows / row_lanes, keys = Bc / key_lanes;  // of a thread
+
+template <int d>
+constexpr int tile_bytes = 4 * Bc*(d + 4);  // Br = Bc; a row is four words longer: no bank conflicts
+
+/// A block for each tile of S.
+template <int d>
+__global__ void __launch_bounds__(threads) scores(gmem<const f32> Qg,  // [batch, q_heads, Nq, d]
+                                                  gmem<const f32> Kg,  // [batch, kv_heads, Nk, d]
+                                                  gmem<f32> Sg,        // [batch, q_heads, Nq, Nk]
+                                                  Sizes n) {
+  auto&& Q = dynamic_tile<f32, Br, d + 4, "Q">(0);
+  auto&& K = dynamic_tile<f32, Bc, d + 4, "K">(tile_bytes<d>);
+
+  const int t = threadIdx.x, warp = t / 32, lane = t % 32;
+  const int r0 = warp * warp_rows + lane / key_lanes;  // its rows of a tile: r0 + a * row_lanes
+  const int c0 = lane % key_lanes;                     // its keys: c0 + c * key_lanes
+  const int Tc = tiles(n.Nk, Bc), h = blockIdx.y, b = blockIdx.z;
+  const int i0 = blockIdx.x / Tc * Br, j0 = blockIdx.x % Tc * Bc;
+  const gmem<f32> Sh = Sg + n.row0(b, h) * n.Nk;
+
+  load_tile<d, threads>(Q, Qg + n.Q.at(b, h), n.Q.row, i0, n.Nq);
+  load_tile<d, threads>(K, Kg + n.K.at(b, n.kv_head(h)), n.K.row, j0, n.Nk);
+  __syncthreads();  // Q and K are read: all of them must be there
+  const bool masked = n.causal || j0 + Bc > n.Nk;
+  count_tile(masked);
+
+  // S = scale * Q K^T
+  f32 s[rows][keys] = {};
+  // lab: the sums over d of this thread's scores, from Q and K in shared memory
+#pragma unroll 16
+  for (int k = 0; k < d; ++k) {
+    f32 q[rows];
+#pragma unroll
+    for (int a = 0; a < rows; ++a) q[a] = Q(r0 + a * row_lanes, k);
+#pragma unroll
+    for (int c = 0; c < keys; ++c) {
+      const f32 key = K(c0 + c * key_lanes, k);
+#pragma unroll
+      for (int a = 0; a < rows; ++a) mac(s[a][c], q[a], key);
+    }
+  }
+  // end of lab
+#pragma unroll
+  for (int a = 0; a < rows; ++a) {
+    const int i = i0 + r0 + a * row_lanes;
+#pragma unroll
+    for (int c = 0; c < keys; ++c) {
+      const int j = j0 + c0 + c * key_lanes;
+      s[a][c] *= n.scale;
+      if (masked && j >= n.visible_keys(i)) s[a][c] = -INFINITY;
+      if (i < n.Nq && j < n.Nk) Sh[std::int64_t{i} * n.Nk + j] = s[a][c];
+      probe("S", n.head(b, h), i, j, s[a][c]);
+    }
+  }
+}
+
+/// A warp for each row of S, in three passes: its maximum, its sum of exponentials, P.
+__global__ void __launch_bounds__(threads) softmax(gmem<const f32> Sg,  // [batch, q_heads, Nq, Nk]
+                                                   gmem<f32> Pg,        // [batch, q_heads, Nq, Nk]
+                                                   gmem<f32> Lg,        // [batch, q_heads, Nq]
+                                                   Sizes n) {
+  const int i = blockIdx.x * warps + threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (i >= n.Nq) return;  // a whole warp at a time, and there is no barrier
+  const int h = blockIdx.y, b = blockIdx.z;
+  const gmem<const f32> S = Sg + (n.row0(b, h) + i) * n.Nk;
+  const gmem<f32> P = Pg + (n.row0(b, h) + i) * n.Nk;
+  f32 m = -INFINITY, l = 0.f;
+  // lab: m and l of the whole row; each lane reads a part of it, twice
+  for (int j = lane; j < n.Nk; j += 32) m = fmaxf(m, S[j]);
+  m = lanes_max<32>(m);
+  for (int j = lane; j < n.Nk; j += 32) l += expf(S[j] - finite(m));
+  l = lanes_sum<32>(l);
+  // end of lab
+  probe("m", n.head(b, h), i, n.Nk - 1, m);
+  probe("l", n.head(b, h), i, n.Nk - 1, l);
+  // lab: the row of P, with one division in all
+  const f32 inverse = 1.f / (l == 0.f ? f32(1.f) : l);  // a row that sees no key gets P = 0
+  for (int j = lane; j < n.Nk; j += 32) P[j] = expf(S[j] - finite(m)) * inverse;
+  // end of lab
+  if (lane == 0) Lg[n.row0(b, h) + i] = m + logf(l);
+}
+
+/// A block for each tile of O.
+template <int d>
+__global__ void __launch_bounds__(threads) output(gmem<const f32> Pg,  // [batch, q_heads, Nq, Nk]
+                                                  gmem<const f32> Vg,  // [batch, kv_heads, Nk, d]
+                                                  gmem<f32> Og,        // [batch, q_heads, Nq, d]
+                                                  Sizes n) {
+  auto&& V = dynamic_tile<f32, Bc, d + 4, "V">(0);
+  __shared__ smem_array<f32, Br, Bc + key_lanes, "P"> P;
+
+  const int t = threadIdx.x, warp = t / 32, lane = t % 32;
+  const int r0 = warp * warp_rows + lane / key_lanes;  // its rows of a tile: r0 + a * row_lanes
+  const int x0 = lane % key_lanes;                     // its columns of O: x0 + x * key_lanes
+  const int i0 = blockIdx.x * Br, h = blockIdx.y, b = blockIdx.z;
+  const gmem<const f32> Ph = Pg + n.row0(b, h) * n.Nk;
+  const gmem<const f32> Vh = Vg + n.V.at(b, n.kv_head(h));
+  const gmem<f32> Oh = Og + n.O.at(b, h);
+
+  f32 o[rows][d / key_lanes] = {};
+  for (int j0 = 0; j0 < n.Nk; j0 += Bc) {
+    __syncthreads();  // P and V change: all warps have read the last ones
+    for (int e = t; e < Br * Bc; e += threads) {
+      const int i = i0 + e / Bc, j = j0 + e % Bc;
+      f32 p = 0.f;
+      if (i < n.Nq && j < n.Nk) p = Ph[std::int64_t{i} * n.Nk + j];
+      P(e / Bc, e % Bc) = p;
+    }
+    // lab: the tile of V, and what this tile of keys adds to this thread's sums of O
+    load_tile<d, threads>(V, Vh, n.V.row, j0, n.Nk);
+    __syncthreads();  // P and V are read: all of them must be there
+#pragma unroll 8
+    for (int k = 0; k < Bc; ++k) {
+      f32 p[rows];
+#pragma unroll
+      for (int a = 0; a < rows; ++a) p[a] = P(r0 + a * row_lanes, k);
+#pragma unroll
+      for (int x = 0; x < d / key_lanes; ++x) {
+        const f32 v = V(k, x0 + x * key_lanes);
+#pragma unroll
+        for (int a = 0; a < rows; ++a) mac(o[a][x], p[a], v);
+      }
+    }
+    // end of lab
+  }
+#pragma unroll
+  for (int a = 0; a < rows; ++a) {
+    const int i = i0 + r0 + a * row_lanes;
+#pragma unroll
+    for (int x = 0; x < d / key_lanes; ++x) {
+      if (i < n.Nq) Oh[i * n.O.row + x0 + x * key_lanes] = o[a][x];
+      probe("O", n.head(b, h), i, x0 + x * key_lanes, o[a][x]);
+    }
+  }
+}
+
+void forward(const Forward& f) {
+  const ForwardBuffers<> x(f);
+  const std::int64_t scores_of_all = x.L.elements() * f.problem.Nk;
+  ExtraBuffer S(f, "S", scores_of_all), P(f, "P", scores_of_all);
+  const unsigned Tr = tiles(f.problem.Nq, Br), Tc = tiles(f.problem.Nk, Bc);
+  for_head_dim<32, 64, 128>(f.problem.d, [&](auto d) {
+    launch("scores", scores<d>, dim3(Tr * Tc, x.heads, x.batch), threads, 2 * tile_bytes<d>, x.Q, x.K, S,
+           x.sizes);
+    launch("softmax", softmax, dim3(tiles(f.problem.Nq, warps), x.heads, x.batch), threads, 0, S, P, x.L,
+           x.sizes);
+    launch("output", output<d>, dim3(Tr, x.heads, x.batch), threads, tile_bytes<d>, P, x.V, x.O, x.sizes);
+  });
+}
+
+}  // namespace
+
+extern const Stage stage;
+const Stage stage{
+    .number = 10,
+    .name = "naive_gpu",
+    .title = "naive on a GPU",
+    .idea =
+        "standard attention: three kernels, S and P stored in full, matrix products in tiles of Br x Bc",
+    .claim =
+        "reads (Tc Nq + 2 Tr Nk) d + 4 Nq Nk per head, writes 2 Nq Nk + Nq d + Nq; extra memory 2 Nq Nk",
+    .before = 2,
+    .supports = {.dtypes = fp32_only, .head_dims = fp32_head_dims},
+    .backend = kernel_backend,
+    .forward = forward,
+};
+
+}  // namespace flashladder::stage_10

@@ -1,0 +1,234 @@
+// FlashAttention-1, forward (Dao et al. 2022, Algorithm 1): tiles of K and V in the outer loop, tiles of Q
+// in the inner one, one block per head. S and P never leave the chip; O, m and l travel to global memory
+// and back at every step. The four warps of a block split the keys of a tile, so that each sees a part of
+// every row.
+#include "common/attention/gpu.hpp"
+
+namespace flashladder::stage_11 {
+namespace {
+
+constexpr int Br = 32, Bc = 32;  // rows of a tile of Q, keys of a tile of K and V
+constexpr int warps = 4, threads = 32 * warps;
+
+// Split-K: a warp takes all rows of a tile and a quarter of its keys. Its lanes stand on them 8 x 4.
+constexpr int warp_rows = Br, warp_keys = Bc / warps;
+constexpr int row_lanes = 8, key_lanes = 4;
+constexpr int rows = warp_rows / row_lanes, keys = warp_keys / key_lanes;  // of a thread
+
+// What the warps exchange is added up by all threads, four of them to a row, 32 columns of O at a time.
+constexpr int own_lanes = threads / Br;
+constexpr int columns = 32, own_columns = columns / own_lanes;
+
+template <int d>
+constexpr int tile_bytes = 4 * Bc*(d + 4);  // Br = Bc; a row is four words longer: no bank conflicts
+
+/// The maximum of row r over what each warp found.
+__device__ __forceinline__ f32 max_over_warps(smem_tile<f32, warps, Br>& part, int r) {
+  return fmaxf(fmaxf(part(0, r), part(1, r)), fmaxf(part(2, r), part(3, r)));
+}
+/// The sum of row r over what each warp found.
+__device__ __forceinline__ f32 sum_over_warps(smem_tile<f32, warps, Br>& part, int r) {
+  return f32(part(0, r)) + part(1, r) + part(2, r) + part(3, r);
+}
+
+template <int d>
+__global__ void __launch_bounds__(threads) fa1_forward(gmem<const f32> Qg,  // [batch, q_heads, Nq, d]
+                                                       gmem<const f32> Kg,  // [batch, kv_heads, Nk, d]
+                                                       gmem<const f32> Vg,  // [batch, kv_heads, Nk, d]
+                                                       gmem<f32> Og,        // [batch, q_heads, Nq, d]
+                                                       gmem<f32> mg,        // [batch, q_heads, Nq]
+                                                       gmem<f32> lg,        // [batch, q_heads, Nq]
+                                                       Sizes n) {
+  auto&& Q = dynamic_tile<f32, Br, d + 4, "Q">(0);
+  auto&& K = dynamic_tile<f32, Bc, d + 4, "K">(tile_bytes<d>);
+  auto&& V = dynamic_tile<f32, Bc, d + 4, "V">(2 * tile_bytes<d>);
+  __shared__ smem_array<f32, Br, Bc + key_lanes, "P"> P;
+  __shared__ smem_array<f32, Br, 1, "m"> m;
+  __shared__ smem_array<f32, Br, 1, "l"> l;
+  __shared__ smem_array<f32, warps, Br, "m_part"> m_part;
+  __shared__ smem_array<f32, warps, Br, "l_part"> l_part;
+  __shared__ smem_array<f32, warps * Br, columns + 4, "O_part"> O_part;
+
+  const int t = threadIdx.x, warp = t / 32, lane = t % 32;
+  const int r0 = lane / key_lanes;                              // its rows of a tile: r0 + a * row_lanes
+  const int k0 = warp * warp_keys, c0 = k0 + lane % key_lanes;  // its keys: c0 + c * key_lanes
+  const int x0 = lane % key_lanes;                              // its columns of P V: x0 + x * key_lanes
+  const int own_r = t / own_lanes, own_x0 = t % own_lanes;  // its row, its columns of the exchanged sums
+  const int h = blockIdx.x, b = blockIdx.y;
+  const gmem<const f32> Qh = Qg + n.Q.at(b, h);
+  const gmem<const f32> Kh = Kg + n.K.at(b, n.kv_head(h));
+  const gmem<const f32> Vh = Vg + n.V.at(b, n.kv_head(h));
+  const gmem<f32> Oh = Og + n.O.at(b, h), mh = mg + n.row0(b, h), lh = lg + n.row0(b, h);
+
+  for (int j0 = 0; j0 < n.Nk; j0 += Bc) {
+    load_tile<d, threads>(K, Kh, n.K.row, j0, n.Nk);
+    load_tile<d, threads>(V, Vh, n.V.row, j0, n.Nk);
+    for (int i0 = 0; i0 < n.Nq; i0 += Br) {
+      // Q, m and l, like K and V, change without a barrier: the one after O_part was read has come between.
+      // lab: the tile of Q, and m and l of its rows as the tile of keys before has left them
+      load_tile<d, threads>(Q, Qh, n.Q.row, i0, n.Nq);
+      if (t < Br) {
+        f32 m_old = -INFINITY, l_old = 0.f;
+        if (j0 > 0 && i0 + t < n.Nq) {
+          m_old = mh[i0 + t];
+          l_old = lh[i0 + t];
+        }
+        m[t] = m_old;
+        l[t] = l_old;
+      }
+      // end of lab
+      __syncthreads();  // Q, K, V, m and l are read: all of them must be there
+      const bool masked = n.causal || j0 + Bc > n.Nk;
+      count_tile(masked);
+
+      // S = scale * Q K^T
+      f32 s[rows][keys] = {};
+#pragma unroll 16
+      for (int k = 0; k < d; ++k) {
+        f32 q[rows];
+#pragma unroll
+        for (int a = 0; a < rows; ++a) q[a] = Q(r0 + a * row_lanes, k);
+#pragma unroll
+        for (int c = 0; c < keys; ++c) {
+          const f32 key = K(c0 + c * key_lanes, k);
+#pragma unroll
+          for (int a = 0; a < rows; ++a) mac(s[a][c], q[a], key);
+        }
+      }
+#pragma unroll
+      for (int a = 0; a < rows; ++a) {
+        const int i = i0 + r0 + a * row_lanes;
+#pragma unroll
+        for (int c = 0; c < keys; ++c) {
+          const int j = j0 + c0 + c * key_lanes;
+          s[a][c] *= n.scale;
+          if (masked && j >= n.visible_keys(i)) s[a][c] = -INFINITY;
+          probe("S", n.head(b, h), i, j, s[a][c]);
+        }
+      }
+
+      // m~ = rowmax S: over the lanes that share a row, then over the warps.
+      // lab: m~ of every row over all warps, then P~ and this warp's part of l~
+#pragma unroll
+      for (int a = 0; a < rows; ++a) {
+        f32 m_warp = s[a][0];
+#pragma unroll
+        for (int c = 1; c < keys; ++c) m_warp = fmaxf(m_warp, s[a][c]);
+        m_warp = lanes_max<key_lanes>(m_warp);
+        if (lane % key_lanes == 0) m_part(warp, r0 + a * row_lanes) = m_warp;
+      }
+      __syncthreads();  // m_part is read: every warp must have written its own
+
+      // P~ = exp(S - m~), l~ = rowsum P~: this warp's part.
+#pragma unroll
+      for (int a = 0; a < rows; ++a) {
+        const int r = r0 + a * row_lanes;
+        const f32 m_tile = max_over_warps(m_part, r);
+        f32 l_warp = 0.f;
+#pragma unroll
+        for (int c = 0; c < keys; ++c) {
+          const f32 p = expf(s[a][c] - finite(m_tile));
+          l_warp += p;
+          P(r, c0 + c * key_lanes) = p;
+        }
+        l_warp = lanes_sum<key_lanes>(l_warp);
+        if (lane % key_lanes == 0) l_part(warp, r) = l_warp;
+      }
+      __syncthreads();  // l_part and P are read: every warp must have written its own
+      // end of lab
+
+      const f32 m_old = m[own_r], l_old = l[own_r];
+      // lab: m and l of the row with this tile, and what the old O and this tile's P~ V are multiplied by
+      // given: const f32 m_new = m_old, l_new = l_old, weight_old = 0.f, weight_new = 0.f;
+      const f32 m_tile = max_over_warps(m_part, own_r), l_tile = sum_over_warps(l_part, own_r);
+      const f32 m_new = fmaxf(m_old, m_tile);
+      const f32 alpha = expf(m_old - finite(m_new)), beta = expf(m_tile - finite(m_new));
+      const f32 l_kept = alpha * l_old, l_new = l_kept + beta * l_tile;
+      const f32 divisor = l_new == 0.f ? f32(1.f) : l_new;  // a row that sees no key keeps O = 0
+      // Divided, not multiplied by 1 / l_new: a tile that brings nothing must leave O as it is, to the last
+      // bit.
+      const f32 weight_old = l_kept / divisor, weight_new = beta / divisor;
+      // end of lab
+
+      // O = (l e^(m - m_new) O + e^(m~ - m_new) P~ V) / l_new
+      const int i = i0 + own_r;
+#pragma unroll
+      for (int d0 = 0; d0 < d; d0 += columns) {
+        f32 pv[rows][columns / key_lanes] = {};  // this warp's part of P~ V: all rows, its keys
+#pragma unroll
+        for (int k = 0; k < warp_keys; ++k) {
+          f32 p[rows];
+#pragma unroll
+          for (int a = 0; a < rows; ++a) p[a] = P(r0 + a * row_lanes, k0 + k);
+#pragma unroll
+          for (int x = 0; x < columns / key_lanes; ++x) {
+            const f32 v = V(k0 + k, d0 + x0 + x * key_lanes);
+#pragma unroll
+            for (int a = 0; a < rows; ++a) mac(pv[a][x], p[a], v);
+          }
+        }
+#pragma unroll
+        for (int a = 0; a < rows; ++a) {
+#pragma unroll
+          for (int x = 0; x < columns / key_lanes; ++x)
+            O_part(warp * Br + r0 + a * row_lanes, x0 + x * key_lanes) = pv[a][x];
+        }
+        __syncthreads();  // O_part is read: every warp must have written its own
+#pragma unroll
+        for (int x = 0; x < own_columns; ++x) {
+          const int c = own_x0 + x * own_lanes;
+          f32 sum = 0.f, o = 0.f;
+          // lab: one element of O: as the tile before has left it, brought up to date, stored
+#pragma unroll
+          for (int w = 0; w < warps; ++w) sum += O_part(w * Br + own_r, c);
+          if (j0 > 0 && i < n.Nq) o = Oh[i * n.O.row + d0 + c];
+          o = weight_old * o + weight_new * sum;
+          if (i < n.Nq) Oh[i * n.O.row + d0 + c] = o;
+          // end of lab
+          probe("O", n.head(b, h), i, d0 + c, o);
+        }
+        __syncthreads();  // O_part changes: all warps have read it
+      }
+      if (own_x0 == 0 && i < n.Nq) {
+        mh[i] = m_new;
+        lh[i] = l_new;
+      }
+      probe("m", n.head(b, h), i, j0, m_new);
+      probe("l", n.head(b, h), i, j0, l_new);
+    }
+  }
+}
+
+/// L = m + log l, which FlashAttention-1 does not compute and the ladder's stages all return.
+__global__ void logsumexp(gmem<const f32> m, gmem<const f32> l, gmem<f32> L, std::int64_t N) {
+  const std::int64_t i = std::int64_t{blockIdx.x} * threads + threadIdx.x;
+  if (i < N) L[i] = m[i] + logf(l[i]);
+}
+
+void forward(const Forward& f) {
+  const ForwardBuffers<> x(f);
+  ExtraBuffer m(f, "m", x.L.elements()), l(f, "l", x.L.elements());
+  for_head_dim<32, 64, 128>(f.problem.d, [&](auto d) {
+    launch("fa1_forward", fa1_forward<d>, dim3(x.heads, x.batch), threads, 3 * tile_bytes<d>, x.Q, x.K, x.V,
+           x.O, m, l, x.sizes);
+  });
+  const Uncounted aside;
+  launch("logsumexp", logsumexp, tiles(x.L.elements(), threads), threads, 0, m, l, x.L, x.L.elements());
+}
+
+}  // namespace
+
+extern const Stage stage;
+const Stage stage{
+    .number = 11,
+    .name = "fa1_tiled",
+    .title = "FA1",
+    .idea = "tiles of K/V outside, of Q inside; S and P stay on chip, O, m and l travel",
+    .claim = "HBM elements exactly the closed form; extra memory 2 Nq Nk -> 2 Nq per head",
+    .before = 10,
+    .supports = {.dtypes = fp32_only, .head_dims = fp32_head_dims},
+    .backend = kernel_backend,
+    .forward = forward,
+};
+
+}  // namespace flashladder::stage_11

@@ -1,0 +1,176 @@
+// FlashAttention-2's fourth idea (Dao 2023, section 3.1, causal masking): tiles of keys that no row of the
+// block sees are not visited, and of the others only those that some row does not see in full are masked.
+#include "common/attention/gpu.hpp"
+
+namespace flashladder::stage_15 {
+namespace {
+
+constexpr int Br = 32, Bc = 32;  // rows of a tile of Q, keys of a tile of K and V
+constexpr int warps = 4, threads = 32 * warps;
+
+// Split-Q: a warp takes a quarter of the rows of a tile and all of its keys. Its lanes stand on them 4 x 8.
+constexpr int warp_rows = Br / warps, warp_keys = Bc;
+constexpr int row_lanes = 4, key_lanes = 8;
+constexpr int rows = warp_rows / row_lanes, keys = warp_keys / key_lanes;  // of a thread
+
+template <int d>
+constexpr int tile_bytes = 4 * Bc*(d + 4);  // Br = Bc; a row is four words longer: no bank conflicts
+
+template <int d>
+__global__ void __launch_bounds__(threads) fa2_forward(gmem<const f32> Qg,  // [batch, q_heads, Nq, d]
+                                                       gmem<const f32> Kg,  // [batch, kv_heads, Nk, d]
+                                                       gmem<const f32> Vg,  // [batch, kv_heads, Nk, d]
+                                                       gmem<f32> Og,        // [batch, q_heads, Nq, d]
+                                                       gmem<f32> Lg,        // [batch, q_heads, Nq]
+                                                       Sizes n) {
+  auto&& Q = dynamic_tile<f32, Br, d + 4, "Q">(0);
+  auto&& K = dynamic_tile<f32, Bc, d + 4, "K">(tile_bytes<d>);
+  auto&& V = dynamic_tile<f32, Bc, d + 4, "V">(2 * tile_bytes<d>);
+  __shared__ smem_array<f32, Br, Bc + key_lanes, "P"> P;
+
+  const int t = threadIdx.x, warp = t / 32, lane = t % 32;
+  const int r0 = warp * warp_rows + lane / key_lanes;  // its rows of a tile: r0 + a * row_lanes
+  const int c0 = lane % key_lanes;                     // its keys: c0 + c * key_lanes
+  const int x0 = lane % key_lanes;                     // its columns of P V: x0 + x * key_lanes
+  const int i0 = blockIdx.x * Br, h = blockIdx.y, b = blockIdx.z;
+  const gmem<const f32> Qh = Qg + n.Q.at(b, h);
+  const gmem<const f32> Kh = Kg + n.K.at(b, n.kv_head(h));
+  const gmem<const f32> Vh = Vg + n.V.at(b, n.kv_head(h));
+  const gmem<f32> Oh = Og + n.O.at(b, h), Lh = Lg + n.row0(b, h);
+
+  load_tile<d, threads>(Q, Qh, n.Q.row, i0, n.Nq);
+  f32 m[rows], l[rows] = {}, o[rows][d / key_lanes] = {};  // of its rows; O~ of its columns
+#pragma unroll
+  for (int a = 0; a < rows; ++a) m[a] = -INFINITY;
+  // lab: how many keys are seen by at least one row of the tile
+  // given: const int visible = 0;
+  const int visible = n.visible_keys(i0 + Br - 1);  // to the last row, which sees the most
+  // end of lab
+  for (int j0 = 0; j0 < visible; j0 += Bc) {
+    __syncthreads();  // K and V change: all warps have read the last ones
+    load_tile<d, threads>(K, Kh, n.K.row, j0, n.Nk);
+    load_tile<d, threads>(V, Vh, n.V.row, j0, n.Nk);
+    // lab: whether there is a key in this tile that some row does not see
+    // given: __syncthreads();  // Q, K and V are read: all of them must be there
+    // given: const bool masked = false;
+    __syncthreads();                                   // Q, K and V are read: all of them must be there
+    const bool masked = j0 + Bc > n.visible_keys(i0);  // the first row sees the least
+    // end of lab
+    count_tile(masked);
+
+    // S = scale * Q K^T
+    f32 s[rows][keys] = {};
+#pragma unroll 16
+    for (int k = 0; k < d; ++k) {
+      f32 q[rows];
+#pragma unroll
+      for (int a = 0; a < rows; ++a) q[a] = Q(r0 + a * row_lanes, k);
+#pragma unroll
+      for (int c = 0; c < keys; ++c) {
+        const f32 key = K(c0 + c * key_lanes, k);
+#pragma unroll
+        for (int a = 0; a < rows; ++a) mac(s[a][c], q[a], key);
+      }
+    }
+#pragma unroll
+    for (int a = 0; a < rows; ++a) {
+      const int i = i0 + r0 + a * row_lanes;
+#pragma unroll
+      for (int c = 0; c < keys; ++c) {
+        const int j = j0 + c0 + c * key_lanes;
+        // lab: the score, scaled, and masked where row i does not see key j
+        s[a][c] *= n.scale;
+        if (masked && j >= n.visible_keys(i)) s[a][c] = -INFINITY;
+        // end of lab
+        probe("S", n.head(b, h), i, j, s[a][c]);
+      }
+    }
+
+    // m_new = max(m, rowmax S), P~ = exp(S - m_new), l = e^(m - m_new) l + rowsum P~: over the lanes that
+    // share a row
+    f32 alpha[rows];
+#pragma unroll
+    for (int a = 0; a < rows; ++a) {
+      f32 m_tile = s[a][0];
+#pragma unroll
+      for (int c = 1; c < keys; ++c) m_tile = fmaxf(m_tile, s[a][c]);
+      const f32 m_new = fmaxf(m[a], lanes_max<key_lanes>(m_tile));
+      f32 l_tile = 0.f;
+#pragma unroll
+      for (int c = 0; c < keys; ++c) {
+        const f32 p = expf(s[a][c] - finite(m_new));
+        l_tile += p;
+        P(r0 + a * row_lanes, c0 + c * key_lanes) = p;
+      }
+      alpha[a] = expf(m[a] - finite(m_new));
+      l[a] = alpha[a] * l[a] + lanes_sum<key_lanes>(l_tile);
+      m[a] = m_new;
+      probe("m", n.head(b, h), i0 + r0 + a * row_lanes, j0, m[a]);
+      probe("l", n.head(b, h), i0 + r0 + a * row_lanes, j0, l[a]);
+    }
+    __syncwarp();  // P is read: this warp, which alone reads it, must have written it
+
+    // O~ = e^(m - m_new) O~ + P~ V
+#pragma unroll
+    for (int a = 0; a < rows; ++a) {
+#pragma unroll
+      for (int x = 0; x < d / key_lanes; ++x) o[a][x] *= alpha[a];
+    }
+#pragma unroll 8
+    for (int k = 0; k < Bc; ++k) {
+      f32 p[rows];
+#pragma unroll
+      for (int a = 0; a < rows; ++a) p[a] = P(r0 + a * row_lanes, k);
+#pragma unroll
+      for (int x = 0; x < d / key_lanes; ++x) {
+        const f32 v = V(k, x0 + x * key_lanes);
+#pragma unroll
+        for (int a = 0; a < rows; ++a) mac(o[a][x], p[a], v);
+      }
+    }
+#pragma unroll
+    for (int a = 0; a < rows; ++a) {
+#pragma unroll
+      for (int x = 0; x < d / key_lanes; ++x)
+        probe("O~", n.head(b, h), i0 + r0 + a * row_lanes, x0 + x * key_lanes, o[a][x]);
+    }
+  }
+
+  // O = O~ / l, L = m + log l
+#pragma unroll
+  for (int a = 0; a < rows; ++a) {
+    const int i = i0 + r0 + a * row_lanes;
+    const f32 inverse = 1.f / (l[a] == 0.f ? f32(1.f) : l[a]);  // a row that sees no key keeps O = 0
+#pragma unroll
+    for (int x = 0; x < d / key_lanes; ++x) {
+      const f32 o_all = o[a][x] * inverse;
+      if (i < n.Nq) Oh[i * n.O.row + x0 + x * key_lanes] = o_all;
+    }
+    if (x0 == 0 && i < n.Nq) Lh[i] = m[a] + logf(l[a]);
+  }
+}
+
+void forward(const Forward& f) {
+  const ForwardBuffers<> x(f);
+  for_head_dim<32, 64, 128>(f.problem.d, [&](auto d) {
+    launch("fa2_forward", fa2_forward<d>, dim3(tiles(f.problem.Nq, Br), x.heads, x.batch), threads,
+           3 * tile_bytes<d>, x.Q, x.K, x.V, x.O, x.L, x.sizes);
+  });
+}
+
+}  // namespace
+
+extern const Stage stage;
+const Stage stage{
+    .number = 15,
+    .name = "fa2_causal_skip",
+    .title = "FA2: causal skipping",
+    .idea = "tiles of keys that no row sees are skipped, only those that some row sees in part are masked",
+    .claim = "causal tiles Tr Tc -> sum of live_i, masked tiles -> those with an invisible pair",
+    .before = 14,
+    .supports = {.dtypes = fp32_only, .head_dims = fp32_head_dims},
+    .backend = kernel_backend,
+    .forward = forward,
+};
+
+}  // namespace flashladder::stage_15

@@ -1,0 +1,76 @@
+// What this stage moves, computes and allocates, in the symbols of the problem alone.
+#include <algorithm>
+
+#include "common/attention/closed_form.hpp"
+
+namespace flashladder::stage_19 {
+namespace {
+
+constexpr std::int64_t R = 4;  // the lanes that hold a row of S and O
+
+/// Warps of a block, each of which reads all of a tile of K and V.
+std::int64_t warps(const Symbols& n) {
+  return n.d > 128 ? 8 : 4;
+}
+
+constexpr ClosedForm forms[] = {
+    {"global.Q.read_elements", "BH Nq d", [](const Symbols& n) { return n.BH * n.Nq * n.d; }},
+    {"global.K.read_elements", "BH sum(min(live_i Bc, Nk)) d",
+     [](const Symbols& n) {
+       return n.BH * n.sum([&](auto i) { return std::min(n.live(i) * n.Bc, n.Nk); }) * n.d;
+     }},
+    {"global.V.read_elements", "BH sum(min(live_i Bc, Nk)) d",
+     [](const Symbols& n) {
+       return n.BH * n.sum([&](auto i) { return std::min(n.live(i) * n.Bc, n.Nk); }) * n.d;
+     }},
+    {"global.O.read_elements", "0", [](const Symbols&) { return std::int64_t{0}; }},
+    {"global.O.written_elements", "BH Nq d", [](const Symbols& n) { return n.BH * n.Nq * n.d; }},
+    {"global.L.written_elements", "BH Nq", [](const Symbols& n) { return n.BH * n.Nq; }},
+    {"device_bytes", "0", [](const Symbols&) { return std::int64_t{0}; }},
+    {"blocks", "BH Tr", [](const Symbols& n) { return n.BH * n.Tr; }},
+    {"tiles", "BH sum(live_i)",
+     [](const Symbols& n) { return n.BH * n.sum([&](auto i) { return n.live(i); }); }},
+    {"masked_tiles", "BH sum(live_i - whole_i)",
+     [](const Symbols& n) { return n.BH * n.sum([&](auto i) { return n.masked(i); }); }},
+    {"flops_tensor_cores", "4 Br Bc d BH sum(live_i)",
+     [](const Symbols& n) {
+       return 4 * n.Br * n.Bc * n.d * n.BH * n.sum([&](auto i) { return n.live(i); });
+     }},
+    {"flops_cuda_cores", "0", [](const Symbols&) { return std::int64_t{0}; }},
+    {"exp", "BH sum(live_i) Br (Bc + R)",
+     [](const Symbols& n) { return n.BH * n.sum([&](auto i) { return n.live(i); }) * n.Br * (n.Bc + R); }},
+    {"div", "BH Tr Br R", [](const Symbols& n) { return n.BH * n.Tr * n.Br * R; }},
+    {"mul", "BH sum(live_i) Br (Bc + d + 3R) + BH Tr Br d + BH Nq",
+     [](const Symbols& n) {
+       return n.BH * n.sum([&](auto i) { return n.live(i); }) * n.Br * (n.Bc + n.d + 3 * R) +
+              n.BH * n.Tr * n.Br * n.d + n.BH * n.Nq;
+     }},
+    {"log", "BH Nq", [](const Symbols& n) { return n.BH * n.Nq; }},
+    {"barriers", "2 BH sum(live_i)",
+     [](const Symbols& n) { return 2 * n.BH * n.sum([&](auto i) { return n.live(i); }); }},
+    {"flops_during_copies", "2 Br Bc d BH sum(2 live_i - 1) over live_i > 0",
+     [](const Symbols& n) {
+       return 2 * n.Br * n.Bc * n.d * n.BH *
+              n.sum([&](auto i) { return std::max<std::int64_t>(2 * n.live(i) - 1, 0); });
+     }},
+    {"shared.K.read_bytes", "2 warps BH sum(live_i) Bc d",
+     [](const Symbols& n) {
+       return 2 * warps(n) * n.BH * n.sum([&](auto i) { return n.live(i); }) * n.Bc * n.d;
+     }},
+    {"shared.V.read_bytes", "2 warps BH sum(live_i) Bc d",
+     [](const Symbols& n) {
+       return 2 * warps(n) * n.BH * n.sum([&](auto i) { return n.live(i); }) * n.Bc * n.d;
+     }},
+    {"shared.P.array_bytes", "0", [](const Symbols&) { return std::int64_t{0}; }},
+};
+
+std::int64_t keys_for(std::int64_t d) {
+  return d == 96 || d == 128 ? 64 : 128;
+}
+
+}  // namespace
+
+extern const Claim claim;
+const Claim claim{.Br = 128, .Bc = 128, .forms = forms, .keys_for = keys_for};
+
+}  // namespace flashladder::stage_19

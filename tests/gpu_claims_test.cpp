@@ -1,0 +1,182 @@
+// The claims of the GPU stages, proven from the ledger: every closed form of every stage, exactly, on
+// shapes with ends in the middle of tiles, Nq != Nk, grouped heads, masks; and what each stage claims over
+// the one before.
+#include <algorithm>
+
+#include "catch.hpp"
+#include "common/attention/closed_form.hpp"
+#include "common/check/diagnose.hpp"
+#include "common/check/inputs.hpp"
+
+namespace {
+
+using namespace flashladder;
+
+Problem problem(std::int64_t batch, std::int64_t q_heads, std::int64_t kv_heads, std::int64_t Nq,
+                std::int64_t Nk, std::int64_t d, bool causal) {
+  Problem p;
+  p.batch = batch;
+  p.q_heads = q_heads;
+  p.kv_heads = kv_heads;
+  p.Nq = Nq;
+  p.Nk = Nk;
+  p.d = d;
+  p.causal = causal;
+  return p;
+}
+
+std::vector<Problem> claim_problems() {
+  std::vector<Problem> all;
+  for (bool causal : {false, true}) {
+    for (std::int64_t d : {32, 64, 96, 128, 256}) {
+      all.push_back(problem(1, 2, 2, 128, 128, d, causal));
+      all.push_back(problem(2, 4, 2, 65, 97, d, causal));
+      all.push_back(
+          problem(1, 3, 1, 130, 31, d, causal));  // under the mask, whole tiles of rows see no key
+      all.push_back(problem(1, 1, 1, 260, 260, d, causal));
+      all.push_back(problem(1, 1, 1, 1, 339, d, causal));
+    }
+  }
+  return all;
+}
+
+TEST_CASE("every closed form is what the ledger says", "[gpu-claim]") {
+  for (const Stage* stage : stages()) {
+    const Claim* claim = claim_of(*stage);
+    if (claim == nullptr) continue;
+    REQUIRE(claim->forms.size() > 10);
+    for (const Problem& p : claim_problems()) {
+      if (!stage->supports.head_dim(p.d)) continue;
+      const simt::Ledger ledger = count_forward(*stage, random_inputs(p, 1));
+      const Symbols symbols = claim->symbols(p);
+      for (const ClosedForm& form : claim->forms) {
+        INFO(label(*stage) << ", " << to_string(p) << ": " << form.counter << " = " << form.text);
+        CHECK(count_of(ledger, form.counter) == form.value(symbols));
+      }
+    }
+  }
+}
+
+/// What `stage` reads and writes in global memory, in elements, all heads together.
+struct Traffic {
+  std::int64_t read, written;
+};
+Traffic traffic(int number, const Problem& p) {
+  const simt::GlobalTraffic all = count_forward(find_stage(number), random_inputs(p, 1)).global_total();
+  return {static_cast<std::int64_t>(all.read_elements()),
+          static_cast<std::int64_t>(all.written_elements())};
+}
+
+TEST_CASE("traffic of the whole stage is that of the papers", "[gpu-claim]") {
+  for (const Problem& p : claim_problems()) {
+    if (p.causal || !find_stage(10).supports.head_dim(p.d)) continue;
+    INFO(to_string(p));
+    const std::int64_t BH = p.batch * p.q_heads, Nq = p.Nq, Nk = p.Nk, d = p.d;
+    const std::int64_t Br = 32, Bc = 32, Tr = (Nq + Br - 1) / Br, Tc = (Nk + Bc - 1) / Bc;
+    const std::int64_t s = 3;  // passes of the softmax over the scores
+    const Traffic naive = traffic(10, p), fa1 = traffic(11, p), deferred = traffic(12, p),
+                  parallel = traffic(13, p);
+    CHECK(naive.read == BH * ((Tc * Nq + 2 * Tr * Nk) * d + (1 + s) * Nq * Nk));
+    CHECK(naive.written == BH * (2 * Nq * Nk + Nq * d + Nq));  // the last is L
+    CHECK(fa1.read == BH * (2 * Nk * d + Tc * Nq * d + (Tc - 1) * (Nq * d + 2 * Nq)));
+    CHECK(fa1.written == BH * Tc * (Nq * d + 2 * Nq));
+    CHECK(deferred.read == fa1.read);
+    CHECK(deferred.written == fa1.written - BH * Nq);
+    CHECK(parallel.read == BH * (Nq * d + Tr * 2 * Nk * d));
+    CHECK(parallel.written == BH * (Nq * d + Nq));
+    for (int number : {14, 15}) {
+      CHECK(traffic(number, p).read == parallel.read);
+      CHECK(traffic(number, p).written == parallel.written);
+    }
+  }
+}
+
+TEST_CASE("live and masked tiles are those that a count of visible pairs gives", "[gpu-claim]") {
+  for (const Problem& p : claim_problems()) {
+    if (!find_stage(15).supports.head_dim(p.d)) continue;
+    const std::int64_t Br = 32, Bc = 32;
+    const Symbols n(p, Br, Bc);
+    std::int64_t live = 0, masked = 0;
+    for (std::int64_t i = 0; i < n.Tr; ++i) {
+      for (std::int64_t j = 0; j < n.Tc; ++j) {
+        std::int64_t visible = 0,
+                     pairs = 0;  // of the tile's real rows and all its keys, those past the end too
+        for (std::int64_t row = i * Br; row < std::min((i + 1) * Br, p.Nq); ++row) {
+          for (std::int64_t key = j * Bc; key < (j + 1) * Bc; ++key) {
+            ++pairs;
+            visible += key < p.Nk && (!p.causal || key <= row + (p.Nk - p.Nq));
+          }
+        }
+        live += visible > 0;
+        masked += visible > 0 && visible < pairs;
+      }
+      if (p.causal) {
+        const std::int64_t last = std::min((i + 1) * Br, p.Nq) - 1 + p.Nk - p.Nq;
+        CHECK(n.live(i) == std::clamp<std::int64_t>(last < 0 ? 0 : last / Bc + 1, 0, n.Tc));
+      }
+    }
+    INFO(to_string(p));
+    const simt::Ledger skipping = count_forward(find_stage(15), random_inputs(p, 1));
+    CHECK(static_cast<std::int64_t>(skipping.tiles) == n.BH * live);
+    CHECK(static_cast<std::int64_t>(skipping.masked_tiles) == n.BH * masked);
+    for (int number : {10, 11, 12, 13, 14, 15}) {
+      const simt::Ledger ledger = count_forward(find_stage(number), random_inputs(p, 1));
+      CHECK(ledger.tiles == ledger.flops_cuda_cores / static_cast<std::uint64_t>(4 * Br * Bc * p.d));
+    }
+    if (!p.causal) CHECK(skipping == count_forward(find_stage(14), random_inputs(p, 1)));
+  }
+}
+
+TEST_CASE("no stage races, reads what nobody wrote or depends on the order of threads", "[gpu-claim]") {
+  for (const Stage* stage : stages()) {
+    if (claim_of(*stage) == nullptr) continue;
+    for (bool causal : {false, true}) {
+      const Inputs inputs = random_inputs(problem(1, 2, 1, 65, 70, 64, causal), 1);
+      simt::Options options;
+      const simt::Ledger counts = count_forward(*stage, inputs, options);
+      options.check = true;
+      for (simt::Schedule schedule :
+           {simt::Schedule::forward, simt::Schedule::reverse, simt::Schedule::random}) {
+        options.schedule = schedule;
+        options.seed = 5;
+        INFO(label(*stage) << (causal ? ", causal" : ""));
+        CHECK(count_forward(*stage, inputs, options) == counts);
+      }
+    }
+  }
+}
+
+TEST_CASE("tiles in shared memory are read and written without bank conflicts", "[gpu-claim]") {
+  for (const Stage* stage : stages()) {
+    if (claim_of(*stage) == nullptr) continue;
+    simt::Options options;
+    options.banks = true;
+    for (std::int64_t d : stage->supports.head_dims) {
+      const simt::Ledger ledger =
+          count_forward(*stage, random_inputs(problem(1, 1, 1, 64, 64, d, false), 1), options);
+      if (stage->number == 16) {  // what stage 17 is for
+        CHECK(ledger.shared_total().wavefronts > ledger.shared_total().ideal_wavefronts);
+        continue;
+      }
+      for (const auto& [name, traffic] : ledger.shared) {
+        INFO(label(*stage) << ", d = " << d << ": " << name);
+        CHECK(traffic.wavefronts == traffic.ideal_wavefronts);
+      }
+    }
+  }
+}
+
+TEST_CASE("no intermediate of a right stage diverges", "[gpu-claim]") {
+  for (const Stage* stage : stages()) {
+    if (claim_of(*stage) == nullptr) continue;
+    for (const Family& family : input_families()) {
+      for (bool causal : {false, true}) {
+        const Problem p = problem(2, 2, 1, 70, 97, 32, causal);
+        INFO(label(*stage) << ", " << to_string(p) << ", " << family.name);
+        CHECK(first_divergence(*stage, for_stage(*stage, make_inputs(family, p, 1))) == "");
+      }
+    }
+  }
+}
+
+}  // namespace

@@ -1,0 +1,281 @@
+// The parts of ./ladder lab, each alone: markers, handouts, what a compiler says, messages, points. The
+// labs as a student meets them: lab_test.py.
+#include <fmt/format.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <csignal>
+#include <sstream>
+
+#include "catch.hpp"
+#include "common/attention/error.hpp"
+#include "common/check/inputs.hpp"
+#include "common/cli/lab_cases.hpp"
+#include "common/cli/lab_claim.hpp"
+#include "common/cli/lab_folder.hpp"
+#include "common/cli/lab_grade.hpp"
+#include "common/cli/lab_process.hpp"
+#include "common/cli/lab_program.hpp"
+#include "common/cli/lab_source.hpp"
+#include "common/cli/lab_text.hpp"
+
+namespace {
+
+using namespace flashladder;
+using namespace flashladder::lab;
+
+/// What `call` throws, as text; "" where it throws nothing.
+template <class Call>
+std::string error_of(Call call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST_CASE("a source with markers becomes a reference and a skeleton", "[labs]") {
+  const Source source = read_source(
+      "int before;\n"
+      "  // lab: the first thing,\n"
+      "  //   and how\n"
+      "  // given: int given = 0;\n"
+      "  // given:     more();\n"
+      "  int real = 1;  // kept\n"
+      "\n"
+      "  // why\n"
+      "  int more_real = 2;\n"
+      "  // end of lab\n"
+      "//   not a marker\n"
+      "// lab: the second\n"
+      "last();\n"
+      "// end of lab\n",
+      "a.cu");
+  CHECK(source.reference ==
+        "int before;\n  int real = 1;  // kept\n\n  // why\n  int more_real = 2;\n//   not a "
+        "marker\nlast();\n");
+  CHECK(
+      source.skeleton ==
+      "int before;\n  // TODO (about 2 lines): the first thing, and how\n  int given = 0;\n      more();\n"
+      "//   not a marker\n// TODO (about 1 line): the second\n");
+  CHECK(source.regions.size() == 2);
+  CHECK(source.lines() == 3);
+  CHECK(read_source("int x;\n", "a.cu").regions.empty());
+}
+
+TEST_CASE("a long task is wrapped in the skeleton", "[labs]") {
+  std::string task;
+  for (int i = 0; i < 40; ++i) task += "word ";
+  const Source source = read_source("    // lab: " + task + "\nx;\n    // end of lab\n", "a.cu");
+  std::istringstream lines(source.skeleton);
+  int count = 0;
+  for (std::string line; std::getline(lines, line); ++count) {
+    CHECK(line.size() <= 108);
+    CHECK(line.starts_with(count == 0 ? "    // TODO (about 1 line): word" : "    //   word"));
+  }
+  CHECK(count == 3);
+}
+
+TEST_CASE("markers that do not fit together are named with their line", "[labs]") {
+  const std::pair<const char*, const char*> cases[] = {
+      {"// lab: a\nx;\n// lab: b\ny;\n// end of lab\n", "a.cu:3: a lab inside another"},
+      {"\n// end of lab\n", "a.cu:2: the end of a lab that has not begun"},
+      {"x;\n// lab: a\ny;\n", "a.cu:2: the lab that begins here has no '// end of lab'"},
+      {"// lab: a\nx;\n// given: y;\n// end of lab\n", "a.cu:3: '// given:' stands behind code"},
+  };
+  for (const auto& [text, says] : cases) {
+    const std::string error = error_of([&, text = text] { read_source(text, "a.cu"); });
+    INFO(error);
+    CHECK(error.starts_with(says));
+    CHECK(error.find("docs/labs.md") != error.npos);
+  }
+}
+
+TEST_CASE("a handout's section of feedback is taken out and read", "[labs]") {
+  const Handout handout = read_handout(
+      "# Title\n\ntext\n\n## Feedback\n- exp too many: one\n  and more\n- global.K.read_elements too few: "
+      "two: three\n\n"
+      "## Further\nlast\n",
+      "lab.md");
+  CHECK(handout.text == "# Title\n\ntext\n\n## Further\nlast\n");
+  CHECK(handout.hints.size() == 2);
+  CHECK(handout.hint("exp", true) == "one and more");
+  CHECK(handout.hint("exp", false) == "");
+  CHECK(handout.hint("global.K.read_elements", false) == "two: three");
+  for (const char* wrong : {"- exp: one\n", "- exp and mul too many: one\n", "text\n"}) {
+    const std::string error =
+        error_of([&] { read_handout(std::string("## Feedback\n") + wrong, "lab.md"); });
+    CHECK(error.starts_with("lab.md:2: "));
+  }
+}
+
+TEST_CASE("every lab's markers and hints can be read, and its hints are of counters that there are",
+          "[labs]") {
+  int labs = 0;
+  for (const Stage* stage : stages()) {
+    if (!has_lab(*stage)) continue;
+    ++labs;
+    INFO(label(*stage));
+    const Lab lab = find_lab(*stage);
+    CHECK(lab.source.lines() > 0);
+    const std::vector<Job> cases = counted_cases(*stage);
+    const std::vector<Counter> counters = counters_of(lab, cases);
+    for (const Handout::Hint& hint : lab.handout.hints) {
+      INFO(hint.counter);
+      CHECK(std::ranges::find(counters, hint.counter, &Counter::name) != counters.end());
+    }
+    // There is an idea, and the stage before does not have it.
+    CHECK(std::ranges::any_of(counters, [](const Counter& counter) { return counter.idea; }));
+  }
+  CHECK(labs == static_cast<int>(stages().size()));
+}
+
+TEST_CASE("a stage that has no lab is answered with those that have one", "[labs]") {
+  const Stage none{.number = 98,
+                   .name = "none",
+                   .title = "",
+                   .idea = "",
+                   .claim = "",
+                   .before = 0,
+                   .supports = {.dtypes = fp32_only},
+                   .forward = nullptr};
+  const std::string error = error_of([&] { find_lab(none); });
+  CHECK(error.starts_with("there is no lab for stage 98 none: there are labs for 00, 01"));
+}
+
+TEST_CASE("the words of a shell command", "[labs]") {
+  CHECK(shell_words(R"(/usr/bin/c++  -DA=\"b\" "-DC=d e" 'f\g' -o x)") ==
+        std::vector<std::string>{"/usr/bin/c++", "-DA=\"b\"", "-DC=d e", "f\\g", "-o", "x"});
+  CHECK(shell_words("").empty());
+}
+
+TEST_CASE("the first error of a compiler is told with the line of the student's file", "[labs]") {
+  const std::string file = "attention.cu";
+  CHECK(first_error("attention.cu: In function 'void f()':\nattention.cu:5:3: warning: unused\n"
+                    "attention.cu:57:12: error: 'x' was not declared\nattention.cu:58:1: error: more\n",
+                    file) == "attention.cu:57: error: 'x' was not declared");
+  // In a header: g++ says before it where it came from, clang after it.
+  CHECK(first_error("attention.cu:71:20:   required from 'void k() [with int d = 32]'\n"
+                    "/a/memory.hpp:9:10: error: static assertion failed\n",
+                    file) == "attention.cu:71: error: static assertion failed");
+  CHECK(first_error(
+            "/a/memory.hpp:9:10: error: no member\nattention.cu:71:20: note: in instantiation of function "
+            "template specialization 'k<32>' requested here\n",
+            file) == "attention.cu:71: error: no member");
+  CHECK(first_error("/a/memory.hpp:9:10: error: no member\n", file) ==
+        "/a/memory.hpp:9:10: error: no member");
+  CHECK(first_error("/usr/bin/ld: /tmp/x.o: in function `f':\nattention.cu:(.text+0x1): undefined "
+                    "reference to `g()'\n",
+                    file) == "attention.cu: undefined reference to `g()'");
+  CHECK(first_error(
+            "attention.cu:5:3: warning: unused\nattention.cu:9:1:   required from here\n"
+            "/a/memory.hpp:2:1: warning: more\nc++: internal compiler error: File size limit exceeded\n",
+            file) == "attention.cu: error: File size limit exceeded");
+  CHECK(first_error("/usr/bin/ld: x.o: in function `main': multiple definition of `main'; y\n"
+                    "collect2: error: ld returned 1 exit status\n",
+                    file) == "attention.cu: multiple definition of `main'; y");
+  CHECK(first_error("collect2: error: ld returned 1 exit status\n", file) ==
+        "attention.cu: it compiles, and cannot be linked");
+}
+
+TEST_CASE("jobs and reports arrive as they were sent, and cut ones do not", "[labs]") {
+  Job job = cases_of(input_families()[1], find_stage(0), 5)[3];
+  job.threads = 3;
+  const std::vector<Job> jobs = decode_jobs(encode({job, job}));
+  REQUIRE(jobs.size() == 2);
+  CHECK(jobs[1].inputs.K == job.inputs.K);
+  CHECK(jobs[1].threads == 3);
+  CHECK(words_of(jobs[1]) == words_of(job));
+
+  Report report;
+  report.failure = Failure::memory;
+  report.what = "much";
+  report.thrown_from = {1, 2, 3};
+  report.result.O = {1, 2};
+  report.ledger.exp = 7;
+  report.ledger.global["K"].read_bytes = 8;
+  report.ledger.shared["P"].wavefronts = 9;
+  report.intermediates = {{"O~", 1, 2, 3, 4.5f}};
+  const std::string bytes = encode(report);
+  const Report got = decode_report(bytes);
+  CHECK(got.failure == Failure::memory);
+  CHECK(got.what == "much");
+  CHECK(got.thrown_from == report.thrown_from);
+  CHECK(got.result.O == report.result.O);
+  CHECK(got.ledger == report.ledger);
+  CHECK(got.intermediates[0].value == 4.5f);
+  for (std::size_t length = 0; length < bytes.size(); ++length)
+    CHECK_THROWS_AS(decode_report(std::string_view(bytes).substr(0, length)), Error);
+  CHECK_THROWS_AS(decode_report(bytes + "x"), Error);
+}
+
+TEST_CASE("points are divided among all items, and none is lost", "[labs]") {
+  CHECK(shares(40, 7) == std::vector<int>{6, 6, 6, 6, 6, 5, 5});
+  CHECK(shares(10, 1) == std::vector<int>{10});
+  CHECK(shares(10, 0).empty());
+  for (const Stage* stage : stages()) {
+    if (!has_lab(*stage)) continue;
+    const Lab lab = find_lab(*stage);
+    Grade grade;
+    grade.parts = Grader(lab).parts();
+    INFO(label(*stage));
+    CHECK(grade.most() == 100);
+    for (const Part& part : grade.parts) {
+      for (const Item& item : part.items) CHECK(item.most > 0);
+    }
+  }
+}
+
+TEST_CASE("a count keeps its rule or does not", "[labs]") {
+  CHECK(reaches(Rule::exact, 5, 5));
+  CHECK_FALSE(reaches(Rule::exact, 4, 5));
+  CHECK(reaches(Rule::at_most, 4, 5));
+  CHECK_FALSE(reaches(Rule::at_most, 6, 5));
+  CHECK_FALSE(reaches(Rule::at_most, -1, 5));  // it was not counted
+  CHECK(reaches(Rule::at_least, 6, 5));
+  CHECK_FALSE(reaches(Rule::at_least, 4, 5));
+}
+
+TEST_CASE("what wrong cases have in common is found, and nothing where there is nothing", "[labs]") {
+  const Stage& stage = find_stage(0);
+  const std::vector<Job> jobs = cases_of(input_families()[0], stage, 1);
+  const auto trait = [&](auto wrong) {
+    std::vector<bool> right;
+    for (const Job& job : jobs) right.push_back(!wrong(job.inputs.problem));
+    return common_trait(stage, jobs, right);
+  };
+  CHECK(trait([](const Problem& p) { return p.causal; }) == "with a causal mask");
+  CHECK(trait([](const Problem& p) { return p.kv_heads < p.q_heads; }) == "with grouped heads (Hkv < H)");
+  CHECK(trait([](const Problem& p) { return p.scale < 0; }) == "with a negative scale");
+  CHECK(trait([](const Problem&) { return true; }) == "");
+  CHECK(trait([](const Problem&) { return false; }) == "");
+}
+
+TEST_CASE("a program is run within its limits", "[labs]") {
+  const TemporaryFolder folder;
+  const auto run = [&](std::vector<std::string> command, int seconds = 0) {
+    return run_program(
+        {.command = std::move(command), .folder = folder.path(), .limits = {.seconds = seconds}});
+  };
+  CHECK_FALSE(run({"no-such-program-here"}).started);
+  const Ended echo = run({"sh", "-c", "echo out; echo err >&2; pwd; exit 3"});
+  CHECK(echo.started);
+  CHECK(WEXITSTATUS(echo.status) == 3);
+  CHECK(echo.output == "out\nerr\n" + folder.path().string() + "\n");
+  const Ended much = run({"sh", "-c", "yes | head -c 1000000"});
+  CHECK(much.output.size() == 64 << 10);
+  CHECK(much.output_cut);
+  CHECK(run({"sleep", "100"}, 1).out_of_time);
+  const Ended busy = run({"sh", "-c", "while :; do :; done"}, 1);
+  CHECK_FALSE(busy.out_of_time);
+  CHECK(WTERMSIG(busy.status) == SIGXCPU);
+}
+
+TEST_CASE("text is wrapped at words, with the indentation of its own lines", "[labs]") {
+  CHECK(wrapped("one two three\n  four five", "..", 9) == "..one two\n..three\n..  four\n..  five\n");
+  CHECK(first_lines("a\nb\nc\n", 2) == "a\nb\n...");
+  CHECK(first_lines("a\nb", 2) == "a\nb");
+}
+
+}  // namespace

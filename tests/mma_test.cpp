@@ -1,0 +1,173 @@
+// Tensor-core instructions on the emulator, exhaustively: what each lane holds, against plain matrices; and
+// the 16-bit numbers they work on.
+#include <cmath>
+#include <vector>
+
+#include "catch.hpp"
+#include "common/ptx/cp_async.hpp"
+#include "common/ptx/mma.hpp"
+#include "common/simt/half.hpp"
+
+namespace {
+
+using namespace flashladder;
+
+/// C = A B, fragments laid out as mma.hpp draws them.
+template <class T>
+__global__ void product(gmem<const T> A, gmem<const T> B, gmem<f32> C) {  // [16, 16], [16, 8], [16, 8]
+  const int lane = threadIdx.x, g = lane / 4, t = lane % 4;
+  const auto at = [&](gmem<const T> M, int columns, int row, int column) {
+    return T(M[row * columns + column]);
+  };
+  const std::uint32_t a[4] = {pair(at(A, 16, g, 2 * t), at(A, 16, g, 2 * t + 1)),
+                              pair(at(A, 16, g + 8, 2 * t), at(A, 16, g + 8, 2 * t + 1)),
+                              pair(at(A, 16, g, 2 * t + 8), at(A, 16, g, 2 * t + 9)),
+                              pair(at(A, 16, g + 8, 2 * t + 8), at(A, 16, g + 8, 2 * t + 9))};
+  const std::uint32_t b[2] = {pair(at(B, 8, 2 * t, g), at(B, 8, 2 * t + 1, g)),
+                              pair(at(B, 8, 2 * t + 8, g), at(B, 8, 2 * t + 9, g))};
+  f32 c[4] = {1.f, 1.f, 1.f, 1.f};
+  mma_m16n8k16<T>(c, a, b);
+  for (int e = 0; e < 4; ++e) C[(g + e / 2 * 8) * 8 + 2 * t + e % 2] = c[e];
+}
+
+/// The registers that ldmatrix gives for four matrices, [4, 8, 8] in a row.
+template <bool transposed>
+__global__ void registers(gmem<const f16> M, gmem<std::uint32_t> R) {  // [32, 8], [32 lanes, 4]
+  __shared__ smem_array<f16, 32, 8, "M"> tile;
+  const int lane = threadIdx.x;
+  copy_16B<f16>(tile.at(lane, 0), M + lane * 8);
+  __syncwarp();
+  std::uint32_t r[4];
+  if (transposed) {
+    ldmatrix_x4_trans<f16>(r, tile.at(lane, 0));
+  } else {
+    ldmatrix_x4<f16>(r, tile.at(lane, 0));
+  }
+  for (int j = 0; j < 4; ++j) R[lane * 4 + j] = r[j];
+}
+
+/// Products before, during and after copies that `copying` lanes begin; of two groups the younger lasts
+/// longer.
+__global__ void products_and_copies(gmem<const f16> A, int copying) {  // [32, 8]
+  __shared__ smem_array<f16, 64, 8, "tile"> tile;
+  const int lane = threadIdx.x;
+  const std::uint32_t a[4] = {}, b[2] = {};
+  f32 c[4] = {};
+  mma_m16n8k16<f16>(c, a, b);
+  if (lane < copying) cp_async_16B(tile.at(lane, 0), A + lane * 8);
+  mma_m16n8k16<f16>(c, a, b);  // with one copy
+  cp_async_commit();
+  if (lane < copying / 2) cp_async_16B(tile.at(32 + lane, 0), A + lane * 8);
+  cp_async_commit();
+  cp_async_wait<1>();
+  mma_m16n8k16<f16>(c, a, b);  // half of them with the second one
+  cp_async_wait<0>();
+  mma_m16n8k16<f16>(c, a, b);
+}
+
+template <class T>
+std::vector<T> numbers(std::size_t count, int seed) {
+  std::vector<T> all(count);
+  for (std::size_t i = 0; i < count; ++i)
+    all[i] = T(f32(
+        static_cast<float>(static_cast<int>((i * 37 + static_cast<std::size_t>(seed) * 11) % 17) - 8) / 4));
+  return all;
+}
+
+template <class T>
+void check_product() {
+  const std::vector<T> a = numbers<T>(16 * 16, 1), b = numbers<T>(16 * 8, 2);
+  DeviceBuffer<T> A("A", 16 * 16), B("B", 16 * 8);
+  DeviceBuffer<f32> C("C", 16 * 8);
+  A.upload(a.data());
+  B.upload(b.data());
+  simt::Emulator emulator;
+  const simt::UseEmulator use(emulator);
+  launch("product", product<T>, 1, 32, 0, A, B, C);
+  std::vector<float> got(16 * 8);
+  C.download(got.data());
+  for (int row = 0; row < 16; ++row) {
+    for (int column = 0; column < 8; ++column) {
+      float right = 1;  // small numbers: exact in any order
+      for (int k = 0; k < 16; ++k)
+        right += static_cast<float>(f32(a[row * 16 + k])) * static_cast<float>(f32(b[k * 8 + column]));
+      INFO("row " << row << ", column " << column);
+      REQUIRE(got[row * 8 + column] == right);
+    }
+  }
+  CHECK(emulator.last().flops_tensor_cores == 2 * 16 * 8 * 16);
+  CHECK(emulator.last().flops_cuda_cores == 0);
+}
+
+TEST_CASE("mma_m16n8k16 multiplies what the lanes hold", "[simt]") {
+  check_product<f16>();
+  check_product<bf16>();
+}
+
+TEST_CASE("ldmatrix deals four matrices to the lanes, as they are and transposed", "[simt]") {
+  std::vector<f16> m(32 * 8);
+  for (std::size_t i = 0; i < m.size(); ++i) m[i].bits = static_cast<std::uint16_t>(i);
+  DeviceBuffer<f16> M("M", 32 * 8);
+  M.upload(m.data());
+  DeviceBuffer<std::uint32_t> R("R", 32 * 4);
+  simt::Options options;
+  options.banks = options.check = true;
+  simt::Emulator emulator(options);
+  const simt::UseEmulator use(emulator);
+  for (bool transposed : {false, true}) {
+    launch("registers", transposed ? registers<true> : registers<false>, 1, 32, 0, M, R);
+    std::vector<std::uint32_t> r(32 * 4);
+    R.download(r.data());
+    for (int lane = 0; lane < 32; ++lane) {
+      const int g = lane / 4, t = lane % 4;
+      for (int j = 0; j < 4; ++j) {
+        const int low = transposed ? (8 * j + 2 * t) * 8 + g : (8 * j + g) * 8 + 2 * t;
+        const int high = transposed ? (8 * j + 2 * t + 1) * 8 + g : low + 1;
+        REQUIRE(r[lane * 4 + j] == static_cast<std::uint32_t>(low | high << 16));
+      }
+    }
+    // 512 neighbouring bytes are written in four wavefronts and read in four.
+    CHECK(emulator.last().shared.at("M").wavefronts == 8);
+    CHECK(emulator.last().shared.at("M").ideal_wavefronts == 8);
+  }
+}
+
+TEST_CASE("FLOPs during copies are those of lanes whose copies are under way", "[simt]") {
+  DeviceBuffer<f16> A("A", 32 * 8);
+  A.upload(std::vector<f16>(32 * 8).data());
+  for (const int copying : {0, 8, 32}) {
+    simt::Emulator emulator;
+    const simt::UseEmulator use(emulator);
+    launch("products_and_copies", products_and_copies, 1, 32, 0, A, copying);
+    CHECK(emulator.last().flops_tensor_cores == 4 * 4096);
+    CHECK(emulator.last().flops_during_copies ==
+          static_cast<std::uint64_t>(4096 * (copying + copying / 2) / 32));
+  }
+}
+
+TEST_CASE("16-bit numbers are rounded to the nearest, ties to even", "[simt]") {
+  const auto check = [](auto widen, auto round) {
+    for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
+      const float x = widen(static_cast<std::uint16_t>(bits));
+      if (std::isnan(x)) {
+        REQUIRE(std::isnan(widen(round(x))));
+        continue;
+      }
+      REQUIRE(round(x) == bits);
+      const float next = widen(static_cast<std::uint16_t>(bits + 1));
+      if ((bits & 0x7fff) == 0x7fff || std::isnan(next) || std::isinf(next) || std::isinf(x)) continue;
+      const double middle = (double{x} + next) / 2;  // exact in fp32
+      const auto even = static_cast<std::uint16_t>(bits % 2 == 0 ? bits : bits + 1);
+      REQUIRE(round(static_cast<float>(middle)) == even);
+      REQUIRE(round(std::nextafter(static_cast<float>(middle), x)) == bits);
+      REQUIRE(round(std::nextafter(static_cast<float>(middle), next)) ==
+              static_cast<std::uint16_t>(bits + 1));
+    }
+  };
+  check(simt::widen_bf16, simt::round_bf16);
+  check(simt::widen_f16, simt::round_f16);
+  CHECK(simt::round_f16(65520.f) == 0x7c00);  // infinity: halfway to a number that does not exist
+  CHECK(simt::round_f16(65519.f) == 0x7bff);
+}
+
+}  // namespace

@@ -1,0 +1,16 @@
+# Writes MUTANT: ORIGINAL with PATCH applied by PATCH_PROGRAM. A patch that only applies nearly is one that nobody
+# has looked at since its stage changed, so none of its context may differ (--fuzz=0).
+execute_process(
+  COMMAND ${PATCH_PROGRAM} --batch --forward --fuzz=0 --output=${MUTANT} --reject-file=- ${ORIGINAL} ${PATCH}
+  RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
+if(NOT status EQUAL 0)
+  file(REMOVE ${MUTANT})
+  message(FATAL_ERROR "${PATCH} no longer applies to ${ORIGINAL}. Make the same mistake in a copy of the stage as it "
+                      "is now, and put 'diff -u' of the two below the patch's sentence. It said:\n${output}")
+endif()
+# They run with d up to 96, and in fp16 where they take 16-bit numbers: what else a stage is compiled for would only
+# take longer to compile.
+file(READ ${MUTANT} text)
+string(REGEX REPLACE "(for_head_dim<[0-9, ]*), 128[0-9, ]*>" "\\1>" text "${text}")
+string(REPLACE "for_half_dtype(f.problem.dtype, " "[](auto body) { body(f16()); }(" text "${text}")
+file(WRITE ${MUTANT} "${text}")

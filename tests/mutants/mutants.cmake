@@ -1,0 +1,67 @@
+# flashladder_mutant_tests: the stages' kernels with one mistake each, and the test that every one is rejected.
+# NN_name.patch is such a mistake in stages/NN_*/attention.cu. It is applied to a copy when the build runs, and
+# what comes out is compiled as C++, as the stage itself is for the emulator, in the namespace mutant_NN_name.
+find_program(FLASHLADDER_PATCH patch DOC "Applies the patches of tests/mutants")
+if(NOT FLASHLADDER_PATCH)
+  message(STATUS "Left out: the mutants of the kernels (there is no program 'patch')")
+  return()
+endif()
+
+set(mutants_dir ${CMAKE_CURRENT_SOURCE_DIR}/mutants)
+set(mutants_made ${CMAKE_CURRENT_BINARY_DIR}/mutants)
+file(GLOB patches CONFIGURE_DEPENDS ${mutants_dir}/[0-9][0-9]_*.patch)
+list(SORT patches)
+set(mutant_sources "")
+set(mutant_stages "")
+set(mutant_declarations "")
+set(mutant_entries "")
+foreach(patch IN LISTS patches)
+  get_filename_component(name ${patch} NAME_WE)
+  string(SUBSTRING ${name} 0 2 number)
+  file(GLOB original ${PROJECT_SOURCE_DIR}/stages/${number}_*/attention.cu)
+  if(NOT original)
+    message(FATAL_ERROR "tests/mutants/${name}.patch: there is no stage ${number} of kernels")
+  endif()
+  set(mutant ${mutants_made}/${name}.cu)
+  add_custom_command(OUTPUT ${mutant}
+    COMMAND ${CMAKE_COMMAND} -DPATCH_PROGRAM=${FLASHLADDER_PATCH} -DPATCH=${patch} -DORIGINAL=${original}
+            -DMUTANT=${mutant} -P ${mutants_dir}/apply.cmake
+    DEPENDS ${patch} ${original} ${mutants_dir}/apply.cmake COMMENT "Making the mutant ${name}" VERBATIM)
+  set_source_files_properties(${mutant} PROPERTIES HEADER_FILE_ONLY ON LANGUAGE CXX)
+  list(APPEND mutant_sources ${mutant})
+  list(APPEND mutant_stages ${number})
+  string(APPEND mutants_of_${number}
+         "#define stage_${number} mutant_${name}\n#include \"mutants/${name}.cu\"\n#undef stage_${number}\n")
+  string(APPEND mutant_declarations "namespace flashladder::mutant_${name} { extern const Stage stage; }\n")
+  string(APPEND mutant_entries "    {\"${name}\", &mutant_${name}::stage},\n")
+endforeach()
+# Those of a stage are compiled together: half of the time of each would go to the same headers.
+list(REMOVE_DUPLICATES mutant_stages)
+foreach(number IN LISTS mutant_stages)
+  set(source ${mutants_made}/stage_${number}.cpp)
+  file(CONFIGURE OUTPUT ${source} @ONLY
+       CONTENT "// Generated from the patches of tests/mutants/.\n${mutants_of_${number}}")
+  set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS -O1)  # they run on small problems only
+  list(APPEND mutant_sources ${source})
+endforeach()
+file(CONFIGURE OUTPUT ${mutants_made}/mutants.cpp @ONLY CONTENT
+"// Generated from the patches of tests/mutants/.
+#include \"mutants/mutants.hpp\"
+
+@mutant_declarations@
+namespace flashladder {
+
+std::span<const Mutant> mutants() {
+  static const Mutant all[] = {
+@mutant_entries@  };
+  return all;
+}
+
+}  // namespace flashladder
+")
+
+flashladder_test_program(flashladder_mutant_tests
+  mutants/mutants_test.cpp ${mutants_made}/mutants.cpp ${mutant_sources})
+target_include_directories(flashladder_mutant_tests PRIVATE ${CMAKE_CURRENT_BINARY_DIR})
+target_link_libraries(flashladder_mutant_tests PRIVATE flashladder_stages flashladder_simt)
+flashladder_test(mutants quick COMMAND flashladder_mutant_tests "[mutant]" -w NoAssertions)

@@ -1,0 +1,374 @@
+// The stages' kernels with one mistake each (tests/mutants/*.patch) go through what judges a stage: the
+// checks of the values, the emulator's reports, the closed forms of the claim. Each must be rejected by at
+// least one of the three, the stages as they are by none; and every claim must be the only one to reject
+// some mutant, a kernel with the right results at the wrong price. Prints who rejected what, compares it
+// with the table in docs/checks.md, and writes it to the file that FLASHLADDER_TABLE names.
+#include "mutants/mutants.hpp"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <vector>
+
+#include "catch.hpp"
+#include "common/attention/closed_form.hpp"
+#include "common/check/check.hpp"
+#include "common/check/diagnose.hpp"
+#include "common/check/inputs.hpp"
+#include "common/check/run.hpp"
+
+namespace {
+
+using namespace flashladder;
+
+Problem problem(std::int64_t batch, std::int64_t q_heads, std::int64_t kv_heads, std::int64_t Nq,
+                std::int64_t Nk, std::int64_t d, bool causal) {
+  Problem p;
+  p.batch = batch;
+  p.q_heads = q_heads;
+  p.kv_heads = kv_heads;
+  p.Nq = Nq;
+  p.Nk = Nk;
+  p.d = d;
+  p.causal = causal;
+  return p;
+}
+
+// --- the three judges
+
+/// What rejected a kernel, each in a word or two; empty where nothing did.
+struct Caught {
+  std::string checks, emulator, claim;
+  bool hangs = false;  ///< Without Options::check it might not end.
+
+  bool by_any() const { return !(checks.empty() && emulator.empty() && claim.empty()); }
+  bool by_claim_only() const { return checks.empty() && emulator.empty() && !claim.empty(); }
+
+  /// Calls `run`. The emulator may report an error in the runs of the other judges too: it is the one who
+  /// found it.
+  template <class Run>
+  void emulated(Run run) {
+    try {
+      run();
+    } catch (const simt::KernelError& error) {
+      hangs = hangs || error.kind == simt::ErrorKind::endless_loop;
+      if (emulator.empty()) {
+        emulator = "`" + std::string(simt::name_of(error.kind)) + "`";
+        if (!error.buffer.empty()) emulator += " of " + error.buffer;
+      }
+    }
+  }
+};
+
+/// What stages_test.cpp tries, in small: ragged and whole tiles, more queries than keys and the reverse,
+/// grouped heads, rows that see no key, all layouts, a negative scale; each with all families of inputs.
+struct Case {
+  Inputs inputs;
+  Layout layout;
+  Expected expected;
+};
+
+std::vector<Case> make_cases(const Stage& stage) {
+  // Tiny problems in large numbers: on a handful of elements the yardstick is a matter of luck.
+  Problem problems[] = {
+      problem(4, 2, 2, 17, 17, 32, false),   problem(2, 4, 2, 65, 97, 32, true),
+      problem(1, 3, 1, 113, 139, 32, false), problem(1, 2, 2, 128, 128, 32, true),
+      problem(2, 2, 1, 130, 31, 32, true),   problem(4, 2, 2, 1, 139, 32, false),
+      problem(1, 2, 1, 40, 70, 64, true),    problem(2, 2, 1, 40, 150, 96, true),
+      problem(1, 2, 1, 70, 290, 32, true),
+  };
+  problems[std::size(problems) - 1].scale = -0.2f;
+  std::vector<Case> cases;
+  const auto add = [&](const Family& family, Problem p, std::uint64_t seed) {
+    p.dtype = stage.supports.dtypes.front();
+    Inputs inputs = make_inputs(family, p, seed);
+    Expected expected = expect_forward(inputs, computing_dtype(stage, inputs.problem.dtype));
+    cases.push_back(
+        {std::move(inputs), all_layouts[cases.size() % std::size(all_layouts)], std::move(expected)});
+  };
+  for (const Problem& p : problems) {
+    if (!stage.supports.head_dim(p.d)) continue;
+    for (const Family& family : input_families()) add(family, p, cases.size());
+  }
+  // One of stages_test.cpp's own, where some key's score is so far above the others of its row that a
+  // maximum that misses it makes the exponentials overflow: it takes that much to show.
+  for (const Family& family : input_families()) {
+    if (family.name == "large_scores") add(family, problem(4, 2, 2, 65, 65, 32, true), 48);
+  }
+  return cases;
+}
+
+/// The cases for `stage`, in the dtype that it computes in. Those that compute in the same one have the
+/// same head dimensions too.
+const std::vector<Case>& cases_for(const Stage& stage) {
+  static std::map<Dtype, std::vector<Case>> of_dtype;
+  const Dtype dtype = stage.supports.dtypes.front();
+  if (!of_dtype.contains(dtype)) of_dtype[dtype] = make_cases(stage);
+  return of_dtype.at(dtype);
+}
+
+/// A verdict's reason without its numbers, which depend on the compiler: the output that is wrong, which
+/// here means off, NaN or never written.
+std::string in_short(const std::string& why) {
+  for (const char* output : {"O", "L"}) {
+    if (why.starts_with(output)) return std::string(output) + " wrong";
+  }
+  return why.empty() ? "not checked" : why;
+}
+
+/// One OS thread, so that a kernel with a race in it does the same every time.
+simt::Options one_thread() {
+  simt::Options options;
+  options.os_threads = 1;
+  return options;
+}
+
+void judge_by_checks(const Stage& stage, Caught& caught) {
+  simt::Emulator emulator(one_thread());
+  const simt::UseEmulator use(emulator);
+  for (const Case& one : cases_for(stage)) {
+    emulator.reset();
+    caught.emulated([&] {
+      const Verdict verdict = run_and_check(stage, one.inputs, one.layout, one.expected);
+      if (!verdict.passed) caught.checks = in_short(verdict.why);
+    });
+    if (!caught.checks.empty()) return;  // one is enough
+  }
+}
+
+/// The emulator looking for all that it can find, whichever threads come first. With d = 64 the stages that
+/// exchange O through shared memory do so twice per tile; two tiles of keys and a part of one, so that what
+/// one leaves behind meets the next.
+void judge_by_emulator(const Stage& stage) {
+  const std::int64_t keys = 2 * claim_of(stage)->Bc + 6;
+  for (const Problem& p : {problem(1, 2, 1, 65, keys, 32, true), problem(2, 1, 1, 33, 64, 64, false)}) {
+    const Inputs inputs = random_inputs(p, 1);
+    for (simt::Schedule schedule :
+         {simt::Schedule::forward, simt::Schedule::reverse, simt::Schedule::random}) {
+      simt::Options options = one_thread();
+      options.check = true;
+      options.schedule = schedule;
+      options.seed = 7;
+      options.access_budget = 100'000;
+      count_forward(stage, inputs, options);
+    }
+  }
+}
+
+/// Address space for O, used only where a row of it is.
+struct FarApart {
+  static constexpr std::int64_t rows = 33;
+  static constexpr std::int64_t row =
+      (std::int64_t{1} << 31) / (rows - 1);  ///< The last one's offset is no int.
+  static constexpr std::size_t bytes = ((std::size_t{1} << 31) + 32) * sizeof(float);
+  FarApart()
+      : data(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
+                  0)) {}
+  ~FarApart() {
+    if (data != MAP_FAILED) munmap(data, bytes);
+  }
+  FarApart(const FarApart&) = delete;
+  FarApart& operator=(const FarApart&) = delete;
+  void* data;
+};
+
+/// The emulator on rows of O that lie far apart: so an offset of 32 bits shows on a small problem.
+void judge_far_apart(const Stage& stage, const FarApart& memory) {
+  const Inputs inputs = for_stage(stage, random_inputs(problem(1, 1, 1, FarApart::rows, 5, 32, false), 1));
+  const Problem& p = inputs.problem;
+  Buffer Q(1, 1, p.Nq, p.d, Layout::contiguous, p.dtype), K(1, 1, p.Nk, p.d, Layout::contiguous, p.dtype),
+      V(1, 1, p.Nk, p.d, Layout::contiguous, p.dtype);
+  Q.write(inputs.Q);
+  K.write(inputs.K);
+  V.write(inputs.V);
+  simt::Emulator emulator(one_thread());
+  const simt::UseEmulator use(emulator);
+  std::vector<float> L(p.Nq);
+  Workspace workspace;
+  run_forward(stage,
+              {p, Q.tensor(), K.tensor(), V.tensor(),
+               Tensor{memory.data, p.dtype, {p.Nq * FarApart::row, p.Nq * FarApart::row, FarApart::row}},
+               L.data(), workspace});
+}
+
+/// The closed forms, and from stage 17 on that shared memory is accessed without bank conflicts.
+void judge_by_claim(const Stage& stage, Caught& caught) {
+  const Claim* claim = claim_of(stage);
+  REQUIRE(claim != nullptr);
+  REQUIRE(claim->forms.size() > 10);
+  for (bool causal : {false, true}) {
+    // Under the mask the first tile of rows does not see all tiles of keys.
+    const std::int64_t rows = std::max<std::int64_t>(128, 2 * claim->Br);
+    for (const Problem& p : {problem(1, 2, 2, rows, rows, 32, causal), problem(2, 4, 2, 65, 97, 32, causal),
+                             problem(1, 3, 1, 130, 31, 32, causal), problem(1, 1, 1, 1, 139, 64, causal)}) {
+      const simt::Ledger ledger = count_forward(stage, random_inputs(p, 1), one_thread());
+      const Symbols symbols = claim->symbols(p);
+      for (const ClosedForm& form : claim->forms) {
+        if (count_of(ledger, form.counter) != form.value(symbols) && caught.claim.empty())
+          caught.claim = "`" + std::string(form.counter) + "`";
+      }
+    }
+  }
+  if (stage.number < 17) return;
+  for (std::int64_t d : {32, 64, 96}) {
+    if (!stage.supports.head_dim(d)) continue;
+    simt::Options options = one_thread();
+    options.banks = true;
+    const simt::Ledger ledger =
+        count_forward(stage, random_inputs(problem(1, 1, 1, 64, 64, d, false), 1), options);
+    for (const auto& [name, traffic] : ledger.shared) {
+      if (traffic.wavefronts != traffic.ideal_wavefronts && caught.claim.empty())
+        caught.claim = "`shared." + name + ".wavefronts`";
+    }
+  }
+}
+
+/// What the three say of `stage`.
+Caught judge(const Stage& stage, const FarApart& far_apart) {
+  Caught caught;
+  caught.emulated([&] { judge_by_emulator(stage); });
+  if (caught.hangs) return caught;
+  caught.emulated([&] { judge_far_apart(stage, far_apart); });
+  judge_by_checks(stage, caught);
+  caught.emulated([&] { judge_by_claim(stage, caught); });
+  return caught;
+}
+
+// --- the patches and the table
+
+const std::string source = FLASHLADDER_SOURCE_DIR;
+
+std::string text_of(const std::string& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  REQUIRE(file);
+  return text.str();
+}
+
+struct Patch {
+  std::string sentence;  ///< What the mistake is.
+  int changed = 0;       ///< Lines removed or added, whichever are more.
+};
+
+Patch read_patch(std::string_view name) {
+  std::istringstream lines(text_of(source + "/tests/mutants/" + std::string(name) + ".patch"));
+  Patch patch;
+  int removed = 0, added = 0;
+  bool in_sentence = true;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("--- ")) {
+      in_sentence = false;
+    } else if (in_sentence) {
+      patch.sentence += (patch.sentence.empty() ? "" : " ") + line;
+    } else if (!line.starts_with("+++ ")) {
+      removed += line.starts_with("-");
+      added += line.starts_with("+");
+    }
+  }
+  patch.changed = std::max(removed, added);
+  return patch;
+}
+
+TEST_CASE("a mutant is a patch of at most five lines, with a sentence that says what the mistake is",
+          "[mutant]") {
+  std::size_t files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(source + "/tests/mutants"))
+    files += entry.path().extension() == ".patch";
+  REQUIRE(files == mutants().size());
+  REQUIRE(mutants().size() >= 90);
+  std::map<int, int> of_stage;
+  for (const Mutant& mutant : mutants()) {
+    INFO(mutant.name);
+    const Patch patch = read_patch(mutant.name);
+    CHECK(patch.changed >= 1);
+    CHECK(patch.changed <= 5);
+    CHECK(patch.sentence.size() > 10);
+    CHECK(patch.sentence.ends_with("."));
+    CHECK(patch.sentence.find('|') == patch.sentence.npos);  // a table holds it
+    CHECK(std::to_string(mutant.stage->number) == mutant.name.substr(0, 2));
+    ++of_stage[mutant.stage->number];
+  }
+  for (const Stage* stage : stages()) {
+    if (claim_of(*stage) == nullptr) continue;
+    INFO(label(*stage));
+    CHECK(of_stage[stage->number] >= 3);
+  }
+}
+
+TEST_CASE("a failure's report names the intermediate that went wrong first", "[mutant]") {
+  Problem p;
+  p.q_heads = p.kv_heads = 2;
+  p.Nq = p.Nk = 100;
+  p.d = 32;
+  const Inputs inputs = random_inputs(p, 1);
+  const std::pair<std::string_view, std::string> cases[] = {
+      {"15_scale_forgotten", "first to diverge: S of head 0, row 0 (row tile 0), key tile 0, key "},
+      {"12_l_not_rescaled", "first to diverge: l of head "},
+      {"12_o_not_rescaled", "first to diverge: O~ of head "},
+      {"11_beta_forgotten", "first to diverge: O of head "},
+      {"13_o_of_three_warps", "first to diverge: O~ of head 0, row 0 (row tile 0), key tile 0, column 0: "},
+      {"16_b_halves_swapped", "first to diverge: S of head 0, row 0 (row tile 0), key tile 0, key "},
+      {"17_v_not_transposed", "first to diverge: O~ of head 0, row 0 (row tile 0), key tile 0, column "},
+  };
+  for (const auto& [name, report] : cases) {
+    const auto found = std::ranges::find(mutants(), name, &Mutant::name);
+    REQUIRE(found != mutants().end());
+    const std::string got = first_divergence(*found->stage, for_stage(*found->stage, inputs));
+    INFO(name << ": " << got);
+    CHECK(got.starts_with(report));
+  }
+}
+
+TEST_CASE("every mutant is rejected, and no stage is", "[mutant]") {
+  const FarApart far_apart;
+  REQUIRE(far_apart.data != MAP_FAILED);
+  int stages_judged = 0;
+  for (const Stage* stage : stages()) {
+    if (claim_of(*stage) == nullptr) continue;
+    REQUIRE(cases_for(*stage).size() > 30);
+    const Caught caught = judge(*stage, far_apart);
+    INFO(label(*stage));
+    CHECK(caught.checks == "");
+    CHECK(caught.emulator == "");
+    CHECK(caught.claim == "");
+    ++stages_judged;
+  }
+  REQUIRE(stages_judged >= 10);
+
+  std::string table = "| mutant | the mistake | checks | emulator | claim |\n|---|---|---|---|---|\n";
+  std::map<int, int> by_claim_only;
+  for (const Mutant& mutant : mutants()) {
+    const Caught caught = judge(*mutant.stage, far_apart);
+    INFO(mutant.name);
+    CHECK(caught.by_any());
+    by_claim_only[mutant.stage->number] += caught.by_claim_only();
+    table += "| `" + std::string(mutant.name) + "` | " + read_patch(mutant.name).sentence;
+    for (const std::string& said : {caught.checks, caught.emulator, caught.claim})
+      table += said.empty() ? " |" : " | " + said;
+    table += " |\n";
+  }
+  for (const Stage* stage : stages()) {
+    if (claim_of(*stage) == nullptr) continue;
+    INFO(label(*stage) << ": a mutant that only the claim rejects, with right results at the wrong price");
+    CHECK(by_claim_only[stage->number] >= 1);
+  }
+
+  std::printf("What rejects which mutant, and why:\n%s", table.c_str());
+  if (const char* path = std::getenv("FLASHLADDER_TABLE")) std::ofstream(path) << table;
+  const std::string page = text_of(source + "/docs/checks.md"), begin = "<!-- mutants:begin -->\n";
+  const std::size_t from = page.find(begin), to = page.find("<!-- mutants:end -->");
+  REQUIRE((from != page.npos && to != page.npos && from < to));
+  INFO(
+      "docs/checks.md is stale: put between its markers 'mutants' what\n"
+      "FLASHLADDER_TABLE=table.md build/release/tests/flashladder_mutant_tests writes into table.md");
+  CHECK(page.substr(from + begin.size(), to - from - begin.size()) == table);
+}
+
+}  // namespace
