@@ -2,19 +2,20 @@
 // * d = 2048) and over batch * heads at a fixed length. Each benchmark is one measurement: a run that is
 // checked against the fp64 oracle on rows of the last head, then runs timed by the GPU's own clock with the
 // L2 cache emptied before each, until 2 s have gone by or 20 are done, but at least 3. Time is their
-// median.
+// median. Before the first of them come the GPU's peaks (gpu_peaks.cpp), so that each result is also a
+// percentage of what cuBLAS reached in the same run and of the roofline's bound.
 #include "bench/gpu_bench.hpp"
 
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
-#include <chrono>
-#include <cmath>
-#include <deque>
 #include <map>
+#include <regex>
 #include <string>
 #include <vector>
 
+#include "bench/gpu_peaks.hpp"
+#include "bench/on_gpu.hpp"
 #include "common/check/check.hpp"
 #include "common/check/inputs.hpp"
 
@@ -30,12 +31,8 @@ struct Tensors {
     p.Nq = p.Nk = elements / p.d;
     p.dtype = dtype;
     inputs = random_inputs(p, 1);
-    std::vector<std::byte> bytes(static_cast<std::size_t>(Q.bytes()));
-    for (auto [memory, values] : {std::pair{&Q, &inputs.Q}, {&K, &inputs.K}, {&V, &inputs.V}}) {
-      for (std::size_t i = 0; i < values->size(); ++i)
-        store_as(dtype, (*values)[i], &bytes[i * static_cast<std::size_t>(size_of(dtype))]);
-      memory->upload(0, bytes.data(), memory->bytes());
-    }
+    for (auto [memory, values] : {std::pair{&Q, &inputs.Q}, {&K, &inputs.K}, {&V, &inputs.V}})
+      memory->upload(0, as_bytes(dtype, *values).data(), memory->bytes());
   }
   static constexpr std::int64_t elements = tokens * width;
   Dtype dtype;
@@ -75,80 +72,46 @@ void check_last_rows(const Problem& p, Tensors& t) {
   if (!verdict.passed) throw Error("failed its check: " + verdict.why);
 }
 
-void forward(benchmark::State& state, const Stage& stage, const Problem& p, bool& any_failed) {
-  std::vector<double> ms;
-  // One iteration, which is the whole measurement.
-  for (auto _ : state) {  // NOLINT(clang-analyzer-deadcode.DeadStores): it is never read
-    try {
-      Tensors& t = Tensors::of(p.dtype);
-      Workspace workspace(free_memory(Backend::cuda));
-      const auto tensor = [&](const BackendMemory& memory) {
-        return Tensor{memory.data(), p.dtype, {p.q_heads * p.Nq * p.d, p.Nq * p.d, p.d}};
-      };
-      const auto run = [&] {
-        run_forward(stage, {p, tensor(t.Q), tensor(t.K), tensor(t.V), tensor(t.O),
-                            static_cast<float*>(t.L.data()), workspace});
-      };
-      const std::vector<std::byte> nothing(static_cast<std::size_t>(t.O.bytes()), std::byte{0xff});  // NaN
-      t.O.upload(0, nothing.data(), t.O.bytes());
-      t.L.upload(0, nothing.data(), t.L.bytes());
-      run();
-      synchronise(Backend::cuda);
-      check_last_rows(p, t);
-      GpuTimer timer;
-      const auto start = std::chrono::steady_clock::now();
-      const auto seconds = [&] {
-        return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-      };
-      while (!timed_enough(ms.size(), seconds())) {
-        timer.start();
-        run();
-        ms.push_back(timer.stop());
-      }
-      std::sort(ms.begin(), ms.end());
-      state.SetIterationTime(ms[ms.size() / 2] / 1e3);
-    } catch (const OutOfMemory& error) {  // not a failure: it is what the stage's memory means
-      state.SkipWithError(error.what());
-      return;
-    } catch (const std::exception& error) {
-      any_failed = true;
-      state.SkipWithError(error.what());
-      return;
-    }
-  }
-  state.counters["ms"] = ms[ms.size() / 2];
-  state.counters["ms_lower_quartile"] = ms[ms.size() / 4];
-  state.counters["ms_upper_quartile"] = ms[ms.size() * 3 / 4];
-  state.counters["runs"] = static_cast<double>(ms.size());
-  state.counters["TFLOP/s"] = p.forward_flops() / (ms[ms.size() / 2] * 1e9);
+Timing forward(benchmark::State& state, const Stage& stage, const Problem& p, const Peaks& peaks) {
+  Tensors& t = Tensors::of(p.dtype);
+  Workspace workspace(free_memory(Backend::cuda));
+  const auto tensor = [&](const BackendMemory& memory) {
+    return Tensor{memory.data(), p.dtype, {p.q_heads * p.Nq * p.d, p.Nq * p.d, p.d}};
+  };
+  const auto run = [&] {
+    run_forward(stage, {p, tensor(t.Q), tensor(t.K), tensor(t.V), tensor(t.O),
+                        static_cast<float*>(t.L.data()), workspace});
+  };
+  const std::vector<std::byte> nothing(static_cast<std::size_t>(t.O.bytes()), std::byte{0xff});  // NaN
+  t.O.upload(0, nothing.data(), t.O.bytes());
+  t.L.upload(0, nothing.data(), t.L.bytes());
+  run();
+  synchronise(Backend::cuda);
+  check_last_rows(p, t);
+  const Timing ms = time_on_gpu(run);
+  const double flops = ms.per_second(p.forward_flops()), peak = peaks.gemm(p.dtype);
+  state.counters["TFLOP/s"] = flops / 1e12;
+  if (peak > 0) state.counters["% of GEMM"] = 100 * flops / peak;
+  if (peak > 0 && peaks.copy > 0)
+    state.counters["% of roofline"] = ms.per_second(100 * roofline_seconds(p, peak, peaks.copy));
+  return ms;
 }
 
-/// One benchmark; it outlives the registration.
+/// A stage on a problem, and its benchmark's name.
 struct Case {
-  const Stage& stage;
+  const Stage* stage;
   Problem problem;
-  bool& any_failed;
+  std::string name;
 };
 
-void add(const Stage& stage, const std::string& family, const Problem& p, bool& any_failed) {
-  static std::deque<Case> cases;
-  const Case& one = cases.emplace_back(Case{stage, p, any_failed});
-  const std::string name = label(stage) + "/" + family + "/d:" + std::to_string(p.d) +
-                           "/N:" + std::to_string(p.Nq) + "/BH:" + std::to_string(p.batch * p.q_heads) +
-                           (p.causal ? "/causal" : "/full");
-  benchmark::RegisterBenchmark(
-      name.c_str(),
-      [&one](benchmark::State& state) { forward(state, one.stage, one.problem, one.any_failed); })
-      ->Iterations(1)
-      ->UseManualTime()
-      ->Unit(benchmark::kMillisecond);
-}
-
-}  // namespace
-
-void register_gpu_benchmarks(bool& any_failed) {
-  if (!unavailable(Backend::cuda).empty()) return;
-  for (const auto& [key, value] : gpu_facts()) benchmark::AddCustomContext(key, value);
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  const auto add = [&](const Stage& stage, const std::string& family, const Problem& p) {
+    all.push_back({&stage, p,
+                   label(stage) + "/" + family + "/d:" + std::to_string(p.d) +
+                       "/N:" + std::to_string(p.Nq) + "/BH:" + std::to_string(p.batch * p.q_heads) +
+                       (p.causal ? "/causal" : "/full")});
+  };
   for (const Stage* stage : cuda_stages()) {
     for (std::int64_t d : {64, 128, 256}) {
       if (!stage->supports.head_dim(d)) continue;
@@ -161,7 +124,7 @@ void register_gpu_benchmarks(bool& any_failed) {
           p.d = d;
           p.causal = causal;
           p.dtype = stage->supports.dtypes.back();  // bf16 on tensor cores
-          add(*stage, "grid", p, any_failed);
+          add(*stage, "grid", p);
         }
       }
     }
@@ -172,9 +135,41 @@ void register_gpu_benchmarks(bool& any_failed) {
       p.q_heads = p.kv_heads = heads;
       p.Nq = p.Nk = 1024;
       p.d = 64;
-      add(on_backend(find_stage(number), Backend::cuda), "heads", p, any_failed);
+      add(on_backend(find_stage(number), Backend::cuda), "heads", p);
     }
   }
+  return all;
+}
+
+/// Where --benchmark_filter selects one of `all`, it is to select the peaks too.
+void select_peaks_with(const std::vector<Case>& all) {
+  const std::string filter = benchmark::GetBenchmarkFilter();
+  if (filter.empty() || filter == "all" || filter.front() == '-')
+    return;  // these select them by themselves
+  try {
+    const std::regex wanted(filter, std::regex::extended);
+    if (std::any_of(all.begin(), all.end(), [&](const Case& one) {
+          return std::regex_search(one.name + "/iterations:1/manual_time", wanted);
+        }))
+      benchmark::SetBenchmarkFilter(filter + "|^peak/");
+  } catch (const std::regex_error&) {  // Google Benchmark will say so
+  }
+}
+
+}  // namespace
+
+void register_gpu_benchmarks(bool& any_failed) {
+  if (!unavailable(Backend::cuda).empty()) return;
+  for (const auto& [key, value] : gpu_facts()) benchmark::AddCustomContext(key, value);
+  static Peaks peaks;  // of this run: it outlives the registration
+  register_gpu_peaks(peaks, any_failed);
+  const std::vector<Case> all = cases();
+  for (const auto& [stage, problem, name] : all) {
+    add_gpu_benchmark(name, any_failed, [stage = stage, p = problem](benchmark::State& state) {
+      return forward(state, *stage, p, peaks);
+    });
+  }
+  select_peaks_with(all);
 }
 
 }  // namespace flashladder

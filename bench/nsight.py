@@ -1,15 +1,21 @@
 #!/usr/bin/env python3
-"""The ledger against a GPU's own counters, stage by stage.
+"""The ledger against a GPU's own counters, stage by stage; with --profile, the counters that say what bounds a stage.
 
-Runs each stage once under Nsight Compute and once on the emulator, on a square shape and on a ragged, causal one with
-grouped heads and Nq != Nk, for each head dimension, and prints both. Exits with 1 unless the bytes of global memory are
-equal. Needs a GPU and ncu; the program is built by ./ladder.
+    python3 bench/nsight.py --out FILE
+    python3 bench/nsight.py --profile --commit COMMIT --out bench/results/h200/profile.json
+
+The first runs each stage once under Nsight Compute and once on the emulator, on a square shape and on a ragged, causal
+one with grouped heads and Nq != Nk, for each head dimension, and prints both. It exits with 1 unless the bytes of
+global memory are equal. The second runs each stage at one shape, with and without a mask, and keeps the counters as
+they come, for bench/attribution.py; with them goes what bench/predictions.json says before the first run. Both need a
+GPU and ncu; the program is built by ./ladder.
 """
 
 import argparse
 import csv
 import io
 import json
+import math
 import re
 import subprocess
 import sys
@@ -34,9 +40,53 @@ MUST_BE_EQUAL = [name for name in HARDWARE if name.startswith("global bytes")]
 WARPS_OF_A_BLOCK = 4
 UNCOUNTED = "logsumexp"  # stage 11's L, which it derives beside the algorithm
 
+# --profile. All names are those of Hopper and Ampere alike.
+PREDICTIONS = ROOT / "bench/predictions.json"
+PROFILED = {"batch": 4, "heads": 32, "N": 4096, "d": 64}  # of the papers' grid, as in the tables of speed
+MASKS = {"full": [], "causal": ["--causal"]}
+# How busy each unit is, in percent of what it can do in the whole time of the kernel, idle multiprocessors included.
+BUSY = {
+    "issue slots": "smsp__issue_active.avg.pct_of_peak_sustained_elapsed",
+    "tensor cores": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",
+    "fp32 units": "sm__pipe_fma_cycles_active.avg.pct_of_peak_sustained_elapsed",
+    "integer units": "sm__pipe_alu_cycles_active.avg.pct_of_peak_sustained_elapsed",  # max and comparisons, too
+    "special functions": "sm__inst_executed_pipe_xu.avg.pct_of_peak_sustained_elapsed",  # ex2
+    "shared memory": "l1tex__data_pipe_lsu_wavefronts.avg.pct_of_peak_sustained_elapsed",  # L1 goes the same way
+    "L2": "lts__throughput.avg.pct_of_peak_sustained_elapsed",
+    "DRAM": "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
+}
+# The busiest of all units of either side, those that are not above included.
+THROUGHPUT = {
+    "SM throughput": "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+    "memory throughput": "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",
+}
+# How many blocks an SM could hold if this were all that limits it.
+BLOCK_LIMITS = {
+    "registers": "launch__occupancy_limit_registers",
+    "shared memory": "launch__occupancy_limit_shared_mem",
+    "its number of warps": "launch__occupancy_limit_warps",
+    "its number of blocks": "launch__occupancy_limit_blocks",
+}
+TIME = "gpu__time_duration.sum"
+DRAM_READ, DRAM_WRITTEN = "dram__bytes_read.sum", "dram__bytes_write.sum"
+OCCUPANCY = "sm__warps_active.avg.pct_of_peak_sustained_active"
+REGISTERS, THREADS, BLOCKS = "launch__registers_per_thread", "launch__block_size", "launch__grid_size"
+SHARED = ["launch__shared_mem_per_block_static", "launch__shared_mem_per_block_dynamic"]
+WAVES = "launch__waves_per_multiprocessor"  # times that the grid fills the GPU
+# Of the warps there are while an instruction is issued, those that this keeps waiting.
+WAITING = {reason: f"smsp__average_warps_issue_stalled_{reason}_per_issue_active.ratio" for reason in (
+    "barrier", "branch_resolving", "dispatch_stall", "drain", "imc_miss", "lg_throttle", "long_scoreboard",
+    "math_pipe_throttle", "membar", "mio_throttle", "misc", "no_instruction", "not_selected", "selected",
+    "short_scoreboard", "sleeping", "tex_throttle", "wait")}
+PROFILE = [TIME, *BUSY.values(), *THROUGHPUT.values(), DRAM_READ, DRAM_WRITTEN, OCCUPANCY, REGISTERS, *SHARED,
+           THREADS, BLOCKS, WAVES, *BLOCK_LIMITS.values(), *WAITING.values()]
+
 
 def run(command):
-    result = subprocess.run(command, capture_output=True, text=True)
+    try:
+        result = subprocess.run(command, capture_output=True, text=True)
+    except OSError as error:
+        sys.exit(f"nsight: {command[0]} cannot be run: {error.strerror}; see --program and --ncu")
     if result.returncode != 0:
         sys.exit(f"nsight: {' '.join(map(str, command))} failed:\n{result.stdout}{result.stderr}")
     return result.stdout
@@ -58,43 +108,105 @@ def ledger(program, stage, options):
     }
 
 
+def kernels(ncu, metrics, how, program, stage, options):
+    """The units of the metrics, and their values for each kernel that the stage launches. Clocks are left alone."""
+    text = run([ncu, "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none", *how,
+                "--metrics", ",".join(metrics), program, "ledger", stage, *options, "--backend", "cuda"])
+    if '"ID"' not in text:
+        sys.exit(f"nsight: stage {stage} launched no kernel:\n{text}")
+    units, *rows = csv.DictReader(io.StringIO(text[text.index('"ID"'):]))
+    return units, rows
+
+
 def hardware(ncu, program, stage, options):
     metrics = [metric for names in HARDWARE.values() for metric in names]
-    text = run([ncu, "--csv", "--page", "raw", "--print-units", "base", "--print-metric-instances", "details",
-                "--metrics", ",".join([*metrics, OPCODES]), program, "ledger", stage, *options, "--backend", "cuda"])
-    table = text[text.index('"ID"'):]
-    rows = list(csv.DictReader(io.StringIO(table)))[1:]  # the first holds the units
+    _, rows = kernels(ncu, [*metrics, OPCODES], ["--print-metric-instances", "details"], program, stage, options)
     counts = dict.fromkeys(HARDWARE, 0)
     barriers = 0
-    kernels = []
     for row in rows:
         if UNCOUNTED in row["Kernel Name"]:
             continue
-        kernels.append(row["Kernel Name"])
         for name, columns in HARDWARE.items():
             for metric in columns:
                 counts[name] += int(float(row[metric].replace(",", "")))
         match = re.search(r"\bBAR: ([\d,]+)", row.get(OPCODES) or "")
         if match:
             barriers += int(match[1].replace(",", "")) // WARPS_OF_A_BLOCK
-    if not kernels:
-        sys.exit(f"nsight: stage {stage} launched no kernel:\n{text}")
     if barriers:
         counts["barriers"] = barriers
     return counts
+
+
+def number(row, metric, where):
+    """What ncu says of this metric, which writes n/a, or nothing, where it has no value."""
+    text = row.get(metric) or ""
+    try:
+        value = float(text.replace(",", ""))
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        sys.exit(f"nsight: ncu gives '{text}' for {metric} of {where}: see whether this GPU has it, "
+                 "with ncu --query-metrics")
+    return value
+
+
+def profile(arguments):
+    """Every counter of PROFILE, for each kernel of each stage, with and without a mask; written after each run."""
+    problem = "{batch},{heads},{N},{d}".format(**PROFILED)
+    data = {**machine(), "commit": arguments.commit, "problem": PROFILED,
+            "predictions": json.loads(PREDICTIONS.read_text()), "profiles": []}
+    for stage in stages_of_kernels(arguments):
+        for mask, causal in MASKS.items():
+            where = f"stage {stage['number']}, {mask}"
+            dtype = stage["dtypes"][-1]  # bf16 on tensor cores, as in the tables of speed
+            units, rows = kernels(arguments.ncu, PROFILE, ["--print-kernel-base", "function"], arguments.program,
+                                  str(stage["number"]), ["--random", problem, "--dtype", dtype, *causal])
+            if units[TIME] not in ("ns", "nsecond"):
+                sys.exit(f"nsight: ncu gives times in {units[TIME]}, not in ns: this script must learn that unit")
+            found = [{"name": row["Kernel Name"],
+                      "counters": {metric: number(row, metric, where) for metric in PROFILE}} for row in rows]
+            print(f"{where}: {', '.join(kernel['name'] for kernel in found)}", flush=True)
+            data["profiles"].append({"stage": stage["number"], "before": stage["before"], "mask": mask,
+                                     "dtype": dtype, "kernels": found})
+            write(arguments.out, data)
+
+
+def stages_of_kernels(arguments):
+    """Those that were named, or all that have a forward pass."""
+    stages = json.loads(run([arguments.program, "list", "--json"]))
+    chosen = [stage for stage in stages if stage["backend"] != "cpu" and stage["forward"]
+              and (arguments.stages is None or stage["number"] in arguments.stages)]
+    if not chosen:
+        sys.exit("nsight: none of these stages has a forward pass of kernels: ./ladder list shows all stages")
+    return chosen
+
+
+def machine():
+    of_each = run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]).splitlines()
+    return dict(zip(("gpu", "driver"), of_each[0].split(", ")))
+
+
+def write(path, data):
+    path.write_text(json.dumps(data, indent=1) + "\n")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--program", default=ROOT / "build/release/flashladder", help="the program behind ./ladder")
     parser.add_argument("--ncu", default="ncu", help="Nsight Compute")
-    parser.add_argument("--stages", nargs="+", default=["10", "11", "12", "13", "14", "15"])
+    parser.add_argument("--stages", nargs="+", type=int, help="their numbers (default: all of kernels)")
     parser.add_argument("--out", type=Path, help="write everything to this JSON file")
+    parser.add_argument("--profile", action="store_true", help="collect what bounds each stage; with --commit, --out")
+    parser.add_argument("--commit", help="the commit that the program was built from")
     arguments = parser.parse_args()
+    if arguments.profile:
+        if not (arguments.commit and arguments.out):
+            parser.error("--profile needs --commit COMMIT and --out FILE: its counters are kept, with their commit")
+        return profile(arguments)
 
     results, differ = [], []
     print("| stage | shape | d | count | ledger | hardware | |\n|---|---|---|---|---|---|---|")
-    for stage in arguments.stages:
+    for stage in (str(stage["number"]) for stage in stages_of_kernels(arguments)):
         for shape, template in SHAPES.items():
             for d in (32, 64, 128):
                 options = [word.format(d=d) for word in template]
@@ -113,8 +225,7 @@ def main():
                         note = "equal" if equal else f"x{other / count:.3f}" if count else "differs"
                         print(f"| {stage} | {shape} | {d} | {name} | {count} | {other} | {note} |", flush=True)
     if arguments.out:
-        gpu = run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]).strip()
-        arguments.out.write_text(json.dumps({"gpu": gpu, "shapes": SHAPES, "results": results}, indent=1) + "\n")
+        write(arguments.out, {"gpu": ", ".join(machine().values()), "shapes": SHAPES, "results": results})
     if differ:
         sys.exit("global bytes differ:\n" + "\n".join(differ))
 

@@ -51,6 +51,8 @@ void forward(benchmark::State& state, const Stage& stage, bool causal) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
   for (const Stage* stage : stages()) {
     if (stage->backend != Backend::cpu) continue;
     std::vector<std::int64_t> head_dims;
@@ -68,8 +70,6 @@ int main(int argc, char** argv) {
     }
   }
   register_gpu_benchmarks(any_failed);
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
   benchmark::RunSpecifiedBenchmarks();
   benchmark::Shutdown();
   return any_failed ? 1 : 0;

@@ -98,7 +98,7 @@ for arguments in clim --frobnicate 'test --al' 'test 99' 'test 2' 'test -R' 'doc
   check "'$arguments' is answered in one sentence" one_sentence
 done
 ladder clim
-check "an unknown verb is answered with the verbs" says "climb, ledger, list, diff, lab, notebooks, bench, test, docs, setup, help"
+check "an unknown verb is answered with the verbs" says "climb, ledger, list, diff, lab, notebooks, bench, tune, test, docs, setup, help"
 check "help and usage errors change nothing" untouched
 
 rm "$tools/ninja"

@@ -28,7 +28,7 @@ Problem problem(std::int64_t batch, std::int64_t q_heads, std::int64_t kv_heads,
 std::vector<Problem> claim_problems() {
   std::vector<Problem> all;
   for (bool causal : {false, true}) {
-    for (std::int64_t d : {32, 64, 96, 128, 256}) {
+    for (std::int64_t d : {32, 64, 96, 128, 256, 8, 72, 168}) {
       all.push_back(problem(1, 2, 2, 128, 128, d, causal));
       all.push_back(problem(2, 4, 2, 65, 97, d, causal));
       all.push_back(

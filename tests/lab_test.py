@@ -20,9 +20,9 @@ KERNEL, CPU = "13", "01"  # the labs that are tried: one of kernels, one for the
 
 
 def run(*arguments: str | Path, **options) -> subprocess.CompletedProcess:
-    """The program's verb lab."""
+    """The program's verb lab. It sees no GPU, so that it says the same on every machine; speed: labs_test.cpp."""
     return subprocess.run([PROGRAM, "lab", *map(str, arguments)], capture_output=True, text=True, timeout=300,
-                          **options)
+                          env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}, **options)
 
 
 def reference(stage: str) -> str:
@@ -122,12 +122,15 @@ class LabTest(unittest.TestCase):
         first, again = self.grade(KERNEL, reference(KERNEL)), self.grade(KERNEL, reference(KERNEL))
         self.assertEqual(first["points"], 100, self.feedback(first))
         self.assertEqual(first, again)
+        self.assertIsNone(first["speed"])
+        self.assertRegex(first["speed_missing"], "^it takes a GPU, and .*[^:]$")
         seeds = []
         for options in ((), ("--seed", "4711")):
             other = self.grade(CPU, reference(CPU), *options)
             self.assertEqual(other["points"], 100, self.feedback(other))
             seeds.append(other["seed"])
         self.assertEqual(seeds, [other["hash"], f"{4711:016x}"])
+        self.assertEqual((other["speed"], other["speed_missing"]), (None, "this lab is one for the CPU"))
         for count in first["counts"]:
             self.assertTrue(count["reached"], count)
             self.assertEqual(len(count["counted"]), len(first["cases"]))
@@ -137,6 +140,8 @@ class LabTest(unittest.TestCase):
             grade = self.grade(stage)
             self.assertEqual(grade["compile_error"], "")
             self.assertEqual(grade["points"], 0, self.feedback(grade))
+            if stage == KERNEL:
+                self.assertEqual(grade["speed_missing"], "not all outputs are right")
 
     def test_the_report_for_people(self):
         load_q, load_k = "load_tile<d, threads>(Q, Qh, n.Q.row, i0, n.Nq);\n", "load_tile<d, threads>(K,"
@@ -147,6 +152,7 @@ class LabTest(unittest.TestCase):
         self.assertRegex(result.stdout, r"4 times the 8,192 of the reference")
         self.assertRegex(result.stdout, r"in all +94 of 100")
         self.assertIn("loaded", result.stdout)
+        self.assertIn("\n\nSpeed is not shown: it takes a GPU, and ", result.stdout)
         grade = json.loads((folder / "grade.json").read_text())
         self.assertEqual(self.points(grade), {"correct": 30, "idea": 34, "claim": 10, "clean": 20})
 

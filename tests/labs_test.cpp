@@ -4,7 +4,9 @@
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <cmath>
 #include <csignal>
+#include <functional>
 #include <sstream>
 
 #include "catch.hpp"
@@ -17,6 +19,7 @@
 #include "common/cli/lab_process.hpp"
 #include "common/cli/lab_program.hpp"
 #include "common/cli/lab_source.hpp"
+#include "common/cli/lab_speed.hpp"
 #include "common/cli/lab_text.hpp"
 
 namespace {
@@ -179,13 +182,30 @@ TEST_CASE("the first error of a compiler is told with the line of the student's 
         "attention.cu: it compiles, and cannot be linked");
 }
 
+TEST_CASE("the first error of nvcc, and of the tools that it runs, is told in the same way", "[labs]") {
+  const std::string file = "attention.cu";
+  CHECK(first_error("attention.cu(5): warning #177-D: variable \"a\" was declared but never referenced\n"
+                    "attention.cu(57): error: identifier \"x\" is undefined\n1 error detected\n",
+                    file) == "attention.cu:57: error: identifier \"x\" is undefined");
+  CHECK(first_error("attention.cu(3): catastrophic error: cannot open source file \"x.h\"\n", file) ==
+        "attention.cu:3: error: cannot open source file \"x.h\"");
+  CHECK(first_error("ptxas error   : Entry function 'k' uses too much shared data\n", file) ==
+        "attention.cu: error: Entry function 'k' uses too much shared data");
+  CHECK(first_error("ptxas /tmp/a.ptx, line 9; error   : Feature 'mma' requires .target sm_80 or higher\n",
+                    file) == "attention.cu: error: Feature 'mma' requires .target sm_80 or higher");
+  CHECK(first_error("nvcc fatal   : Unsupported gpu architecture 'compute_10'\n", file) ==
+        "attention.cu: error: Unsupported gpu architecture 'compute_10'");
+}
+
 TEST_CASE("jobs and reports arrive as they were sent, and cut ones do not", "[labs]") {
   Job job = cases_of(input_families()[1], find_stage(0), 5)[3];
   job.threads = 3;
+  job.timed = true;
   const std::vector<Job> jobs = decode_jobs(encode({job, job}));
   REQUIRE(jobs.size() == 2);
   CHECK(jobs[1].inputs.K == job.inputs.K);
   CHECK(jobs[1].threads == 3);
+  CHECK(jobs[1].timed);
   CHECK(words_of(jobs[1]) == words_of(job));
 
   Report report;
@@ -197,6 +217,7 @@ TEST_CASE("jobs and reports arrive as they were sent, and cut ones do not", "[la
   report.ledger.global["K"].read_bytes = 8;
   report.ledger.shared["P"].wavefronts = 9;
   report.intermediates = {{"O~", 1, 2, 3, 4.5f}};
+  report.ms = {0.5, 0.25};
   const std::string bytes = encode(report);
   const Report got = decode_report(bytes);
   CHECK(got.failure == Failure::memory);
@@ -205,6 +226,7 @@ TEST_CASE("jobs and reports arrive as they were sent, and cut ones do not", "[la
   CHECK(got.result.O == report.result.O);
   CHECK(got.ledger == report.ledger);
   CHECK(got.intermediates[0].value == 4.5f);
+  CHECK(got.ms == report.ms);
   for (std::size_t length = 0; length < bytes.size(); ++length)
     CHECK_THROWS_AS(decode_report(std::string_view(bytes).substr(0, length)), Error);
   CHECK_THROWS_AS(decode_report(bytes + "x"), Error);
@@ -271,6 +293,154 @@ TEST_CASE("a program is run within its limits", "[labs]") {
   CHECK_FALSE(busy.out_of_time);
   CHECK(WTERMSIG(busy.status) == SIGXCPU);
 }
+
+// --- speed
+
+/// Answers as a right program on a GPU would, but for what `spoil` makes of each report.
+Runner program_in_place(std::vector<double> ms, std::string& order, char name,
+                        std::function<void(const Job&, Report&)> spoil = nullptr) {
+  return [=, &order](const std::vector<Job>& jobs) {
+    order += name;
+    Answers answers;
+    for (const Job& job : jobs) {
+      Report& report = answers.reports.emplace_back();
+      report.result = plain_forward(job.inputs, job.inputs.problem.dtype);
+      if (job.timed) report.ms = ms;
+      if (spoil) spoil(job, report);
+    }
+    return answers;
+  };
+}
+
+/// Cases that are checked, and one that is timed, small enough for a CPU.
+struct SpeedCases {
+  std::vector<Job> checked = cases_of(input_families()[0], find_stage(15), 5);
+  Job timed;
+  SpeedCases() {
+    Problem p;
+    p.q_heads = p.kv_heads = 2;
+    p.Nq = p.Nk = 70;
+    p.causal = true;
+    timed.inputs = random_inputs(p, 1);
+    timed.timed = true;
+  }
+};
+
+TEST_CASE("speed is the ratio of the medians, taken in turns after a check", "[labs]") {
+  const SpeedCases cases;
+  std::string order;
+  Speed speed = compare_speed(cases.checked, cases.timed, program_in_place({9, 2, 1}, order, 's'),
+                              program_in_place({1, 1, 1}, order, 'r'));
+  CHECK(speed.missing == "");
+  CHECK(order == "ssrsrsr");
+  CHECK(speed.ms == 2);
+  CHECK(speed.ratio() == 0.5);
+  speed.gpu = "NVIDIA H200";
+  CHECK(words_of(speed) ==
+        "Speed on this GPU (NVIDIA H200): 0.50 of the reference's, 2.000 ms to its 1.000 ms, B=1 H=2 N=70 "
+        "d=64 causal fp32; no points depend on it");
+}
+
+TEST_CASE("no speed is told of what is wrong on the GPU, and why is", "[labs]") {
+  const SpeedCases cases;
+  std::string order;
+  const auto missing = [&](std::function<void(const Job&, Report&)> student,
+                           std::function<void(const Job&, Report&)> reference = nullptr) {
+    const Speed speed =
+        compare_speed(cases.checked, cases.timed, program_in_place({1}, order, 's', std::move(student)),
+                      program_in_place({1}, order, 'r', std::move(reference)));
+    return speed.missing;
+  };
+  const auto says = [](const std::string& text, std::string_view begin, std::string_view part) {
+    INFO(text);
+    CHECK(text.starts_with(begin));
+    CHECK(text.find(part) != text.npos);
+  };
+  const std::string_view checked = "on the GPU it is wrong: B=4 H=2",
+                         timed = "on the GPU it is wrong: B=1 H=2 N=70",
+                         reference = "on the GPU the reference is wrong: B=1 H=2 N=70";
+  says(missing([](const Job& job, Report& report) { report.result.O[0] += job.timed ? 0 : 1; }), checked,
+       "the oracle says");
+  says(missing([](const Job&, Report& report) { report.defect = "O was never written"; }), checked,
+       "O was never written");
+  says(missing([](const Job&, Report& report) {
+         report.failure = Failure::exception;
+         report.what = "the kernel failed on the GPU: an illegal memory access was encountered";
+       }),
+       checked, "an illegal memory access");
+  says(missing([](const Job& job, Report& report) {
+         report.result.L.back() = job.timed ? NAN : report.result.L.back();
+       }),
+       timed, "of its last rows, L, row 15");
+  says(missing(nullptr, [](const Job&, Report& report) { report.result.O.clear(); }), reference, "");
+  for (const std::vector<double>& ms :
+       std::vector<std::vector<double>>{{}, {0}, {-1}, {NAN}, {1, INFINITY}})
+    says(missing([&](const Job&, Report& report) { report.ms = ms; }), timed, "it sends no times");
+  const auto crashed = [](const std::vector<Job>&) { return Answers{{}, "it crashed", false, ""}; };
+  says(compare_speed(cases.checked, cases.timed, crashed, crashed).missing, checked, "it crashed");
+}
+
+TEST_CASE("speed is tried where all is right, and where there is a GPU", "[labs]") {
+  Grade grade;
+  grade.parts = {{"correct", "", {{.name = "all", .title = "", .most = 30, .feedback = ""}}}};
+  const Lab cpu = find_lab(find_stage(1)), kernels = find_lab(find_stage(15));
+  CHECK(speed_of(cpu, "", grade, {}).missing == "this lab is one for the CPU");
+  CHECK(speed_of(kernels, "", grade, {}).missing == "not all outputs are right");
+  grade.parts[0].items[0].points = 30;
+  const Speed speed = speed_of(kernels, "#error no\n", grade, {.seconds = 10});
+  INFO(speed.missing);
+  CHECK(speed.missing.starts_with(unavailable(Backend::cuda).empty()
+                                      ? "nvcc does not compile it: attention.cu:1: "
+                                      : "it takes a GPU, and "));
+  CHECK(words_of(speed) == "Speed is not shown: " + speed.missing);
+}
+
+#ifdef FLASHLADDER_LAB_GPU
+
+TEST_CASE("nvcc makes a program of a lab's file, or says why not", "[labs]") {
+  const Lab lab = find_lab(find_stage(15));
+  const auto compile = [&](const std::string& text, const TemporaryFolder& folder) {
+    return Program(*lab.stage, lab.file, text, folder.path(), {.seconds = 10}, Backend::cuda);
+  };
+  const TemporaryFolder folder;
+  const Program program = compile(lab.source.reference, folder);
+  INFO(program.compiled().log);
+  REQUIRE(program.compiled().ok);
+  // It runs to its end, or to the sentence that says what is missing.
+  const Answers answers = program.run({SpeedCases().timed});
+  REQUIRE(answers.reports.size() == 1);
+  CHECK(answers.reports[0].what == unavailable(Backend::cuda));
+
+  const std::string only_nvcc = "#ifdef __CUDACC__\n#error only g++\n#endif\n";
+  const TemporaryFolder others[2];
+  CHECK(compile(only_nvcc + lab.source.reference, others[0]).compiled().error ==
+        "attention.cu:2: error: #error only g++");
+  CHECK(compile("#ifdef __CUDACC__\nint x = nonsense;\n#endif\n", others[1]).compiled().error ==
+        "attention.cu:2: error: identifier \"nonsense\" is undefined");
+}
+
+// Timings are never a condition: that there is one is.
+TEST_CASE("GPU: the reference of a lab has a speed", "[gpu-lab]") {
+  const Lab lab = find_lab(find_stage(15));
+  Grade right;
+  const Speed speed = speed_of(lab, lab.source.reference, right, {.seconds = 10});
+  INFO(words_of(speed));
+  CHECK(speed.missing == "");
+  CHECK(speed.gpu == gpu_name());
+  CHECK(speed.gpu != "");
+  CHECK(speed.ms > 0);
+  CHECK(std::isfinite(speed.ratio()));
+  CHECK(speed.ratio() > 0);
+  // What is wrong there has none.
+  std::string wrong = lab.source.reference;
+  const std::string row = "Lh[i] = m[a]";
+  wrong.replace(wrong.find(row), row.size(), "Lh[i] = 1.f + m[a]");
+  const std::string why = speed_of(lab, wrong, right, {.seconds = 10}).missing;
+  INFO(why);
+  CHECK(why.starts_with("on the GPU it is wrong: "));
+}
+
+#endif
 
 TEST_CASE("text is wrapped at words, with the indentation of its own lines", "[labs]") {
   CHECK(wrapped("one two three\n  four five", "..", 9) == "..one two\n..three\n..  four\n..  five\n");

@@ -125,9 +125,53 @@ class ProgramTest(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
 
     def test_what_a_gpu_measured_is_what_the_readmes_show(self):
-        result = subprocess.run([sys.executable, SOURCE / "bench/gpu_report.py", "--check"], capture_output=True,
-                                text=True)
+        result = subprocess.run([sys.executable, SOURCE / "bench/gpu_report.py", "--check", "--program", PROGRAM],
+                                capture_output=True, text=True)
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+
+    def read_gpu_run(self, *benchmarks):
+        sys.path.insert(0, str(SOURCE / "bench"))
+        import gpu_results
+        context = {"gpu": "a GPU", "multiprocessors": "4"}
+        (self.folder / "run.json").write_text(json.dumps({"context": context, "benchmarks": benchmarks}))
+        return gpu_results, gpu_results.read(self.folder / "run.json")
+
+    def test_a_run_on_a_gpu_is_read_with_its_peaks(self):
+        failed = {"error_occurred": True, "error_message": "out of memory: 1 MiB more is needed"}
+        gpu_results, run = self.read_gpu_run(
+            {"name": "peak/gemm_bf16/iterations:1/manual_time", "TFLOP/s": 700.0},
+            {"name": "peak/gemm_fp32/iterations:1/manual_time", "error_occurred": True, "error_message": "wrong"},
+            {"name": "peak/copy/iterations:1/manual_time", "TB/s": 4.0},
+            {"name": "14 split/grid/d:64/N:512/BH:1024/full/iterations:1/manual_time", "TFLOP/s": 20.0},
+            {"name": "15 skip/grid/d:64/N:512/BH:1024/full/iterations:1/manual_time", "TFLOP/s": 30.0},
+            {"name": "15 skip/grid/d:128/N:512/BH:512/causal/iterations:1/manual_time", **failed},
+            {"name": "16 cores/grid/d:64/N:512/BH:1024/full/iterations:1/manual_time", "TFLOP/s": 60.0},
+            {"name": "00 naive_cpu/full/N:256/d:64/real_time"})
+        self.assertEqual(run.peaks, {"gemm_bf16": 700, "copy": 4})
+        measured = gpu_results.Measured([run])
+        self.assertEqual(measured.stages, [14, 15, 16])
+        self.assertEqual((measured.peak(15), measured.peak(16)), (None, 700))
+        self.assertEqual(measured.grid[15, 128, "causal", 512].why, failed["error_message"])
+        self.assertIsNone(measured.tflops(15, 128, "causal", 512))
+        self.assertEqual(measured.gains(15, 14, 512), [1.5])
+        _, other = self.read_gpu_run({"name": "17 swizzled/grid/d:64/N:512/BH:1024/full", "TFLOP/s": 120.0})
+        self.assertEqual(gpu_results.Measured([run, other]).gains(17, 16, 512), [], "a ratio of two runs")
+
+    def test_a_run_on_a_gpu_with_a_speed_that_is_none_is_refused(self):
+        for value in (float("nan"), float("inf"), 0.0, -1.0, None, "fast"):
+            with self.assertRaisesRegex(Exception, "run.json: TFLOP/s of 14 split.* is .*, not a speed"):
+                self.read_gpu_run({"name": "14 split/grid/d:64/N:512/BH:1024/full", "TFLOP/s": value})
+
+    def test_a_picture_of_other_data_is_stale(self):
+        sys.path.insert(0, str(SOURCE / "bench"))
+        import gpu_pictures
+        path, shown = self.folder / "heads.png", {"title": "", "multiprocessors": 4, "lines": [
+            {"label": "12", "points": [[1, 2.0], [2, 3.0]]}, {"label": "13", "points": [[1, 4.0], [2, 5.0]]}]}
+        self.assertTrue(gpu_pictures.is_stale(path, shown), "one that is not there")
+        gpu_pictures.save(gpu_pictures.draw_heads(shown), path, shown)
+        self.assertFalse(gpu_pictures.is_stale(path, shown))
+        shown["lines"][0]["points"][1][1] = 3.5
+        self.assertTrue(gpu_pictures.is_stale(path, shown))
 
     def test_the_committed_comparison_is_what_the_readme_shows(self):
         sys.path.insert(0, str(SOURCE / "bench"))

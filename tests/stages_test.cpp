@@ -68,7 +68,8 @@ void for_each_case(const Stage& stage, std::int64_t least_d, Body body) {
         problem.Nk = shape.Nk;
         problem.d = dims.empty() ? std::max(head_dims[turn % std::size(head_dims)], least_d)
                                  : dims[turn % dims.size()];
-        problem.dtype = dtypes[turn % dtypes.size()];
+        // Another dtype at every head dimension's next turn.
+        problem.dtype = dtypes[(turn + turn / std::max<std::size_t>(dims.size(), 1)) % dtypes.size()];
         problem.causal = causal;
         if (turn % 7 == 4) problem.scale = 0.3f;
         const Layout layout = all_layouts[turn / 2 % std::size(all_layouts)];

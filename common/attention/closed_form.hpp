@@ -45,17 +45,23 @@ struct ClosedForm {
   std::int64_t (*value)(const Symbols& n);  ///< The same, computed.
 };
 
+/// The tile that closed forms are written for.
+struct ClaimedTile {
+  std::int64_t Br;  ///< Rows of a tile.
+  std::int64_t Bc;  ///< Keys of a tile.
+};
+
 /// The closed forms of a stage and the tile that they are written for: stages/NN_name/claim.cpp.
 struct Claim {
-  std::int64_t Br;                    ///< Rows of a tile.
-  std::int64_t Bc;                    ///< Keys of a tile.
+  std::int64_t Br;                    ///< Rows of a tile, the most where they depend on the problem.
+  std::int64_t Bc;                    ///< Keys of a tile, likewise.
   std::span<const ClosedForm> forms;  ///< One for each counter that has one.
-  std::int64_t (*keys_for)(std::int64_t d) =
-      nullptr;  ///< Keys of a tile for head dimension d, where they depend on it.
+  ClaimedTile (*tile_for)(const Problem&) = nullptr;  ///< The tile, where it depends on the problem.
 
-  /// The symbols of a problem for this tile.
+  /// The symbols of a problem for its tile.
   Symbols symbols(const Problem& problem) const {
-    return {problem, Br, keys_for != nullptr ? keys_for(problem.d) : Bc};
+    const ClaimedTile tile = tile_for != nullptr ? tile_for(problem) : ClaimedTile{Br, Bc};
+    return {problem, tile.Br, tile.Bc};
   }
 };
 

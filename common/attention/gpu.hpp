@@ -23,9 +23,23 @@ inline constexpr std::int64_t half_head_dims[] = {32, 64, 96, 128, 256};
 #ifdef __CUDACC__
 inline namespace for_cuda {
 inline constexpr Backend kernel_backend = Backend::cuda;
+/// Of the current GPU: 80 for compute capability 8.0. Throws Error.
+inline int architecture() {
+  int device = 0, major = 0, minor = 0;
+  simt::require(cudaGetDevice(&device), "the current GPU");
+  simt::require(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
+                "the GPU's kind");
+  simt::require(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device),
+                "the GPU's kind");
+  return 10 * major + minor;
+}
 #else
 inline namespace for_emulator {
 inline constexpr Backend kernel_backend = Backend::emulator;  ///< What this file is being compiled for.
+/// That of the GPU that is emulated: compute capability 9.0, as 90.
+constexpr int architecture() {
+  return 90;
+}
 #endif
 
 /// Strides of a [batch, heads, rows, d] tensor, in elements; that of d is 1.
@@ -128,27 +142,31 @@ __device__ __forceinline__ void load_tile(smem_tile<T, rows, d>& tile,          
 }
 
 /// As load_tile, of `rows` rows to row `to` of the tile and those that follow, by copies that arrive after
-/// a cp_async_commit and a cp_async_wait. `to` is a multiple of what `place` repeats after.
+/// a cp_async_commit and a cp_async_wait. `to` is a multiple of what `place` repeats after. Columns from
+/// `columns`, a multiple of 8, on become 0.
 template <int rows, int d, int threads, class T, int all, class Place>
 __device__ __forceinline__ void load_tile_async(smem_tile<T, all, d>& tile, int to,          // [all, d]
-                                                gmem<const std::type_identity_t<T>> matrix,  // [N, d]
-                                                std::int64_t stride, int row0, int N, Place place) {
+                                                gmem<const std::type_identity_t<T>> matrix,  // [N, columns]
+                                                std::int64_t stride, int row0, int N, Place place,
+                                                int columns = d) {
   constexpr int chunks = d / 8;  // of a row
   if constexpr (threads % chunks == 0 && rows * chunks % threads == 0) {
     // Each thread stays in its columns: one address, and steps of whole rows.
     constexpr int step = threads / chunks;
     const int r = threadIdx.x / chunks, c = threadIdx.x % chunks * 8;
+    const int end = c < columns ? N : 0;
     gmem<const T> from = matrix + ((row0 + r) * stride + c);
-#pragma unroll
+#pragma unroll 4
     for (int i = 0; i < rows; i += step) {
-      cp_async_16B<T>(tile.at(to + i + r, place(i + r, c)), from, row0 + i + r < N);
+      cp_async_16B<T>(tile.at(to + i + r, place(i + r, c)), from, row0 + i + r < end);
       from += step * stride;
     }
   } else {
-#pragma unroll
+#pragma unroll 4
     for (int e = threadIdx.x; e < rows * chunks; e += threads) {
       const int r = e / chunks, c = e % chunks * 8;
-      cp_async_16B<T>(tile.at(to + r, place(r, c)), matrix + ((row0 + r) * stride + c), row0 + r < N);
+      cp_async_16B<T>(tile.at(to + r, place(r, c)), matrix + (row0 + r) * stride + c,
+                      row0 + r < N && c < columns);
     }
   }
 }

@@ -38,6 +38,19 @@ std::string enumerate(const std::vector<std::string>& words) {
 
 }  // namespace
 
+std::string Support::head_dims_in_words() const {
+  if (head_dims.empty()) return "any up to " + std::to_string(max_head_dim);
+  bool multiples = head_dims.size() > 2;
+  for (std::size_t i = 0; i < head_dims.size(); ++i)
+    multiples &= head_dims[i] == head_dims[0] * static_cast<std::int64_t>(i + 1);
+  if (multiples)
+    return "any multiple of " + std::to_string(head_dims.front()) + " up to " +
+           std::to_string(head_dims.back());
+  std::vector<std::string> words;
+  for (std::int64_t d : head_dims) words.push_back(std::to_string(d));
+  return enumerate(words);
+}
+
 void require_supported(const Stage& stage, const Problem& problem) {
   const Dtype dtype = computing_dtype(stage, problem.dtype);
   if (!stage.supports.dtype(dtype)) {
@@ -47,11 +60,8 @@ void require_supported(const Stage& stage, const Problem& problem) {
                      ": it takes " + enumerate(dtypes));
   }
   if (stage.supports.head_dim(problem.d)) return;
-  std::vector<std::string> dims;
-  for (std::int64_t d : stage.supports.head_dims) dims.push_back(std::to_string(d));
   throw UsageError("stage " + label(stage) + " does not take head dimension " + std::to_string(problem.d) +
-                   ": it takes " +
-                   (dims.empty() ? "up to " + std::to_string(max_head_dim) : enumerate(dims)));
+                   ": it takes " + stage.supports.head_dims_in_words());
 }
 
 void run_forward(const Stage& stage, const Forward& forward) {

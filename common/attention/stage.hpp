@@ -18,6 +18,8 @@ struct Support {
   bool head_dim(std::int64_t d) const;
   /// Whether it computes in `dtype`.
   bool dtype(Dtype dtype) const;
+  /// The head dimensions in words: "32, 64 and 128", "any up to 256", "any multiple of 8 up to 256".
+  std::string head_dims_in_words() const;
 };
 
 inline constexpr Dtype fp32_only[] = {Dtype::fp32};

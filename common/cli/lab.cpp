@@ -12,6 +12,7 @@
 #include "common/cli/lab_folder.hpp"
 #include "common/cli/lab_grade.hpp"
 #include "common/cli/lab_readme.hpp"
+#include "common/cli/lab_speed.hpp"
 #include "common/cli/lab_text.hpp"
 #include "common/cli/terminal.hpp"
 
@@ -30,7 +31,8 @@ const Stage& the_stage(const std::string& selection) {
 
 // --- what grade prints
 
-void print_grade(const Submission& submission, const Grade& grade, const std::string& log_path) {
+void print_grade(const Submission& submission, const Grade& grade, const Speed& speed,
+                 const std::string& log_path) {
   const std::size_t width =
       static_cast<std::size_t>(std::clamp(terminal_width() == 0 ? 110 : terminal_width(), 60, 120));
   const auto row = [&](const std::string& title, int points, int most) {
@@ -60,9 +62,19 @@ void print_grade(const Submission& submission, const Grade& grade, const std::st
   if (!grade.printed.empty()) fmt::print("\nIt printed:\n{}\n", wrapped(grade.printed, "      ", width));
   fmt::print("\n");
   row("in all", grade.points(), grade.most());
+  fmt::print("\n{}", wrapped(words_of(speed), "", width));
 }
 
-Json to_json(const Submission& submission, const Grader& grader, const Grade& grade) {
+Json to_json(const Speed& speed) {
+  if (!speed.missing.empty()) return nullptr;
+  return {{"gpu", speed.gpu},
+          {"ms", speed.ms},
+          {"reference_ms", speed.reference_ms},
+          {"ratio", speed.ratio()},
+          {"shape", speed.shape}};
+}
+
+Json to_json(const Submission& submission, const Grader& grader, const Grade& grade, const Speed& speed) {
   Json json = {{"format", 1},
                {"ladder", {{"version", FLASHLADDER_VERSION}, {"lab", version_of(submission.lab)}}},
                {"stage", submission.lab.stage->number},
@@ -74,7 +86,9 @@ Json to_json(const Submission& submission, const Grader& grader, const Grade& gr
                {"most", grade.most()},
                {"compile_error", grade.compile_error},
                {"warnings", grade.warnings},
-               {"printed", grade.printed}};
+               {"printed", grade.printed},
+               {"speed", to_json(speed)},
+               {"speed_missing", speed.missing}};
   json["parts"] = Json::array();
   for (const Part& part : grade.parts) {
     Json items = Json::array();
@@ -154,17 +168,20 @@ int grade_folder(const GradeOptions& options) {
       options.seed, {.seconds = options.seconds, .memory = std::int64_t{options.mebibytes} << 20}};
   const Grader grader(submission.lab);
   Grade result;
+  Speed speed;
   {
     Progress progress;
     progress.step(fmt::format("{}: compiling and running ...", submission.path));
     result = grader.grade(submission.text, settings);
+    progress.step(fmt::format("{}: speed ...", submission.path));
+    speed = speed_of(submission.lab, submission.text, result, settings.limits);
   }
   const std::string json =
-      to_json(submission, grader, result).dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+      to_json(submission, grader, result, speed).dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
   if (options.json == "-") {
     fmt::print("{}", json);
   } else {
-    print_grade(submission, result, result.log.empty() ? "" : keep_log(options.folder, result.log));
+    print_grade(submission, result, speed, result.log.empty() ? "" : keep_log(options.folder, result.log));
     if (!options.json.empty()) write_file(options.json, json);
   }
   return result.points() == result.most() ? 0 : 1;

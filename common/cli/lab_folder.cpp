@@ -126,7 +126,9 @@ Lab find_lab(const Stage& stage) {
 std::string version_of(const Lab& lab) {
   std::vector<fs::path> files = {source_path(*lab.stage)};
   if (lab.before() != nullptr) files.push_back(source_path(*lab.before()));
-  if (const fs::path claim = folder_of(*lab.stage) / "claim.cpp"; fs::exists(claim)) files.push_back(claim);
+  for (const char* name : {"claim.cpp", "table.hpp"}) {
+    if (const fs::path file = folder_of(*lab.stage) / name; fs::exists(file)) files.push_back(file);
+  }
   // What the student's file is compiled with and run by, and what judges it.
   for (const char* folder : {"attention", "check", "lab", "ptx", "simt"}) {
     for (const auto& entry : fs::directory_iterator(sources / "common" / folder)) {

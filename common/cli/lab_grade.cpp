@@ -121,9 +121,7 @@ std::string judge(const Program& program, const Job& job, const Report& report) 
   if (std::string failure = failure_in(program, report); !failure.empty()) return failure;
   if (!report.defect.empty()) return report.defect;
   if (std::string bypass = bypass_in(program.stage(), job, report); !bypass.empty()) return bypass;
-  const Verdict verdict = check_forward(report.result, expect_widely(job));
-  if (!verdict.passed) return with_place(verdict.why, job.inputs.problem);
-  return report.bytes_kept == 0 ? "" : "it did not give its extra memory back";
+  return wrong_result(job, report);
 }
 
 void judge(const Program& program, Run& run) {
@@ -402,6 +400,12 @@ const Part& Grade::part(std::string_view name) const {
   static const Part none;
   const auto found = std::ranges::find(parts, name, &Part::name);
   return found == parts.end() ? none : *found;
+}
+
+std::string wrong_result(const Job& job, const Report& report) {
+  const Verdict verdict = check_forward(report.result, expect_widely(job));
+  if (!verdict.passed) return with_place(verdict.why, job.inputs.problem);
+  return report.bytes_kept == 0 ? "" : "it did not give its extra memory back";
 }
 
 std::vector<int> shares(int points, std::size_t count) {

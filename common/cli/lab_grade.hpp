@@ -7,6 +7,7 @@
 #include "common/cli/lab_claim.hpp"
 #include "common/cli/lab_folder.hpp"
 #include "common/cli/lab_process.hpp"
+#include "common/lab/message.hpp"
 
 namespace flashladder::lab {
 
@@ -81,6 +82,10 @@ class Grader {
   std::vector<Counter> counters_;
   std::vector<Part> parts_;
 };
+
+/// What is wrong with O and L of a job that came to its end, or with what became of its extra memory; ""
+/// where nothing is.
+std::string wrong_result(const Job& job, const Report& report);
 
 /// Divides `points` among `count` items, as evenly as whole numbers can.
 std::vector<int> shares(int points, std::size_t count);

@@ -189,6 +189,9 @@ TemporaryFolder::~TemporaryFolder() {
 Ended run_program(const Start& start) {
   Ended ended;
   std::vector<std::string> command = start.command, variables = {"LC_ALL=C", "PATH=/usr/bin:/bin"};
+  for (const std::string& name : start.kept) {
+    if (const char* value = std::getenv(name.c_str())) variables.push_back(name + "=" + value);
+  }
   if (!start.own_environment) {
     variables.clear();
     for (char** variable = environ; *variable != nullptr; ++variable) {

@@ -30,11 +30,12 @@ struct Limits {
 
 /// How to run a program.
 struct Start {
-  std::vector<std::string> command;  ///< The program, looked for on the PATH, and its arguments.
-  std::filesystem::path folder;      ///< Where it runs.
-  Limits limits = {};                ///< What it may take.
-  bool own_environment = false;      ///< None of this program's variables.
-  std::filesystem::path jobs = {};   ///< What it finds at job_fd; it then has a report_fd too.
+  std::vector<std::string> command;    ///< The program, looked for on the PATH, and its arguments.
+  std::filesystem::path folder;        ///< Where it runs.
+  Limits limits = {};                  ///< What it may take.
+  bool own_environment = false;        ///< None of this program's variables but those that are kept.
+  std::vector<std::string> kept = {};  ///< Their names.
+  std::filesystem::path jobs = {};     ///< What it finds at job_fd; it then has a report_fd too.
 };
 
 /// How a program ended.

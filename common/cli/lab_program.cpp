@@ -8,6 +8,7 @@
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <sstream>
 
 #include "common/attention/error.hpp"
@@ -18,43 +19,72 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* program_name = "program";
+constexpr const char *program_name = "program", *object_name = "attention.o";
 constexpr int compiler_seconds = 60;
 constexpr std::int64_t compiler_memory = std::int64_t{4} << 30;
 
-/// The command that compiles `stage` in the build, as CMake wrote it down.
-std::vector<std::string> command_of(const Stage& stage) {
+/// The command that compiles `stage` for `backend` in the build, as CMake wrote it down: the compiler and
+/// its flags, without the files that it reads and writes, and without what makes errors of warnings.
+std::vector<std::string> compiler_and_flags(const Stage& stage, Backend backend) {
   const fs::path path = fs::path(FLASHLADDER_BUILD_DIR) / "compile_commands.json";
   const auto commands = nlohmann::json::parse(std::ifstream(path), nullptr, false);
   std::string folder = label(stage);
   folder[2] = '_';
   for (const auto& one : commands.is_array() ? commands : nlohmann::json::array()) {
-    if (fs::path(one.value("file", "")).parent_path().filename() == folder &&
-        one.value("file", "").find("/attention.c") != std::string::npos)
-      return shell_words(one.value("command", ""));
+    const fs::path source = one.value("file", "");
+    const bool is_stage = source.parent_path().filename() == folder && source.stem() == "attention";
+    const bool is_for_gpu = source.filename() == folder + ".cu";  // which CMake made of the stage
+    if (!(backend == Backend::cuda ? is_for_gpu : is_stage)) continue;
+    std::vector<std::string> flags;
+    bool skip = false;  // what follows the last flag
+    for (const std::string& word : shell_words(one.value("command", ""))) {
+      const bool wanted = !skip && word != "-Werror" && word != "all-warnings" && word != "-c" &&
+                          word != "-o" && word != source;
+      skip = word == "-o";
+      if (wanted) flags.push_back(word);
+    }
+    return flags;
   }
   throw Error(
       fmt::format("{} does not say how stage {} is compiled: build the ladder again with ./ladder setup",
                   path.string(), label(stage)));
 }
 
-/// Compiles and links in one go: with the flags of the stage, its libraries after it.
-std::vector<std::string> build_command(const Stage& stage, const std::string& file) {
-  std::vector<std::string> command;
-  bool skip = false;  // what follows the last flag
-  for (const std::string& word : command_of(stage)) {
-    const bool wanted = !skip && word != "-Werror" && word != "-c" && word != "-o" && !word.ends_with(file);
-    skip = word == "-o";
-    if (wanted) command.push_back(word);
-  }
+/// Makes the program, with the flags of the stage: of the student's file, or of what nvcc made of it.
+std::vector<std::string> build_command(const Stage& stage, const std::string& file, Backend backend) {
+  std::vector<std::string> command = compiler_and_flags(stage, Backend::emulator);
   for (const char* word : {"-g1", "-o", program_name}) command.emplace_back(word);
-  command.push_back(file);
-  for (const std::string& word : {std::string("-xnone"), std::string(FLASHLADDER_LAB_LIBRARY),
-                                  std::string(FLASHLADDER_SIMT_LIBRARY), std::string("-pthread")})
-    command.push_back(word);
+  if (backend == Backend::cuda) {
+    for (const char* word :
+         {"-xnone", object_name, FLASHLADDER_LAB_GPU_OBJECT, FLASHLADDER_CUDART, "-ldl", "-lrt"})
+      command.emplace_back(word);
+  } else {
+    command.push_back(file);
+  }
+  for (const char* word : {"-xnone", FLASHLADDER_LAB_LIBRARY, FLASHLADDER_SIMT_LIBRARY, "-pthread"})
+    command.emplace_back(word);
   std::istringstream options(FLASHLADDER_LAB_LINK_OPTIONS);
   for (std::string option; options >> option;) command.push_back(option);
   return command;
+}
+
+/// Compiles the student's file by nvcc, for the GPU of this machine and no other.
+std::vector<std::string> nvcc_command(const Stage& stage, const std::string& file) {
+  std::vector<std::string> command = compiler_and_flags(stage, Backend::cuda);
+  std::erase_if(command, [](const std::string& word) {
+    return word.starts_with("--generate-code=") || word.starts_with("-arch=");
+  });
+  for (const std::string& word : {std::string("-arch=native"), std::string("-Xcompiler=-g1"),
+                                  std::string("-c"), std::string("-o"), std::string(object_name), file})
+    command.push_back(word);
+  return command;
+}
+
+/// A line of nvcc, or of a tool that it runs, as g++ would have written it.
+std::string as_gcc_writes(const std::string& line) {
+  static const std::regex place(R"(^([^ (]+)\((\d+)\): ((catastrophic )?error|warning))"),
+      tool(R"(^(nvcc|ptxas|nvlink)( .*;)? +(error|fatal) *: *)");
+  return std::regex_replace(std::regex_replace(line, place, "$1:$2:1: $3"), tool, "$1: error: ");
 }
 
 int count_of_warnings(const std::string& log, const std::string& file) {
@@ -158,6 +188,7 @@ std::string first_error(const std::string& log, const std::string& file) {
   std::istringstream lines(log);
   std::string error, led_by, linker;
   for (std::string line; std::getline(lines, line);) {
+    line = as_gcc_writes(line);
     if (line.starts_with("collect2: ")) continue;  // that the linker failed: why, it has said before
     if (const std::size_t at = line.find(" error: "); at != line.npos && error.empty()) {
       if (any_place(line).empty()) return file + ":" + line.substr(at);
@@ -180,29 +211,36 @@ std::string first_error(const std::string& log, const std::string& file) {
 }
 
 Program::Program(const Stage& stage, const std::string& file, const std::string& text,
-                 const fs::path& folder, const Limits& limits)
-    : stage_(stage), file_(file), folder_(folder), limits_(limits) {
+                 const fs::path& folder, const Limits& limits, Backend backend)
+    : stage_(stage), file_(file), folder_(folder), limits_(limits), backend_(backend) {
   write_text(folder / file, text);
-  const std::vector<std::string> command = build_command(stage, file);
-  const Ended ended = run_program({.command = command,
-                                   .folder = folder,
-                                   .limits = {.seconds = compiler_seconds, .memory = compiler_memory}});
+  if (backend == Backend::cuda) {
+    // CUDA takes address space for all memory that there is: with a limit neither nvcc, which looks for the
+    // GPU, nor the program would start.
+    limits_.memory = 0;
+    compile(nvcc_command(stage, file), 0);
+    if (!compiled_.ok) return;
+  }
+  compile(build_command(stage, file, backend), compiler_memory);
+}
+
+void Program::compile(const std::vector<std::string>& command, std::int64_t memory) {
+  const Ended ended = run_program(
+      {.command = command, .folder = folder_, .limits = {.seconds = compiler_seconds, .memory = memory}});
   if (!ended.started) {
     throw Error(fmt::format(
         "the compiler that the ladder was built with, {}, cannot be run: install it, or set the ladder up "
         "again with ./ladder setup",
         command.front()));
   }
-  compiled_.log = ended.output;
+  compiled_.log += ended.output;
   compiled_.ok = WIFEXITED(ended.status) && WEXITSTATUS(ended.status) == 0;
-  compiled_.warnings = count_of_warnings(ended.output, file);
-  if (!compiled_.ok) {
-    const bool too_long =
-        ended.out_of_time || ended.output.find("time limit exceeded") != std::string::npos;
-    compiled_.error =
-        too_long ? fmt::format("{}: the compiler did not come to an end in {} s", file, compiler_seconds)
-                 : first_error(ended.output, file);
-  }
+  compiled_.warnings += count_of_warnings(ended.output, file_);
+  if (compiled_.ok) return;
+  const bool too_long = ended.out_of_time || ended.output.find("time limit exceeded") != std::string::npos;
+  compiled_.error =
+      too_long ? fmt::format("{}: the compiler did not come to an end in {} s", file_, compiler_seconds)
+               : first_error(ended.output, file_);
 }
 
 std::string Program::place_of(const std::vector<std::uint64_t>& calls) const {
@@ -226,11 +264,14 @@ Answers Program::run(const std::vector<Job>& jobs) const {
   fs::create_directory(empty);
   Limits limits = limits_;
   for (const Job& job : jobs) limits.memory += job.far_apart ? far_apart_bytes : 0;
+  std::vector<std::string> kept;  // which GPU there is, and where its driver
+  if (backend_ == Backend::cuda) kept = {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "LD_LIBRARY_PATH"};
   const Ended ended = run_program(
       {.command = {(folder_ / program_name).string(), "--jobs-for", std::to_string(stage_.number)},
        .folder = empty,
        .limits = limits,
        .own_environment = true,
+       .kept = kept,
        .jobs = file});
   std::error_code ignored;
   fs::remove_all(empty, ignored);

@@ -30,10 +30,11 @@ struct Answers {
 class Program {
  public:
   /// Compiles `text` as `file` with the compiler and the flags that the ladder itself was built with, and
-  /// links it with the emulator. `folder` is where the program comes to lie, `limits` what each of its runs
-  /// may take. Throws Error where the build, or the compiler, is not there.
+  /// links it with the emulator; for Backend::cuda with nvcc, to run on this machine's GPU. `folder` is
+  /// where the program comes to lie, `limits` what each of its runs may take: on a GPU, of time only.
+  /// Throws Error where the build, or the compiler, is not there.
   Program(const Stage& stage, const std::string& file, const std::string& text,
-          const std::filesystem::path& folder, const Limits& limits);
+          const std::filesystem::path& folder, const Limits& limits, Backend backend = Backend::emulator);
 
   /// What the compiler said. The rest needs a program.
   const Compiled& compiled() const { return compiled_; }
@@ -51,12 +52,14 @@ class Program {
   std::string place_of(const std::vector<std::uint64_t>& calls) const;
 
  private:
+  void compile(const std::vector<std::string>& command, std::int64_t memory);
   std::string why_ended(const Ended& ended, const std::optional<Crash>& crash) const;
 
   const Stage& stage_;
   std::string file_;
   std::filesystem::path folder_;
   Limits limits_;
+  Backend backend_;
   Compiled compiled_;
 };
 

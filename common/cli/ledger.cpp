@@ -252,7 +252,9 @@ std::string table(const std::vector<Row>& rows, const std::vector<Column>& colum
 std::string symbols_text(const std::vector<CountedStage>& all, const Problem& problem) {
   std::set<std::pair<std::int64_t, std::int64_t>> tiles;
   for (const CountedStage& one : all) {
-    if (one.claim != nullptr) tiles.insert({one.claim->Br, one.claim->symbols(problem).Bc});
+    if (one.claim == nullptr) continue;
+    const Symbols n = one.claim->symbols(problem);
+    tiles.insert({n.Br, n.Bc});
   }
   std::string text;
   for (const auto& [Br, Bc] : tiles) {

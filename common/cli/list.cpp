@@ -20,19 +20,14 @@ std::string dtypes(const Stage& stage) {
   return text;
 }
 
-/// "d <= 256", or the dimensions one by one.
-std::string head_dims(const Stage& stage) {
-  if (stage.supports.head_dims.empty()) return fmt::format("d <= {}", max_head_dim);
-  return fmt::format("d = {}", fmt::join(stage.supports.head_dims, ", "));
-}
-
 }  // namespace
 
 std::string list_text() {
   std::string text;
   for (const Stage* stage : stages()) {
-    text += fmt::format("{:<24} {}\n{:<24} claim: {}\n{:<24} {}; {}; {}\n", label(*stage), stage->idea, "",
-                        stage->claim, "", passes(*stage), dtypes(*stage), head_dims(*stage));
+    text +=
+        fmt::format("{:<24} {}\n{:<24} claim: {}\n{:<24} {}; {}; d: {}\n", label(*stage), stage->idea, "",
+                    stage->claim, "", passes(*stage), dtypes(*stage), stage->supports.head_dims_in_words());
   }
   return text;
 }

@@ -12,7 +12,7 @@ function(flashladder_dependency)
   set(${arg_NAME}_AVAILABLE TRUE PARENT_SCOPE)
 
   if(NOT FETCHCONTENT_SOURCE_DIR_${upper})
-    find_package(${arg_NAME} QUIET)
+    find_package(${arg_NAME} QUIET GLOBAL)
     if(TARGET ${arg_TARGET})
       return()
     endif()

@@ -5,7 +5,6 @@ grid, and for stages on a CPU the committed climb.
 """
 
 import json
-import re
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,11 +12,10 @@ from pathlib import Path
 from diff_model import ROOT, Stage, program
 
 sys.path.insert(0, str(ROOT / "bench"))
+import gpu_results  # noqa: E402
 import ledger_tables  # noqa: E402
 
-GPU_RESULTS = ROOT / "bench/results/h200"
 CPU_RESULTS = ROOT / "bench/results/cpu/climb.json"
-GRID = re.compile(r"(\d\d) \w+/grid/d:(\d+)/N:(\d+)/BH:\d+/(full|causal)")
 WAVEFRONTS = "wavefronts / ideal"
 
 
@@ -172,10 +170,14 @@ def measured(before: Stage, after: Stage) -> Measured:
     if any(on_cpu) and not all(on_cpu):
         return Measured(problem="One of them runs on a CPU, the other on a GPU.")
     find = timed_on_cpu if all(on_cpu) else run_of
-    found = [find(stage) for stage in (before, after)]
+    try:
+        found = [find(stage) for stage in (before, after)]
+    except gpu_results.BadResult as bad:
+        return Measured(problem=f"{bad}.")
     for stage, one in zip((before, after), found):
         if one is None:
-            return Measured(problem=f"{stage.label} is not in {shown(CPU_RESULTS if all(on_cpu) else GPU_RESULTS)}.")
+            place = CPU_RESULTS if all(on_cpu) else gpu_results.FOLDER
+            return Measured(problem=f"{stage.label} is not in {shown(place)}.")
     speeds = Measured("ms" if all(on_cpu) else "TFLOP/s", (before.digits, after.digits), (dtype(before), dtype(after)),
                       (found[0][0], found[1][0]))
     for kind in sorted({*found[0][1], *found[1][1]}, key=lambda kind: (kind[1] == "causal", kind[0])):
@@ -191,15 +193,14 @@ Run = tuple[str, dict[tuple[int, str], dict[int, float]]]  # machine; by (d, mas
 
 def run_of(stage: Stage) -> Run | None:
     """The GPU's run that has this stage, in TFLOP/s."""
-    for path in sorted(GPU_RESULTS.glob("*.json")):
-        data = json.loads(path.read_text())
+    for path in sorted(gpu_results.FOLDER.glob("*.json")):
+        run = gpu_results.read(path)
         shapes: dict[tuple[int, str], dict[int, float]] = {}
-        for one in data.get("benchmarks", []):
-            match = GRID.match(one["name"])
-            if match and int(match[1]) == stage.number and not one.get("error_occurred"):
-                shapes.setdefault((int(match[2]), match[4]), {})[int(match[3])] = one["TFLOP/s"]
+        for one in run.results:
+            if one.family == "grid" and one.stage == stage.number and one.tflops:
+                shapes.setdefault((one.d, one.mask), {})[one.N] = one.tflops
         if shapes:
-            c = data["context"]
+            c = run.context
             return (f"{c['gpu']}, driver {c['driver']}, CUDA {c['cuda_of_build']}, commit {c['commit']} "
                     f"({shown(path)})", shapes)
     return None

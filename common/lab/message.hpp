@@ -32,6 +32,7 @@ struct Job {
   bool count_reads = false;                           ///< Also run forward_counting.
   bool far_apart = false;      ///< The rows of O are so far apart that an int cannot hold an offset.
   bool intermediates = false;  ///< Send what probe() shows.
+  bool timed = false;          ///< Run it again and again, and time it by the GPU's own clock.
 };
 
 /// Why a job came to no end.
@@ -68,6 +69,7 @@ struct Report {
   std::int64_t score_reads = 0;             ///< (count_reads) How often they were read.
   bool counted_reads = false;               ///< Whether the last two were counted.
   std::vector<Intermediate> intermediates;  ///< (intermediates) All that kernels showed.
+  std::vector<double> ms;                   ///< (timed) Of each run.
 };
 
 /// A signal that ended the program.

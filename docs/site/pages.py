@@ -245,7 +245,12 @@ class Site:
     def facts(self, stage: dict) -> dict[str, str]:
         """What the registry and the files say of a stage."""
         number, folder, dims = f"{stage['number']:02d}", folder_of(stage), stage["head_dims"]
-        dims = f"d up to {dims['up_to']}" if isinstance(dims, dict) else f"d = {', '.join(map(str, dims))}"
+        if isinstance(dims, dict):
+            dims = f"d up to {dims['up_to']}"
+        elif len(dims) > 2 and dims == list(range(dims[0], dims[-1] + 1, dims[0])):
+            dims = f"d any multiple of {dims[0]} up to {dims[-1]}"
+        else:
+            dims = f"d = {', '.join(map(str, dims))}"
         passes = " and ".join(name for name in ("forward", "backward") if stage[name])
         before = next((s for s in self.stages if s["number"] == stage["before"] and s is not stage), None)
         after = [link_to(s) for s in self.stages if s["before"] == stage["number"] and s is not stage]

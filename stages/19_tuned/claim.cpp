@@ -2,15 +2,28 @@
 #include <algorithm>
 
 #include "common/attention/closed_form.hpp"
+#include "stages/19_tuned/table.hpp"
 
 namespace flashladder::stage_19 {
 namespace {
 
+using namespace tiles_19;
+
 constexpr std::int64_t R = 4;  // the lanes that hold a row of S and O
+
+/// What the emulator runs; fp32 inputs are rounded to fp16 for it.
+const Row& row(const Problem& p) {
+  return row_for(90, p.dtype == Dtype::bf16 ? Dtype::bf16 : Dtype::fp16, p.d, p.causal);
+}
+
+/// Columns of a tile: d, and the zeros that follow it.
+std::int64_t D(const Symbols& n) {
+  return row(n.problem).d;
+}
 
 /// Warps of a block, each of which reads all of a tile of K and V.
 std::int64_t warps(const Symbols& n) {
-  return n.d > 128 ? 8 : 4;
+  return row(n.problem).tile.warps;
 }
 
 constexpr ClosedForm forms[] = {
@@ -32,45 +45,45 @@ constexpr ClosedForm forms[] = {
      [](const Symbols& n) { return n.BH * n.sum([&](auto i) { return n.live(i); }); }},
     {"masked_tiles", "BH sum(live_i - whole_i)",
      [](const Symbols& n) { return n.BH * n.sum([&](auto i) { return n.masked(i); }); }},
-    {"flops_tensor_cores", "4 Br Bc d BH sum(live_i)",
+    {"flops_tensor_cores", "4 Br Bc D BH sum(live_i)",
      [](const Symbols& n) {
-       return 4 * n.Br * n.Bc * n.d * n.BH * n.sum([&](auto i) { return n.live(i); });
+       return 4 * n.Br * n.Bc * D(n) * n.BH * n.sum([&](auto i) { return n.live(i); });
      }},
     {"flops_cuda_cores", "0", [](const Symbols&) { return std::int64_t{0}; }},
     {"exp", "BH sum(live_i) Br (Bc + R)",
      [](const Symbols& n) { return n.BH * n.sum([&](auto i) { return n.live(i); }) * n.Br * (n.Bc + R); }},
     {"div", "BH Tr Br R", [](const Symbols& n) { return n.BH * n.Tr * n.Br * R; }},
-    {"mul", "BH sum(live_i) Br (Bc + d + 3R) + BH Tr Br d + BH Nq",
+    {"mul", "BH sum(live_i) Br (Bc + D + 3R) + BH Tr Br D + BH Nq",
      [](const Symbols& n) {
-       return n.BH * n.sum([&](auto i) { return n.live(i); }) * n.Br * (n.Bc + n.d + 3 * R) +
-              n.BH * n.Tr * n.Br * n.d + n.BH * n.Nq;
+       return n.BH * n.sum([&](auto i) { return n.live(i); }) * n.Br * (n.Bc + D(n) + 3 * R) +
+              n.BH * n.Tr * n.Br * D(n) + n.BH * n.Nq;
      }},
     {"log", "BH Nq", [](const Symbols& n) { return n.BH * n.Nq; }},
     {"barriers", "2 BH sum(live_i)",
      [](const Symbols& n) { return 2 * n.BH * n.sum([&](auto i) { return n.live(i); }); }},
-    {"flops_during_copies", "2 Br Bc d BH sum(2 live_i - 1) over live_i > 0",
+    {"flops_during_copies", "2 Br Bc D BH sum(2 live_i - 1) over live_i > 0",
      [](const Symbols& n) {
-       return 2 * n.Br * n.Bc * n.d * n.BH *
+       return 2 * n.Br * n.Bc * D(n) * n.BH *
               n.sum([&](auto i) { return std::max<std::int64_t>(2 * n.live(i) - 1, 0); });
      }},
-    {"shared.K.read_bytes", "2 warps BH sum(live_i) Bc d",
+    {"shared.K.read_bytes", "2 warps BH sum(live_i) Bc D",
      [](const Symbols& n) {
-       return 2 * warps(n) * n.BH * n.sum([&](auto i) { return n.live(i); }) * n.Bc * n.d;
+       return 2 * warps(n) * n.BH * n.sum([&](auto i) { return n.live(i); }) * n.Bc * D(n);
      }},
-    {"shared.V.read_bytes", "2 warps BH sum(live_i) Bc d",
+    {"shared.V.read_bytes", "2 warps BH sum(live_i) Bc D",
      [](const Symbols& n) {
-       return 2 * warps(n) * n.BH * n.sum([&](auto i) { return n.live(i); }) * n.Bc * n.d;
+       return 2 * warps(n) * n.BH * n.sum([&](auto i) { return n.live(i); }) * n.Bc * D(n);
      }},
     {"shared.P.array_bytes", "0", [](const Symbols&) { return std::int64_t{0}; }},
 };
 
-std::int64_t keys_for(std::int64_t d) {
-  return d == 96 || d == 128 ? 64 : 128;
+ClaimedTile tile_for(const Problem& p) {
+  return {row(p).tile.Br, row(p).tile.Bc};
 }
 
 }  // namespace
 
 extern const Claim claim;
-const Claim claim{.Br = 128, .Bc = 128, .forms = forms, .keys_for = keys_for};
+const Claim claim{.Br = 128, .Bc = 128, .forms = forms, .tile_for = tile_for};
 
 }  // namespace flashladder::stage_19

@@ -13,4 +13,6 @@ endif()
 file(READ ${MUTANT} text)
 string(REGEX REPLACE "(for_head_dim<[0-9, ]*), 128[0-9, ]*>" "\\1>" text "${text}")
 string(REPLACE "for_half_dtype(f.problem.dtype, " "[](auto body) { body(f16()); }(" text "${text}")
+string(REPLACE "row.architecture == architecture()"
+               "(row.architecture == architecture() && row.d <= 96 && row.dtype == Dtype::fp16)" text "${text}")
 file(WRITE ${MUTANT} "${text}")

@@ -1,0 +1,192 @@
+"""Writes what bounds each stage of kernels into its README, from the counters of Nsight Compute.
+
+    python3 bench/attribution.py               # from bench/results/h200/profile.json
+    python3 bench/attribution.py --check       # changes nothing; exits 1 and names what is stale
+
+`bench/nsight.py --profile` writes that file on a machine with a GPU. Where there is none, the READMEs say nothing.
+
+The rule: of a stage's kernels the longest speaks. It is bound by the unit that is busy the largest share of the
+kernel's time, if that is 60 % or more, the threshold of Nsight Compute's own rules. Where none of the units in the
+table is, but the profiler's throughput of the SM or of memory, it is bound by a unit that the table lacks. Otherwise it
+is bound by latency: the warps wait for something, and there are too few of them to fill the time. Then the block says
+for what they wait most, and why a multiprocessor holds no more of them.
+"""
+
+import argparse
+import json
+import math
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import nsight  # noqa: E402
+from markers import ROOT, NoMarkers, with_block  # noqa: E402
+
+PROFILE = ROOT / "bench/results/h200/profile.json"
+BLOCK = "attribution"
+ENOUGH = 60  # percent
+LATENCY, OTHER = "latency", "another unit"
+MEANING = {  # of the reasons to wait that need a word; ncu's documentation has all
+    "barrier": "other warps at a barrier",
+    "long_scoreboard": "data from global memory",
+    "short_scoreboard": "data from shared memory, or a special function",
+    "mio_throttle": "a place in the queue to shared memory and special functions",
+    "lg_throttle": "a place in the queue to global memory",
+    "math_pipe_throttle": "an arithmetic unit in use",
+    "wait": "the fixed latency of the instruction before",
+}
+READY = ("selected", "not_selected")  # these warps wait for nothing but their turn
+
+
+class Failure(Exception):
+    """One sentence for the user."""
+
+
+class Kernel:
+    """The kernel of a stage that takes longest, for one mask."""
+
+    def __init__(self, profile):
+        where = f"stage {profile['stage']}, {profile['mask']}"
+        if not profile["kernels"]:
+            raise Failure(f"{where} has no kernel in the profile: run bench/nsight.py --profile again")
+        for kernel in profile["kernels"]:
+            for metric in nsight.PROFILE:
+                value = kernel["counters"].get(metric)
+                least = 1 if metric == nsight.TIME else 0  # NaN is not at least anything
+                if not isinstance(value, (int, float)) or not least <= value < math.inf:
+                    raise Failure(f"{metric} of {kernel['name']} in {where} is {value}, which cannot be: "
+                                  "run bench/nsight.py --profile again")
+        self.all = profile["kernels"]
+        longest = max(self.all, key=lambda kernel: kernel["counters"][nsight.TIME])
+        self.name, self.counters = longest["name"], longest["counters"]
+        self.ms = sum(kernel["counters"][nsight.TIME] for kernel in self.all) / 1e6
+        self.share = self.counters[nsight.TIME] / 1e6 / self.ms
+        busy = [(self.counters[metric], unit) for unit, metric in nsight.BUSY.items()]
+        self.busy = sorted(busy, key=lambda one: -one[0])
+
+    @property
+    def bound(self):
+        percent, unit = self.busy[0]
+        if percent >= ENOUGH:
+            return unit
+        return OTHER if max(self.counters[metric] for metric in nsight.THROUGHPUT.values()) >= ENOUGH else LATENCY
+
+    @property
+    def waits(self):
+        """The reason for which warps wait most, and for what share of the time that they are there."""
+        waiting = {reason: self.counters[metric] for reason, metric in nsight.WAITING.items()}
+        most = max((reason for reason in waiting if reason not in READY), key=waiting.get)
+        return most, waiting[most] / (sum(waiting.values()) or 1)
+
+    @property
+    def held(self):
+        """Blocks that a multiprocessor can hold, and what limits them."""
+        limits = {what: self.counters[metric] for what, metric in nsight.BLOCK_LIMITS.items()}
+        least = min(limits.values())
+        return int(least), " and ".join(what for what, limit in limits.items() if limit == least)
+
+    def sentence(self):
+        (most, first), (next_most, second) = self.busy[:2]
+        if self.bound == OTHER:
+            return f"Bound by a unit that is not in the table, where the busiest is {first} with {most:.0f} %."
+        if self.bound != LATENCY:
+            return f"Bound by {first}: busy {most:.0f} % of the time; next {second}, {next_most:.0f} %."
+        reason, share = self.waits
+        blocks, limit = self.held
+        few = f"a multiprocessor holds {blocks} blocks at most, limited by {limit}"
+        if self.counters[nsight.WAVES] < 1:
+            few = f"the grid has only {self.counters[nsight.BLOCKS]:,.0f} blocks, fewer than the GPU can hold"
+        what = f"{MEANING[reason]} (`{reason}`)" if reason in MEANING else f"`{reason}`"
+        return (f"Bound by latency: nothing is busy {ENOUGH} % of the time; the busiest is {first} with {most:.0f} %. "
+                f"Warps wait most for {what}, {100 * share:.0f} % of their time, and {few}.")
+
+
+def rows(kernel):
+    """The lines of the table, by name."""
+    c = kernel.counters
+    reason, share = kernel.waits
+    blocks, limit = kernel.held
+    lines = {"time, ms": f"{kernel.ms:.2f}"}
+    if len(kernel.all) > 1:
+        lines["of it the longest kernel, of which all below is"] = f"{100 * kernel.share:.0f} %, `{kernel.name}`"
+    lines |= {f"{unit} busy": f"{c[metric]:.0f} %" for unit, metric in nsight.BUSY.items()}
+    lines |= {what: f"{c[metric]:.0f} %" for what, metric in nsight.THROUGHPUT.items()}
+    return lines | {
+        "read from DRAM; written, MB": f"{c[nsight.DRAM_READ] / 1e6:,.0f}; {c[nsight.DRAM_WRITTEN] / 1e6:,.0f}",
+        "blocks; those a multiprocessor can hold": f"{c[nsight.BLOCKS]:,.0f}; {blocks}, limited by {limit}",
+        "occupancy": f"{c[nsight.OCCUPANCY]:.0f} %",
+        "registers a thread; shared bytes a block":
+            f"{c[nsight.REGISTERS]:.0f}; {sum(c[metric] for metric in nsight.SHARED):,.0f}",
+        "warps wait most for": f"`{reason}`, {100 * share:.0f} % of their time",
+    }
+
+
+def compared(prediction, kernel, before):
+    """What was predicted before the profile was made, and what came of it; without a mask."""
+    if prediction["bound"] not in (*nsight.BUSY, LATENCY):
+        raise Failure(f"'{prediction['bound']}' cannot bound a stage: predict {', '.join(nsight.BUSY)} or {LATENCY}")
+    text = f"Predicted before: bound by {prediction['bound']}, because {prediction['why']}. "
+    text += "So it is." if prediction["bound"] == kernel.bound else f"It is not: it is bound by {kernel.bound}."
+    if "gain" in prediction:
+        text += f" Predicted gain over the stage before: {prediction['gain']:.2f}x"
+        text += f"; here it is {before.ms / kernel.ms:.2f}x." if before else "; the profile lacks that stage."
+    return text
+
+
+def block(data, stage):
+    """The Markdown of one stage; nothing where the profile does not have it."""
+    found = {profile["mask"]: Kernel(profile) for profile in data["profiles"] if profile["stage"] == stage}
+    if not found:
+        return ""
+    if missing := set(nsight.MASKS) - set(found):
+        raise Failure(f"stage {stage} is in the profile, but not its {' and '.join(missing)} run: "
+                      "run bench/nsight.py --profile again")
+    mine = next(profile for profile in data["profiles"] if profile["stage"] == stage)
+    p = data["problem"]
+    shape = f"batch * heads = {p['batch'] * p['heads']}, N = {p['N']}, d = {p['d']}, {mine['dtype']}"
+    lines = [f"What bounds it, by the counters of Nsight Compute on one {data['gpu']}, driver {data['driver']}, commit "
+             f"{data['commit']}: {shape}; caches emptied before each run, clocks left alone. Busy is the share of what "
+             "a unit could do in that time.", "",
+             f"| counter | {' | '.join(found)} |", "|---" + "|--:" * len(found) + "|"]
+    tables = {mask: rows(kernel) for mask, kernel in found.items()}
+    for name in dict.fromkeys(name for table in tables.values() for name in table):
+        cells = [table.get(name, "") for table in tables.values()]
+        if set(cells) != {"0 %"}:  # such as tensor cores in fp32
+            lines.append(f"| {name} | {' | '.join(cells)} |")
+    lines += ["", *(f"- {mask.capitalize()}: {kernel.sentence()}" for mask, kernel in found.items())]
+    if prediction := data["predictions"].get(str(stage)):
+        before = next((Kernel(profile) for profile in data["profiles"]
+                       if profile["stage"] == mine["before"] and profile["mask"] == "full"), None)
+        lines += ["", compared(prediction, found["full"], before)]
+    return "\n".join(lines)
+
+
+def readmes(data):
+    """(number, README) of each stage that has a place for the block, and of each that is in the profile."""
+    profiled = {profile["stage"] for profile in data["profiles"]}
+    for readme in sorted(ROOT.glob("stages/[0-9][0-9]_*/README.md")):
+        number = int(readme.parent.name[:2])
+        if number in profiled or f"<!-- {BLOCK}:begin -->" in readme.read_text():
+            yield number, readme
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 where a README is stale")
+    check = parser.parse_args().check
+    data = json.loads(PROFILE.read_text()) if PROFILE.exists() else {"profiles": []}
+    texts = {readme: with_block(readme, BLOCK, block(data, number)) for number, readme in readmes(data)}
+    stale = {readme: new for readme, (old, new) in texts.items() if old != new}
+    names = ", ".join(str(readme.relative_to(ROOT)) for readme in stale)
+    if check and stale:
+        raise Failure(f"stale: {names}: run bench/attribution.py")
+    for readme, new in stale.items():  # all or, where one cannot be made, none
+        readme.write_text(new)
+    print(f"written: {names}" if stale else "nothing to do")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (Failure, NoMarkers) as failure:
+        sys.exit(f"attribution: {failure}")

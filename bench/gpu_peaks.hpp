@@ -1,0 +1,29 @@
+#pragma once
+#include "common/attention/problem.hpp"
+
+namespace flashladder {
+
+/// What this GPU did at most in this run: what the results of stages are percentages of. 0 where it was not
+/// measured.
+struct Peaks {
+  double gemm_bf16 = 0;  ///< FLOP/s of a matrix product in bf16, added up in fp32.
+  double gemm_fp32 = 0;  ///< FLOP/s of one in fp32, without TF32.
+  double copy = 0;       ///< Bytes/s, read and written together, of a copy in device memory.
+
+  /// FLOP/s of the matrix product in `dtype`.
+  double gemm(Dtype dtype) const;
+};
+
+/// Registers the benchmarks peak/gemm_bf16, peak/gemm_fp32 and peak/copy, which set `peaks`; none where the
+/// build has no cuBLAS. One that fails its check sets `any_failed` and no peak.
+void register_gpu_peaks(Peaks& peaks, bool& any_failed);
+
+/// The least time that the roofline allows a forward pass, in seconds:
+///
+///     max(FLOPs / peak, bytes / bandwidth)
+///
+/// FLOPs are those of Problem::forward_flops(). Bytes are what no kernel can do without: Q, K and V read
+/// once, O and L written once.
+double roofline_seconds(const Problem& p, double peak, double bandwidth);
+
+}  // namespace flashladder

@@ -1,0 +1,294 @@
+"""The pictures of what a GPU measured: what each shows, as plain data, and how that is drawn.
+
+A picture carries the mark of its data, so that `gpu_report.py --check` knows a stale one whatever version of Matplotlib
+drew it.
+"""
+
+import hashlib
+import json
+
+from gpu_results import KINDS, TENSOR_CORES, dtype, kind_text
+from markers import ROOT
+from report import BAR, COUNT, FRAME, INK, LINES, MUTED, matplotlib, plt
+
+MIB = 1 << 20
+PEERS = {"fa2": "FlashAttention-2 (PyTorch)", "cudnn": "cuDNN", "memory-efficient": "memory-efficient", "math": "math"}
+COUNTED_N, COUNTED_D = 1024, 64  # of the ledger that the last two pictures are of
+
+
+def parts(measured):
+    """The stages in fp32, and those in bf16; their titles first."""
+    return [("fp32 on CUDA cores", [s for s in measured.stages if s < TENSOR_CORES]),
+            ("bf16 on tensor cores", [s for s in measured.stages if s >= TENSOR_CORES])]
+
+
+def stage_text(measured, stage):
+    return f"{stage} {measured.names[stage]}"
+
+
+# --- What they show -------------------------------------------------------------------------------------------------
+
+
+def ladder(measured, N=4096):
+    """TFLOP/s by stage at one N, for each head dimension and mask; times as fast as the stage before."""
+    panels = []
+    for title, stages in parts(measured):
+        kinds = [kind for kind in KINDS if any(measured.tflops(stage, *kind, N) for stage in stages)]
+        panels.append({
+            "title": title, "kinds": [kind_text(*kind) for kind in kinds],
+            "tflops": [[measured.tflops(stage, *kind, N) for stage in stages] for kind in kinds],
+            "stages": [f"{stage}\n{measured.names[stage]}" for stage in stages],
+            "gains": [range_text(measured.gains(stage, before, N)) for before, stage in zip([None, *stages], stages)]})
+    return {"title": f"The forward ladder on one {measured.gpu}: N = {N}, batch * N = 16k, heads * d = 2048. "
+                     "Under each stage: times as fast as the one before", "panels": panels}
+
+
+def range_text(gains):
+    """1.15x, or 1.12x to 1.18x; "" for none."""
+    return " to ".join(dict.fromkeys(f"{gain:.2f}x" for gain in (min(gains), max(gains)))) if gains else ""
+
+
+def heads(measured):
+    """12 against 13 over batch * heads at one length."""
+    lines = [{"label": stage_text(measured, stage),
+              "points": sorted((BH, one.tflops) for (number, BH), one in measured.heads.items()
+                               if number == stage and one.tflops)}
+             for stage in (12, 13)]
+    return {"title": f"A block for each head, or for each tile of Q: N = 1024, d = 64, one {measured.gpu}",
+            "lines": lines, "multiprocessors": int(measured.runs[13].context["multiprocessors"])}
+
+
+def lengths_fp32(measured):
+    """TFLOP/s of the stages in fp32 over N."""
+    _, stages = parts(measured)[0]
+
+    def line(stage, d, mask):
+        return {"label": stage_text(measured, stage), "peer": False, "points": sorted(
+            (N, one.tflops) for (number, *kind, N), one in measured.grid.items()
+            if number == stage and kind == [d, mask] and one.tflops)}
+
+    return {"title": f"fp32 on one {measured.gpu}: batch * N = 16k, heads * d = 2048",
+            "ceiling": measured.peak(stages[-1]), "panels": panels_of(stages, line)}
+
+
+def lengths_bf16(measured, peers):
+    """TFLOP/s of the stages in bf16 and of their peers over N, all of one interleaved run."""
+    names = list(dict.fromkeys(one["name"] for one in peers["results"]))
+    labels = {name: PEERS[name] if name in PEERS else stage_text(measured, int(name.removeprefix("stage ")))
+              for name in names}
+
+    def line(name, d, mask):
+        return {"label": labels[name], "peer": name in PEERS, "points": [
+            (one["N"], one["tflops"]) for one in peers["results"]
+            if (one["name"], one["d"], one["causal"]) == (name, d, mask == "causal") and "tflops" in one]}
+
+    return {"title": f"bf16 on one {peers['context']['gpu']}, one interleaved run: batch * N = 16k, heads * d = 2048",
+            "ceiling": measured.peak(measured.stages[-1]), "panels": panels_of(names, line)}
+
+
+def panels_of(names, line):
+    """A row for each mask, in it a panel for each d that has lines."""
+    panels = []
+    for d, mask in KINDS:
+        lines = [line(name, d, mask) for name in names]
+        if any(one["points"] for one in lines):
+            panels.append({"title": kind_text(d, mask), "lines": lines})
+    return panels
+
+
+def roofline(measured, counted):
+    """Measured TFLOP/s over FLOPs per byte that the kernels issue, with the roof of each run that measured one."""
+    panels = []
+    for mask, moved in counted.items():
+        flops = 4 * COUNTED_N * COUNTED_N * COUNTED_D / (2 if mask == "causal" else 1)  # of one head
+        series = []
+        for title, stages in parts(measured):
+            points = [(stage, flops / sum(moved[stage]), measured.tflops(stage, COUNTED_D, mask, COUNTED_N))
+                      for stage in stages if measured.tflops(stage, COUNTED_D, mask, COUNTED_N)]
+            peak, copy = measured.peak(stages[-1]), measured.runs[stages[-1]].peaks.get("copy")
+            series.append({"label": title, "points": points, "roof": [peak, copy] if peak and copy else None})
+        panels.append({"title": "causal" if mask == "causal" else "no mask", "series": series})
+    return {"title": f"Measured on one {measured.gpu}, bytes as the ledger counts them: N = {COUNTED_N}, "
+                     f"d = {COUNTED_D}", "panels": panels}
+
+
+def traffic(measured, counted):
+    """Bytes of HBM that a head's kernels ask for, by stage, beside the least that any kernel must move."""
+    def least(stage):
+        size = 4 if dtype(stage) == "fp32" else 2
+        return (4 * COUNTED_N * COUNTED_D * size + 4 * COUNTED_N) / MIB  # Q, K, V and O, and L in fp32
+
+    return {"title": f"HBM bytes as issued, by the ledger: one head, N = {COUNTED_N}, d = {COUNTED_D}",
+            "stages": [f"{stage_text(measured, stage)}, {dtype(stage)}" for stage in measured.stages],
+            "least": [least(stage) for stage in measured.stages],
+            "panels": [{"title": "causal" if mask == "causal" else "no mask",
+                        "mib": [[count / MIB for count in moved[stage]] for stage in measured.stages]}
+                       for mask, moved in counted.items()]}
+
+
+# --- How it is drawn ------------------------------------------------------------------------------------------------
+
+
+def draw_ladder(shown):
+    figure, axes = plt.subplots(2, 1, figsize=(11, 8), layout="constrained")
+    for panel, of in zip(axes, shown["panels"]):
+        width = 0.84 / max(len(of["kinds"]), 1)
+        for turn, (kind, values) in enumerate(zip(of["kinds"], of["tflops"])):
+            values = [value or 0 for value in values]
+            places = [place + (turn - (len(of["kinds"]) - 1) / 2) * width for place in range(len(values))]
+            panel.bar(places, values, width * 0.92, color=LINES[turn][0], label=kind)
+            for place, value in zip(places, values):
+                panel.annotate(f"{value:.{1 if value < 100 else 0}f}", (place, value), ha="center", va="bottom",
+                               fontsize=8, color=INK)
+        panel.set_xticks(range(len(of["stages"])), ["\n".join(text) for text in zip(of["stages"], of["gains"])],
+                         fontsize=9)
+        panel.set_ylabel("TFLOP/s")
+        panel.set_title(of["title"], loc="left", fontsize=11)
+        panel.legend(frameon=False, fontsize=9, loc="lower right", bbox_to_anchor=(1, 1), ncols=len(of["kinds"]))
+    figure.suptitle(shown["title"], fontsize=11)
+    return figure
+
+
+def draw_heads(shown):
+    figure, axes = plt.subplots(figsize=(10, 4.6), layout="constrained")
+    for line, (colour, marker, dashes) in zip(shown["lines"], LINES):
+        axes.plot(*zip(*line["points"]), color=colour, marker=marker, linestyle=dashes, label=line["label"])
+    sms = shown["multiprocessors"]
+    axes.axvline(sms, color=MUTED, linestyle=":")
+    axes.annotate(f"{sms} SMs", (sms, axes.get_ylim()[1]), textcoords="offset points", xytext=(4, -12), color=MUTED)
+    axes.set_xscale("log", base=2)
+    ticks = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
+    axes.set_xticks(ticks, ticks)
+    axes.minorticks_off()
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("batch * heads")
+    axes.set_ylabel("TFLOP/s, fp32")
+    axes.set_title(shown["title"], loc="left", fontsize=11)
+    axes.legend(frameon=False, loc="upper left")
+    return figure
+
+
+def draw_lengths(shown):
+    """Two rows: without a mask, and causal. Stages are solid lines, peers dashed ones."""
+    columns = len(shown["panels"]) // 2
+    figure, axes = plt.subplots(2, columns, figsize=(11, 7.5), layout="constrained", sharex=True, sharey=True)
+    for panel, of in zip(axes.flat, shown["panels"]):
+        for turn, line in enumerate(of["lines"]):
+            colour, marker, _ = LINES[turn]
+            # Some lines are nearly the same: the first is drawn larger, so that it shows behind the others.
+            panel.plot([N for N, _ in line["points"]], [tflops for _, tflops in line["points"]], color=colour,
+                       marker=marker, markersize=8.5 - 0.6 * turn, clip_on=False,
+                       linestyle="--" if line["peer"] else "-", label=line["label"])
+        if shown["ceiling"]:
+            panel.axhline(shown["ceiling"], color=MUTED, linestyle=":",
+                          label="matrix product of cuBLAS, in ./ladder bench")
+        panel.set_title(of["title"], loc="left", fontsize=11)
+        panel.set_xscale("log", base=2)
+        ticks = sorted({N for line in of["lines"] for N, _ in line["points"]})
+        panel.set_xticks(ticks, [f"{N // 1024}k" if N >= 1024 else N for N in ticks])
+        panel.minorticks_off()
+        panel.grid(axis="y", color=FRAME, linewidth=0.6)
+    axes.flat[0].set_ylim(bottom=0)
+    for panel in axes[:, 0]:
+        panel.set_ylabel("TFLOP/s")
+    for panel in axes[-1]:
+        panel.set_xlabel("N")
+    figure.suptitle(shown["title"], fontsize=11)
+    legend_below(figure, axes.flat[0], 4)
+    return figure
+
+
+def legend_below(figure, panel, columns):
+    """One for all panels, which have the same lines as this one."""
+    figure.legend(*panel.get_legend_handles_labels(), loc="outside lower center", ncols=columns, frameon=False,
+                  fontsize=10)
+
+
+def draw_roofline(shown):
+    figure, axes = plt.subplots(1, 2, figsize=(11, 5.6), layout="constrained", sharex=True, sharey=True)
+    for panel, of in zip(axes, shown["panels"]):
+        for series, (colour, marker, _) in zip(of["series"], LINES):
+            _, intensity, tflops = zip(*series["points"])
+            panel.plot(intensity, tflops, color=colour, marker=marker, linewidth=1, label=series["label"])
+            for text, x, y in grouped(series["points"]):
+                panel.annotate(text, (x, y), textcoords="offset points", xytext=(7, -11), fontsize=10, color=INK)
+            if series["roof"]:
+                peak, copy = series["roof"]
+                xs = [2, peak / copy, 512]
+                panel.plot(xs, [min(peak, copy * x) for x in xs], color=colour, linestyle=":", linewidth=1.5,
+                           label="roof: copy and matrix product, measured")
+        panel.set_xscale("log", base=2)
+        panel.set_yscale("log", base=2)
+        for axis in (panel.xaxis, panel.yaxis):
+            axis.set_major_formatter(matplotlib.ticker.FormatStrFormatter("%g"))
+        panel.margins(0.12)
+        panel.set_title(of["title"], loc="left", fontsize=11)
+        panel.set_xlabel("FLOPs per byte of HBM that is asked for")
+        panel.grid(color=FRAME, linewidth=0.6)
+    axes[0].set_ylabel("TFLOP/s")
+    legend_below(figure, axes[0], 2)
+    figure.suptitle(shown["title"], fontsize=11)
+    return figure
+
+
+def grouped(points):
+    """Texts for points (stage, x, y): one for neighbours that would overlap, at the last of them."""
+    groups = []
+    for stage, x, y in points:
+        if groups and abs(x / groups[-1][1] - 1) < 0.1 and abs(y / groups[-1][2] - 1) < 0.2:
+            groups[-1] = (f"{groups[-1][0]}, {stage}", x, y)
+        else:
+            groups.append((str(stage), x, y))
+    return groups
+
+
+def draw_traffic(shown):
+    figure, axes = plt.subplots(1, 2, figsize=(11, 4.8), layout="constrained", sharex=True, sharey=True)
+    places = range(len(shown["stages"]))
+    for panel, of in zip(axes, shown["panels"]):
+        read, written = zip(*of["mib"])
+        panel.barh(places, read, color=BAR, height=0.62, label="read")
+        panel.barh(places, written, left=read, color=COUNT, height=0.62, label="written")
+        panel.plot(shown["least"], places, "|", color="#000000", markersize=16, markeredgewidth=1.5,
+                   label="Q, K, V, O and L once each")
+        for place, both in zip(places, of["mib"]):
+            panel.annotate(f"{sum(both):.3g}", (sum(both), place), textcoords="offset points", xytext=(4, 0),
+                           va="center", fontsize=10)
+        panel.set_title(of["title"], loc="left", fontsize=11)
+        panel.set_xlabel("MiB")
+        panel.margins(x=0.12)
+        panel.tick_params(axis="y", length=0)
+    axes[0].set_yticks(places, shown["stages"])
+    axes[0].set_ylim(len(shown["stages"]) - 0.5, -0.5)
+    axes[1].legend(frameon=False, fontsize=10, loc="lower right")
+    figure.suptitle(shown["title"], fontsize=11)
+    return figure
+
+
+# --- All of them ----------------------------------------------------------------------------------------------------
+
+
+def pictures(measured, peers, counted):
+    """The file of each, what it shows, and how that is drawn. `counted`: by mask and stage, the bytes of one head that
+    are read and those that are written."""
+    docs = ROOT / "docs"
+    return [(docs / "h200.png", ladder(measured), draw_ladder),
+            (docs / "h200_fp32.png", lengths_fp32(measured), draw_lengths),
+            (docs / "h200_bf16.png", lengths_bf16(measured, peers), draw_lengths),
+            (docs / "h200_roofline.png", roofline(measured, counted), draw_roofline),
+            (docs / "h200_traffic.png", traffic(measured, counted), draw_traffic),
+            (ROOT / "stages/13_fa2_sequence_parallel/heads.png", heads(measured), draw_heads)]
+
+
+def mark(shown):
+    """What a picture of this data carries."""
+    return hashlib.sha256(json.dumps(shown).encode()).hexdigest()
+
+
+def is_stale(path, shown):
+    return not path.exists() or mark(shown).encode() not in path.read_bytes()
+
+
+def save(figure, path, shown):
+    figure.savefig(path, dpi=120, metadata={"Description": mark(shown), "Software": None})
+    plt.close(figure)

@@ -1,0 +1,113 @@
+"""What `./ladder bench` measured on a GPU, read from the JSON that it wrote."""
+
+import json
+import re
+from dataclasses import dataclass
+
+from markers import ROOT
+
+FOLDER = ROOT / "bench/results/h200"
+NAME = re.compile(r"(\d\d) (\w+)/(grid|heads)/d:(\d+)/N:(\d+)/BH:(\d+)/(full|causal)")
+PEAK = re.compile(r"peak/(\w+)")
+KINDS = [(64, "full"), (128, "full"), (256, "full"), (64, "causal"), (128, "causal"), (256, "causal")]
+TENSOR_CORES = 16  # the stages from here on were timed in bf16, those before in fp32
+
+
+class BadResult(Exception):
+    """One sentence for the user."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """A stage on one shape; of one that did not fit into memory, None and why."""
+
+    stage: int
+    name: str
+    family: str  # "grid" or "heads"
+    d: int
+    N: int
+    BH: int
+    mask: str  # "full" or "causal"
+    tflops: float | None
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Run:
+    """All of one file. Of the peaks those that were measured: gemm_bf16 and gemm_fp32 in TFLOP/s, copy in TB/s."""
+
+    context: dict
+    results: list[Result]
+    peaks: dict[str, float]
+
+
+def read(path):
+    """The run of a file; one without results where it is of another kind. Throws BadResult."""
+    data = json.loads(path.read_text())
+    results, peaks = [], {}
+    for one in data.get("benchmarks", []):
+        stage, peak = NAME.match(one["name"]), PEAK.match(one["name"])
+        failed = one.get("error_message", "") if one.get("error_occurred") else None
+        if stage:
+            number, name, family, d, N, BH, mask = stage.groups()
+            value = positive(path, one, "TFLOP/s") if failed is None else None
+            results.append(Result(int(number), name, family, int(d), int(N), int(BH), mask, value, failed or ""))
+        elif peak and failed is None:
+            peaks[peak[1]] = positive(path, one, "TB/s" if peak[1] == "copy" else "TFLOP/s")
+    return Run(data.get("context", {}), results, peaks)
+
+
+def positive(path, one, counter):
+    value = one.get(counter)
+    if not isinstance(value, float) or not 0 < value < float("inf"):  # NaN is not > 0
+        raise BadResult(f"{path}: {counter} of {one['name']} is {value}, not a speed: measure it again")
+    return value
+
+
+class Measured:
+    """All runs of a GPU together: speeds by (stage, d, mask, N) over the papers' grid, and by (stage, heads) at one
+    length, each a Result; the run of each stage."""
+
+    def __init__(self, runs):
+        self.grid, self.heads, self.names, self.runs = {}, {}, {}, {}
+        for run in runs:
+            for one in run.results:
+                self.names[one.stage] = one.name
+                self.runs[one.stage] = run
+                if one.family == "grid":
+                    self.grid[one.stage, one.d, one.mask, one.N] = one
+                else:
+                    self.heads[one.stage, one.BH] = one
+
+    @property
+    def stages(self):
+        """Their numbers, in order."""
+        return sorted(self.names)
+
+    @property
+    def gpu(self):
+        return self.runs[self.stages[0]].context["gpu"]
+
+    def tflops(self, stage, d, mask, N):
+        """None where it was not measured, or did not fit into memory."""
+        one = self.grid.get((stage, d, mask, N))
+        return one.tflops if one else None
+
+    def peak(self, stage):
+        """TFLOP/s of the matrix product in the stage's dtype, of its own run; None where that was not measured."""
+        return self.runs[stage].peaks.get(f"gemm_{dtype(stage)}")
+
+    def gains(self, stage, before, N):
+        """Times as fast as `before` at one N, over all d and masks. A ratio counts only from one run."""
+        if before is None or self.runs[stage] is not self.runs[before]:
+            return []
+        pairs = [(self.tflops(stage, *kind, N), self.tflops(before, *kind, N)) for kind in KINDS]
+        return [mine / other for mine, other in pairs if mine and other]
+
+
+def dtype(stage):
+    return "bf16" if stage >= TENSOR_CORES else "fp32"
+
+
+def kind_text(d, mask):
+    return f"d = {d}" + (", causal" if mask == "causal" else "")

@@ -1,0 +1,162 @@
+// Variants of a stage of kernels, each compiled into a library of its own by bench/variants.py: all are
+// checked on small problems, and on a GPU those that are right are timed on large ones, in turns, on the
+// same tensors. Prints JSON.
+#include <dlfcn.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "common/attention/workspace.hpp"
+#include "common/check/check.hpp"
+#include "common/check/inputs.hpp"
+#include "common/check/run.hpp"
+
+namespace flashladder {
+namespace {
+
+using nlohmann::ordered_json;
+
+/// A library and the stage in it.
+struct Variant {
+  std::string path;
+  const Stage* stage;
+};
+
+/// Throws Error where the library cannot be loaded or holds no stage.
+Variant load(const std::string& path) {
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // kept until the program ends
+  if (library == nullptr) throw Error(std::string("a variant cannot be loaded: ") + dlerror());
+  using Get = const Stage*();
+  const auto get = reinterpret_cast<Get*>(dlsym(library, "flashladder_variant"));
+  if (get == nullptr) throw Error(path + " holds no variant: bench/variants.py makes them");
+  return {path, get()};
+}
+
+Problem problem_of(const ordered_json& json) {
+  Problem p;
+  p.batch = json.at("batch");
+  p.q_heads = p.kv_heads = json.at("heads");
+  p.Nq = json.at("Nq");
+  p.Nk = json.at("Nk");
+  p.d = json.at("d");
+  p.causal = json.at("causal");
+  p.dtype = parse_dtype(json.at("dtype").get<std::string>());
+  return p;
+}
+
+/// "" where the variant is right on `p` with inputs of all families, else what is wrong.
+std::string wrong_on(const Variant& variant, const Problem& p) {
+  for (const Family& family : input_families()) {
+    const Inputs inputs = make_inputs(family, p, 1);
+    const Verdict verdict =
+        run_and_check(*variant.stage, inputs, Layout::padded, expect_forward(inputs, p.dtype));
+    if (!verdict.passed) return to_string(p) + ", " + std::string(family.name) + ": " + verdict.why;
+  }
+  return "";
+}
+
+/// Memory on the GPU for `elements` 16-bit numbers, of random values that come again.
+std::unique_ptr<BackendMemory> random_memory(std::int64_t elements, Dtype dtype, std::uint64_t seed) {
+  Problem p;
+  p.dtype = dtype;
+  p.Nq = p.Nk = (1 << 20) / p.d;
+  const std::vector<float> values = random_inputs(p, seed).Q;
+  std::vector<std::byte> bytes(values.size() * 2);
+  for (std::size_t i = 0; i < values.size(); ++i) store_as(dtype, values[i], &bytes[2 * i]);
+  auto memory = std::make_unique<BackendMemory>(Backend::cuda, 2 * elements);
+  const auto piece = static_cast<std::int64_t>(bytes.size());
+  for (std::int64_t at = 0; at < memory->bytes(); at += piece)
+    memory->upload(at, bytes.data(), std::min(piece, memory->bytes() - at));
+  return memory;
+}
+
+/// Milliseconds of `rounds` runs of each variant on `p`, a run of each in turn.
+std::vector<std::vector<double>> times(const std::vector<Variant>& variants, const Problem& p, int rounds) {
+  const std::int64_t elements = p.batch * p.q_heads * p.Nq * p.d;
+  std::vector<std::unique_ptr<BackendMemory>> memory;
+  for (std::uint64_t seed : {1, 2, 3, 4}) memory.push_back(random_memory(elements, p.dtype, seed));
+  const BackendMemory L(Backend::cuda, p.batch * p.q_heads * p.Nq * 4);
+  Workspace workspace(free_memory(Backend::cuda));
+  const auto tensor = [&](int i) {
+    return Tensor{memory[i]->data(), p.dtype, {p.q_heads * p.Nq * p.d, p.Nq * p.d, p.d}};
+  };
+  const auto run = [&](const Variant& variant) {
+    run_forward(*variant.stage,
+                {p, tensor(0), tensor(1), tensor(2), tensor(3), static_cast<float*>(L.data()), workspace});
+  };
+  for (const Variant& variant : variants) run(variant);  // the first run loads the code
+  synchronise(Backend::cuda);
+  std::vector<std::vector<double>> ms(variants.size());
+  GpuTimer timer;
+  for (int round = 0; round < rounds; ++round) {
+    for (std::size_t i = 0; i < variants.size(); ++i) {
+      timer.start();
+      run(variants[i]);
+      ms[i].push_back(timer.stop());
+    }
+  }
+  return ms;
+}
+
+/// {"check": [problem ...], "time": [problem ...]} for the libraries: for each whether it is right, and the
+/// milliseconds of those that are.
+ordered_json measure(const ordered_json& task, const std::vector<Variant>& all, int rounds) {
+  ordered_json result = ordered_json::object();
+  std::vector<Variant> right;
+  for (const Variant& variant : all) {
+    std::string wrong;
+    try {
+      for (const ordered_json& one : task.at("check")) {
+        if (wrong.empty()) wrong = wrong_on(variant, problem_of(one));
+      }
+    } catch (const Error& error) {  // such as more shared memory than the GPU has
+      wrong = error.what();
+    }
+    result[variant.path] = {{"wrong", wrong}, {"ms", ordered_json::array()}};
+    if (wrong.empty()) right.push_back(variant);
+  }
+  for (const ordered_json& one : task.at("time")) {
+    const auto ms = times(right, problem_of(one), rounds);
+    for (std::size_t i = 0; i < right.size(); ++i) result[right[i].path]["ms"].push_back(ms[i]);
+  }
+  return result;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("Checks and times variants of a stage that bench/variants.py has compiled; prints JSON.");
+  std::string tasks_path;
+  int rounds = 7;
+  app.add_option("tasks", tasks_path, "JSON: an array of {libraries, check, time}; see bench/variants.py")
+      ->required()
+      ->check(CLI::ExistingFile);
+  app.add_option("--rounds", rounds, "runs of each variant and problem")->check(CLI::Range(1, 1000));
+  CLI11_PARSE(app, argc, argv);
+  const ordered_json tasks = ordered_json::parse(std::ifstream(tasks_path));
+  ordered_json results = ordered_json::array();
+  for (const ordered_json& task : tasks) {
+    std::vector<Variant> variants;
+    for (const std::string path : task.at("libraries")) variants.push_back(load(path));
+    results.push_back(measure(task, variants, rounds));
+    std::fprintf(stderr, "  %zu of %zu\n", results.size(), tasks.size());
+  }
+  std::puts(results.dump().c_str());
+  return 0;
+}
+
+}  // namespace
+}  // namespace flashladder
+
+int main(int argc, char** argv) {
+  try {
+    return flashladder::run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "flashladder_variants: %s\n", error.what());
+    return 1;
+  }
+}

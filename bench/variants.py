@@ -1,0 +1,142 @@
+"""Variants of stage 19: its source with another table of tiles, or with a patch, each compiled into a library of its
+own, which the program flashladder_variants checks and times. bench/tune.py and bench/ablation.py use it."""
+
+import concurrent.futures
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+STAGE = "stages/19_tuned"
+TABLE = ROOT / STAGE / "table.hpp"
+DTYPES = {"6__half": "fp16", "13__nv_bfloat16": "bf16"}
+KERNEL = re.compile(r"fa2_forwardI(6__half|13__nv_bfloat16)Li(\d+)ELb([01])ELi(\d+)ELi(\d+)ELi(\d+)ELi(\d+)E")
+
+
+class VariantError(Exception):
+    """One sentence for the user."""
+
+
+def run(command, what):
+    """The output of a command; VariantError with its first error where it fails."""
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+    if done.returncode == 0:
+        return done.stdout + done.stderr
+    errors = [line for line in (done.stderr + done.stdout).splitlines() if "error" in line.lower()]
+    last = (done.stderr or done.stdout).strip().splitlines()[-1:]
+    raise VariantError(f"{what}: {(errors or last or [f'exit status {done.returncode}'])[0]}")
+
+
+def compiler(build, backend):
+    """The compiler that the build folder uses: nvcc for cuda, else that of C++."""
+    suffix = "/19_tuned.cu" if backend == "cuda" else "/19_tuned/attention.cu"
+    try:
+        commands = json.loads((build / "compile_commands.json").read_text())
+    except OSError:
+        raise VariantError(f"there is no build in {build}: ./ladder setup makes one") from None
+    for one in commands:
+        if one["file"].endswith(suffix):
+            return shlex.split(one["command"])[0]
+    raise VariantError(f"the build in {build} has no nvcc: install the CUDA Toolkit, then ./ladder setup")
+
+
+def rows_text(rows):
+    """Rows {architecture, dtype, d, causal, tile: [Br, Bc, warps, stages]} as the table has them."""
+    return "".join(f"    {{{row['architecture']}, Dtype::{row['dtype']}, {row['d']}, "
+                   f"{'true' if row['causal'] else 'false'}, {{{', '.join(map(str, row['tile']))}}}}},\n" for row in rows)
+
+
+def read_table(text):
+    """The rows of a table's text."""
+    row = re.compile(r"^ *\{(\d+), Dtype::(\w+), (\d+), (true|false), \{(\d+), (\d+), (\d+), (\d+)\}\},$", re.M)
+    found = [{"architecture": int(m[1]), "dtype": m[2], "d": int(m[3]), "causal": m[4] == "true",
+              "tile": [int(m[i]) for i in (5, 6, 7, 8)]} for m in row.finditer(text)]
+    if not found or len(found) != text.count("Dtype::"):
+        raise VariantError(f"{STAGE}/table.hpp is not as ./ladder tune writes it: take it from the repository again")
+    return found
+
+
+def with_rows(text, rows):
+    """The table's text with these rows."""
+    head, rest = text.split("    // clang-format off\n")
+    return head + "    // clang-format off\n" + rows_text(rows) + "    // clang-format on" + rest.split("    // clang-format on")[1]
+
+
+def make(folder, name, *, build, backend, architecture=90, table=None, patch=None):
+    """Compiles the stage with another text of its table, or with a patch file: {name, library, kernels}, where kernels
+    has a line for each kernel that was compiled for a GPU: {dtype, d, causal, tile, registers, spilled}."""
+    place = Path(folder) / name
+    shutil.copytree(ROOT / STAGE, place / STAGE)
+    if table is not None:
+        (place / STAGE / "table.hpp").write_text(table)
+    if patch is not None:
+        run(["patch", "-p0", "-s", "-F0", "-d", place, "-i", patch], f"{Path(patch).name} no longer applies")
+    # The wrapper's own name for the stage lets one program hold many.
+    source = place / ("variant.cu" if backend == "cuda" else "variant.cpp")
+    source.write_text(f'#define stage_19 variant\n#include "{STAGE}/attention.cu"\n'
+                      'extern "C" const flashladder::Stage* flashladder_variant() {\n'
+                      "  return &flashladder::variant::stage;\n}\n")
+    library = place / "variant.so"
+    archives = [build / f"common/libflashladder_{part}.a" for part in ("common", "simt")]
+    words = [compiler(build, backend), "-std=c++20", "-O2", "-shared", f"-I{place}", f"-I{ROOT}", source, *archives,
+             "-o", library]
+    # Each keeps to its own copy of the emulator, or of the CUDA runtime, whatever the program has.
+    if backend == "cuda":
+        words += ["-Xcompiler=-fPIC,-fno-gnu-unique", f"-arch=sm_{architecture}", "-Xptxas=-v", "-Xlinker=-Bsymbolic"]
+    else:
+        words += ["-fPIC", "-fno-gnu-unique", "-Wl,-Bsymbolic"]
+    output = run(words, f"variant {name} does not compile")
+    return {"name": name, "library": str(library), "kernels": resources(output) if backend == "cuda" else []}
+
+
+def resources(output):
+    """What ptxas -v says of each kernel."""
+    kernels = []
+    for part in output.split("Compiling entry function")[1:]:
+        kernel, registers = KERNEL.search(part), re.search(r"Used (\d+) registers", part)
+        spilled = re.search(r"(\d+) bytes spill stores", part)
+        if not (kernel and registers and spilled):
+            raise VariantError("ptxas -v reports in a form that bench/variants.py does not know")
+        kernels.append({"dtype": DTYPES[kernel[1]], "d": int(kernel[2]), "causal": kernel[3] == "1",
+                        "tile": [int(kernel[i]) for i in (4, 5, 6, 7)], "registers": int(registers[1]),
+                        "spilled": int(spilled[1])})
+    if not kernels:
+        raise VariantError("ptxas -v reported no kernel")
+    return kernels
+
+
+def make_all(orders, say):
+    """make(**order) for all, as many at a time as there are processors."""
+    made = []
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        for one in concurrent.futures.as_completed([pool.submit(make, **order) for order in orders]):
+            made.append(one.result())
+            say(f"  compiled {len(made)} of {len(orders)}")
+    return sorted(made, key=lambda one: one["name"])
+
+
+def measure(build, folder, tasks, rounds, say):
+    """Runs flashladder_variants on [{libraries, check, time}], where check and time are problems {batch, heads, Nq, Nk,
+    d, causal, dtype}: for each task {library: {wrong, ms: [milliseconds of each round, for each problem of time]}}."""
+    path = Path(folder) / "tasks.json"
+    path.write_text(json.dumps(tasks))
+    command, errors = [build / "bench/flashladder_variants", path, "--rounds", str(rounds)], []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
+        for line in program.stderr:
+            say(line.rstrip())
+            errors.append(line.strip())
+        out = program.stdout.read()
+    if program.returncode != 0:
+        raise VariantError(f"the variants could not be measured: {(errors or ['no reason given'])[-1]}")
+    return json.loads(out)
+
+
+def small_problems(d, causal, dtype):
+    """On which a variant shows that it is right: lengths that no tile divides, several tiles, rows without a key."""
+    sizes = [(2, 2, 65, 97), (1, 2, 300, 520)] + ([(1, 2, 130, 31)] if causal else [])
+    return [{"batch": b, "heads": h, "Nq": Nq, "Nk": Nk, "d": dim, "causal": causal, "dtype": dtype}
+            for b, h, Nq, Nk in sizes for dim in {d, d - 8}]

@@ -1,0 +1,323 @@
+"""Tests of what bounds a stage: bench/attribution.py, and the profile that bench/nsight.py makes for it.
+
+Usage: attribution_test.py [unittest options]. Each test has a small repository of its own, with made-up counters, and
+where a profile is made, a profiler and a program that are shell scripts. No GPU is needed.
+"""
+
+import csv
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+SOURCE = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(SOURCE / "bench"))
+import attribution  # noqa: E402
+import nsight  # noqa: E402
+
+MARKERS = "# A stage\n\n<!-- attribution:begin -->\n\n<!-- attribution:end -->\n\n## More\n"
+
+
+def counters(time_ms=2.0, busy=(), **others):
+    """All counters of a kernel of which nothing is busy, but for those that are given."""
+    values = dict.fromkeys(nsight.PROFILE, 10.0) | dict.fromkeys(nsight.BLOCK_LIMITS.values(), 16)
+    values |= dict.fromkeys(nsight.WAITING.values(), 0.0)
+    values |= {nsight.WAITING["barrier"]: 3.0, nsight.WAITING["selected"]: 1.0}
+    values |= {nsight.TIME: time_ms * 1e6, nsight.BLOCKS: 4096, nsight.WAVES: 8.0,
+               nsight.BLOCK_LIMITS["registers"]: 3}
+    return values | {nsight.BUSY[unit]: percent for unit, percent in dict(busy).items()} | others
+
+
+def kernel(name="forward", **values):
+    return {"name": name, "counters": counters(**values)}
+
+
+def profile(*stages, predictions=None):
+    """Of stages (number, kernels): the same kernels with and without a mask."""
+    return {"gpu": "A GPU", "driver": "1.2", "commit": "abc", "problem": nsight.PROFILED,
+            "predictions": predictions or {},
+            "profiles": [{"stage": number, "before": number - 1, "mask": mask, "dtype": "fp32", "kernels": kernels}
+                         for number, kernels in stages for mask in nsight.MASKS]}
+
+
+class Repository(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="attribution test ")
+        self.addCleanup(folder.cleanup)
+        self.root = Path(folder.name)
+        (self.root / "bench/results/h200").mkdir(parents=True)
+        for name in ("attribution.py", "markers.py", "nsight.py", "predictions.json"):
+            shutil.copy(SOURCE / "bench" / name, self.root / "bench")
+        for stage in ("13_one", "14_two"):
+            (self.root / "stages" / stage).mkdir(parents=True)
+            self.readme(stage).write_text(MARKERS)
+
+    def readme(self, stage="13_one"):
+        return self.root / "stages" / stage / "README.md"
+
+    def keep(self, data):
+        (self.root / "bench/results/h200/profile.json").write_text(json.dumps(data))
+
+    def attribute(self, *options):
+        return subprocess.run([sys.executable, "-B", self.root / "bench/attribution.py", *options], capture_output=True,
+                              text=True)
+
+    def written(self, data, stage="13_one"):
+        """The README after a run that succeeds."""
+        self.keep(data)
+        result = self.attribute()
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(self.attribute("--check").returncode, 0)
+        return self.readme(stage).read_text()
+
+    def refused(self, data, *said):
+        self.keep(data)
+        for option in ([], ["--check"]):
+            result = self.attribute(*option)
+            self.assertEqual(result.returncode, 1)
+            for words in said:
+                self.assertIn(words, result.stderr)
+            self.assertNotIn("Traceback", result.stderr)
+            self.assertEqual(self.readme().read_text(), MARKERS)
+
+
+class AttributionTest(Repository):
+    # --- the rule -----------------------------------------------------------------------------------------------
+
+    def test_the_unit_that_is_busy_most_bounds_the_stage(self):
+        for unit in nsight.BUSY:
+            text = self.written(profile((13, [kernel(busy={"L2": 59.9, "DRAM": 59.8} | {unit: 60})])))
+            self.assertEqual(text.count(f"Bound by {unit}: busy 60 % of the time"), 2, text)
+            self.assertIn(f"| {unit} busy | 60 % | 60 % |", text)
+
+    def test_below_the_threshold_it_is_latency_with_its_reasons(self):
+        text = self.written(profile((13, [kernel(busy={"issue slots": 59.4})])))
+        self.assertIn("Full: Bound by latency: nothing is busy 60 % of the time; the busiest is issue slots with 59 %",
+                      text)
+        self.assertIn("other warps at a barrier (`barrier`), 75 % of their time", text)
+        self.assertIn("a multiprocessor holds 3 blocks at most, limited by registers", text)
+
+    def test_two_limits_that_are_equal_are_both_named(self):
+        text = self.written(profile((13, [kernel(**{nsight.BLOCK_LIMITS["shared memory"]: 3})])))
+        self.assertIn("holds 3 blocks at most, limited by registers and shared memory", text)
+
+    def test_a_grid_that_does_not_fill_the_gpu_is_the_limit(self):
+        text = self.written(profile((13, [kernel(**{nsight.BLOCKS: 128, nsight.WAVES: 0.97})])))
+        self.assertIn("the grid has only 128 blocks", text)
+        self.assertNotIn("a multiprocessor holds", text)
+
+    def test_warps_that_could_run_do_not_wait(self):
+        text = self.written(profile((13, [kernel(**{nsight.WAITING["not_selected"]: 50.0})])))
+        self.assertIn("(`barrier`)", text)
+
+    def test_a_unit_that_the_table_lacks_is_not_taken_for_latency(self):
+        for metric in nsight.THROUGHPUT.values():
+            text = self.written(profile((13, [kernel(busy={"L2": 30}, **{metric: 61})])))
+            self.assertIn("Bound by a unit that is not in the table, where the busiest is L2 with 30 %", text)
+
+    def test_the_longest_kernel_speaks(self):
+        text = self.written(profile((13, [kernel("short", time_ms=1, busy={"DRAM": 99}),
+                                          kernel("long", time_ms=3, busy={"L2": 70})])))
+        self.assertIn("Bound by L2: busy 70 %", text)
+        self.assertIn("| time, ms | 4.00 | 4.00 |", text)
+        self.assertIn("75 %, `long`", text)
+
+    def test_a_unit_that_does_nothing_has_no_line(self):
+        text = self.written(profile((13, [kernel(busy={"tensor cores": 0.2})])))
+        self.assertNotIn("tensor cores", text)
+        self.assertIn("| L2 busy | 10 % | 10 % |", text)
+
+    # --- predictions --------------------------------------------------------------------------------------------
+
+    def test_a_prediction_stands_beside_what_came_of_it(self):
+        data = profile((13, [kernel(busy={"DRAM": 90})]),
+                       predictions={"13": {"bound": "DRAM", "why": "it reads"}})
+        self.assertIn("Predicted before: bound by DRAM, because it reads. So it is.", self.written(data))
+        data["predictions"]["13"]["bound"] = "latency"
+        self.assertIn("because it reads. It is not: it is bound by DRAM.", self.written(data))
+
+    def test_a_predicted_gain_is_held_against_the_times_of_the_same_profile(self):
+        predictions = {"14": {"bound": "latency", "why": "it waits", "gain": 1.5}}
+        text = self.written(profile((13, [kernel(time_ms=5)]), (14, [kernel(time_ms=4)]), predictions=predictions),
+                            "14_two")
+        self.assertIn("Predicted gain over the stage before: 1.50x; here it is 1.25x.", text)
+        text = self.written(profile((14, [kernel()]), predictions=predictions), "14_two")
+        self.assertIn("1.50x; the profile lacks that stage.", text)
+
+    def test_a_prediction_of_what_the_rule_cannot_say_is_refused(self):
+        self.refused(profile((13, [kernel()]), predictions={"13": {"bound": "HBM", "why": "?"}}), "'HBM'", "DRAM")
+
+    def test_what_is_predicted_after_the_profile_does_not_count(self):
+        (self.root / "bench/predictions.json").write_text('{"13": {"bound": "L2", "why": "too late"}}')
+        self.assertNotIn("Predicted", self.written(profile((13, [kernel()]))))
+
+    # --- what it refuses, and what is stale ---------------------------------------------------------------------
+
+    def test_a_counter_that_is_missing_or_no_number_is_refused(self):
+        for metric, value in ((nsight.TIME, float("nan")), (nsight.BUSY["L2"], float("nan")), (nsight.TIME, 0),
+                              (nsight.WAITING["wait"], float("inf")), (nsight.BLOCK_LIMITS["registers"], None),
+                              (nsight.OCCUPANCY, "12"), (nsight.THROUGHPUT["SM throughput"], -1)):
+            self.refused(profile((13, [kernel()]), (14, [kernel(**{metric: value})])), metric, "stage 14, full",
+                         "cannot be")
+        data = profile((13, [kernel()]))
+        del data["profiles"][1]["kernels"][0]["counters"][nsight.BUSY["DRAM"]]
+        self.refused(data, nsight.BUSY["DRAM"], "stage 13", "None")
+
+    def test_a_stage_without_kernels_or_mask_is_refused(self):
+        self.refused(profile((13, [])), "stage 13, full", "no kernel")
+        data = profile((13, [kernel()]))
+        data["profiles"].pop()
+        self.refused(data, "stage 13", "causal")
+
+    def test_a_stage_without_a_place_for_the_block_is_named(self):
+        self.readme("14_two").write_text("# No markers\n")
+        self.keep(profile((14, [kernel()])))
+        result = self.attribute("--check")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("stages/14_two/README.md", result.stderr)
+
+    def test_without_a_profile_nothing_is_claimed(self):
+        self.assertEqual(self.attribute("--check").returncode, 0)
+        self.assertEqual(self.attribute().returncode, 0)
+        self.assertEqual(self.readme().read_text(), MARKERS)
+
+    def test_what_is_stale_is_named_and_left_as_it_is(self):
+        old = self.written(profile((13, [kernel()])))
+        self.keep(profile((13, [kernel(time_ms=7)])))
+        result = self.attribute("--check")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("stages/13_one/README.md", result.stderr)
+        self.assertNotIn("14_two", result.stderr)
+        self.assertEqual(self.readme().read_text(), old)
+        (self.root / "bench/results/h200/profile.json").unlink()  # then no block may stand
+        self.assertEqual(self.attribute("--check").returncode, 1)
+        self.assertEqual(self.attribute().returncode, 0)
+        self.assertEqual(self.readme().read_text(), MARKERS)
+
+    def test_the_committed_readmes_and_predictions_are_right(self):
+        result = subprocess.run([sys.executable, "-B", SOURCE / "bench/attribution.py", "--check"], capture_output=True,
+                                text=True)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        for number, prediction in json.loads((SOURCE / "bench/predictions.json").read_text()).items():
+            self.assertTrue(list(SOURCE.glob(f"stages/{number}_*/attention.cu")), number)
+            self.assertIn(prediction["bound"], (*nsight.BUSY, attribution.LATENCY))
+            self.assertTrue(prediction["why"])
+
+
+class ProfileTest(Repository):
+    """bench/nsight.py --profile, with a profiler that prints a table of these values."""
+
+    def setUp(self):
+        super().setUp()
+        self.bin = self.root / "bin"
+        self.bin.mkdir()
+        stages = [{"number": 2, "before": 0, "backend": "cpu", "forward": True, "dtypes": ["fp32"]},
+                  {"number": 13, "before": 12, "backend": "emulator", "forward": True, "dtypes": ["fp16", "bf16"]},
+                  {"number": 20, "before": 10, "backend": "emulator", "forward": False, "dtypes": ["fp32"]}]
+        self.script("flashladder", f"echo '{json.dumps(stages)}'")
+        self.script("nvidia-smi", "echo 'A GPU, 1.2'; echo 'Another GPU, 1.2'")
+        self.out = self.root / "profile.json"
+
+    def script(self, name, body):
+        path = self.bin / name
+        path.write_text(f"#!/bin/sh\n{body}\n")
+        path.chmod(0o755)
+
+    def profiler(self, unit="ns", **values):
+        """ncu, which prints two kernels and appends its arguments to a file."""
+        units = dict.fromkeys(nsight.PROFILE, "") | {nsight.TIME: unit}
+        table = io.StringIO()
+        rows = csv.DictWriter(table, ["ID", "Kernel Name", *nsight.PROFILE], quoting=csv.QUOTE_ALL)
+        rows.writeheader()
+        rows.writerow({"ID": "", "Kernel Name": "", **units})
+        for name in ("first", "second"):
+            numbers = {metric: f"{value:,}" for metric, value in counters().items()}
+            rows.writerow({"ID": 0, "Kernel Name": name, **numbers, **values})
+        (self.root / "table").write_text("==PROF== Connected\n" + table.getvalue())
+        self.script("ncu", f"echo \"$@\" >> '{self.root}/calls'; cat '{self.root}/table'")
+
+    def run_nsight(self, *options):
+        return subprocess.run(
+            [sys.executable, "-B", self.root / "bench/nsight.py", "--program", self.bin / "flashladder", "--ncu",
+             self.bin / "ncu", *options], capture_output=True, text=True,
+            env={**os.environ, "PATH": f"{self.bin}:{os.environ['PATH']}"})
+
+    def test_it_keeps_every_counter_and_what_was_predicted(self):
+        self.profiler()
+        result = self.run_nsight("--profile", "--commit", "abc", "--out", self.out)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        data = json.loads(self.out.read_text())
+        self.assertEqual((data["gpu"], data["driver"], data["commit"]), ("A GPU", "1.2", "abc"))
+        self.assertEqual(data["predictions"], json.loads((SOURCE / "bench/predictions.json").read_text()))
+        self.assertEqual([(one["stage"], one["before"], one["mask"], one["dtype"]) for one in data["profiles"]],
+                         [(13, 12, "full", "bf16"), (13, 12, "causal", "bf16")])
+        for one in data["profiles"]:
+            self.assertEqual(one["kernels"], [{"name": name, "counters": counters()} for name in ("first", "second")])
+        full, causal = (self.root / "calls").read_text().splitlines()
+        self.assertIn("--clock-control none", full)
+        self.assertIn("ledger 13 --random 4,32,4096,64 --dtype bf16 --backend cuda", full)
+        self.assertIn("--dtype bf16 --causal --backend cuda", causal)
+        self.assertIn("Bound by", self.written(data))
+
+    def test_the_counts_are_still_held_against_the_ledger(self):
+        names = [metric for metrics in nsight.HARDWARE.values() for metric in metrics]
+        table = io.StringIO()
+        rows = csv.writer(table, quoting=csv.QUOTE_ALL)
+        rows.writerow(["ID", "Kernel Name", *names, nsight.OPCODES])
+        rows.writerow(["", "", *("byte" for _ in names), ""])
+        rows.writerow([0, "logsumexp", *("7" for _ in names), "FFMA: 1; BAR: 4"])
+        rows.writerow([1, "forward", *("1,000" for _ in names), "FFMA: 1; BAR: 8; MUFU: 3"])
+        (self.root / "table").write_text(table.getvalue())
+        self.script("ncu", f"cat '{self.root}/table'")
+        counts = {"global.Q.distinct_read_bytes": 2000, "global.O.distinct_written_bytes": 1000,
+                  "global.O.atomic_bytes": 2000, "global.Q.sectors": 2000, "shared.P.wavefronts": 1600, "barriers": 2}
+        for stored, code in ((1000, 0), (999, 1)):
+            counts["global.O.distinct_written_bytes"] = stored
+            said = json.dumps({"stages": [{"counts": counts}]})
+            listed = (self.bin / "flashladder").read_text().splitlines()[-1]
+            self.script("flashladder", f"[ $1 = list ] || exec echo '{said}'\n{listed}")
+            result = self.run_nsight("--stages", "13", "--out", self.out)
+            self.assertEqual(result.returncode, code, result.stderr)
+            self.assertIn("| 13 | ragged | 64 | shared wavefronts | 1600 | 2000 | x1.250 |", result.stdout)
+            self.assertIn("| 13 | square | 32 | barriers | 2 | 2 | equal |", result.stdout)
+            self.assertEqual(json.loads(self.out.read_text())["gpu"], "A GPU, 1.2")
+        self.assertIn("global bytes stored: 999 and 1000", result.stderr)
+
+    def refused_profile(self, *said, options=("--commit", "abc")):
+        result = self.run_nsight("--profile", *options, "--out", self.out)
+        self.assertNotEqual(result.returncode, 0)
+        for words in said:
+            self.assertIn(words, result.stderr)
+        self.assertNotIn("Traceback", result.stderr)
+        self.assertFalse(self.out.exists())
+
+    def test_what_is_not_a_number_is_refused(self):
+        for text in ("n/a", "nan", "inf", ""):
+            self.profiler(**{nsight.BUSY["L2"]: text})
+            self.refused_profile(f"'{text}'", nsight.BUSY["L2"], "stage 13, full", "--query-metrics")
+
+    def test_times_in_another_unit_are_refused(self):
+        self.profiler(unit="us")
+        self.refused_profile("times in us")
+
+    def test_a_profiler_that_fails_or_sees_no_kernel_is_quoted(self):
+        self.script("ncu", "echo '==WARNING== No kernels were profiled.'")
+        self.refused_profile("stage 13 launched no kernel", "No kernels were profiled")
+        self.script("ncu", "echo 'Failed to find metric'; exit 1")
+        self.refused_profile("Failed to find metric")
+        (self.bin / "ncu").unlink()
+        self.refused_profile("ncu cannot be run", "--ncu")
+
+    def test_a_stage_that_is_not_there_and_a_missing_commit_are_refused(self):
+        self.profiler()
+        self.refused_profile("none of these stages", options=("--commit", "abc", "--stages", "20"))
+        self.refused_profile("--commit", options=())
+
+
+if __name__ == "__main__":
+    unittest.main()
