@@ -109,8 +109,10 @@ std::string wrong_with_skeleton(const Grade& grade) {
 std::string wrong_with_reference(const Grade& grade) {
   return grade.points() == grade.most() ? "" : "it does not have full marks";
 }
-std::string wrong_with_stage_before(const Grade& grade) {
+std::string wrong_with_stage_before(const Lab& lab, const Grade& grade) {
   if (grade.part("idea").points() != 0) return "it has points on the idea";
+  // One that takes fewer head dimensions is right on its own only.
+  if (!std::ranges::equal(lab.before()->supports.head_dims, lab.stage->supports.head_dims)) return "";
   return loses(grade, "correct") ? "it is not correct" : "";
 }
 std::string wrong_with(const Mutant& mutant, const Grade& grade) {
@@ -128,7 +130,8 @@ std::vector<Sample> samples_of(const Lab& lab) {
   std::vector<Sample> samples = {{"reference", lab.source.reference, wrong_with_reference},
                                  {"skeleton", lab.source.skeleton, wrong_with_skeleton}};
   if (std::string before = stage_before(lab); !before.empty())
-    samples.push_back({"stage before", std::move(before), wrong_with_stage_before});
+    samples.push_back({"stage before", std::move(before),
+                       [&lab](const Grade& grade) { return wrong_with_stage_before(lab, grade); }});
   for (Mutant& mutant : mutants_of(lab)) {
     samples.push_back({mutant.name, std::move(mutant.text),
                        [mutant](const Grade& grade) { return wrong_with(mutant, grade); }});
