@@ -150,6 +150,7 @@ void register_gpu_benchmarks(bool& any_failed) {
   if (!unavailable(Backend::cuda).empty()) return;
   for (const auto& [key, value] : gpu_facts()) benchmark::AddCustomContext(key, value);
   for (const Stage* stage : cuda_stages()) {
+    if (stage->forward == nullptr) continue;
     for (std::int64_t d : {64, 128, 256}) {
       if (!stage->supports.head_dim(d)) continue;
       for (bool causal : {false, true}) {

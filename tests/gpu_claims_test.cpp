@@ -40,18 +40,35 @@ std::vector<Problem> claim_problems() {
   return all;
 }
 
+/// A way of counting a pass of a stage, and the forms that its claim has for it.
+struct Pass {
+  const char* name;
+  decltype(&count_forward) count;
+  std::span<const ClosedForm> forms;
+};
+/// The passes that `stage` has.
+std::vector<Pass> passes_of(const Stage& stage, const Claim& claim) {
+  std::vector<Pass> passes;
+  if (stage.forward != nullptr) passes.push_back({"forward", count_forward, claim.forms});
+  if (stage.backward != nullptr) passes.push_back({"backward", count_backward, claim.backward_forms});
+  return passes;
+}
+
 TEST_CASE("every closed form is what the ledger says", "[gpu-claim]") {
   for (const Stage* stage : stages()) {
     const Claim* claim = claim_of(*stage);
     if (claim == nullptr) continue;
-    REQUIRE(claim->forms.size() > 10);
-    for (const Problem& p : claim_problems()) {
-      if (!stage->supports.head_dim(p.d)) continue;
-      const simt::Ledger ledger = count_forward(*stage, random_inputs(p, 1));
-      const Symbols symbols = claim->symbols(p);
-      for (const ClosedForm& form : claim->forms) {
-        INFO(label(*stage) << ", " << to_string(p) << ": " << form.counter << " = " << form.text);
-        CHECK(count_of(ledger, form.counter) == form.value(symbols));
+    for (const Pass& pass : passes_of(*stage, *claim)) {
+      REQUIRE(pass.forms.size() > 10);
+      for (const Problem& p : claim_problems()) {
+        if (!stage->supports.head_dim(p.d)) continue;
+        const simt::Ledger ledger = pass.count(*stage, random_inputs(p, 1), {}, nullptr);
+        const Symbols symbols = claim->symbols(p);
+        for (const ClosedForm& form : pass.forms) {
+          INFO(label(*stage) << ", " << pass.name << ", " << to_string(p) << ": " << form.counter << " = "
+                             << form.text);
+          CHECK(count_of(ledger, form.counter) == form.value(symbols));
+        }
       }
     }
   }
@@ -132,15 +149,17 @@ TEST_CASE("no stage races, reads what nobody wrote or depends on the order of th
     if (claim_of(*stage) == nullptr) continue;
     for (bool causal : {false, true}) {
       const Inputs inputs = random_inputs(problem(1, 2, 1, 65, 70, 64, causal), 1);
-      simt::Options options;
-      const simt::Ledger counts = count_forward(*stage, inputs, options);
-      options.check = true;
-      for (simt::Schedule schedule :
-           {simt::Schedule::forward, simt::Schedule::reverse, simt::Schedule::random}) {
-        options.schedule = schedule;
-        options.seed = 5;
-        INFO(label(*stage) << (causal ? ", causal" : ""));
-        CHECK(count_forward(*stage, inputs, options) == counts);
+      for (const Pass& pass : passes_of(*stage, *claim_of(*stage))) {
+        simt::Options options;
+        const simt::Ledger counts = pass.count(*stage, inputs, options, nullptr);
+        options.check = true;
+        for (simt::Schedule schedule :
+             {simt::Schedule::forward, simt::Schedule::reverse, simt::Schedule::random}) {
+          options.schedule = schedule;
+          options.seed = 5;
+          INFO(label(*stage) << ", " << pass.name << (causal ? ", causal" : ""));
+          CHECK(pass.count(*stage, inputs, options, nullptr) == counts);
+        }
       }
     }
   }
@@ -152,15 +171,17 @@ TEST_CASE("tiles in shared memory are read and written without bank conflicts", 
     simt::Options options;
     options.banks = true;
     for (std::int64_t d : stage->supports.head_dims) {
-      const simt::Ledger ledger =
-          count_forward(*stage, random_inputs(problem(1, 1, 1, 64, 64, d, false), 1), options);
-      if (stage->number == 16) {  // what stage 17 is for
-        CHECK(ledger.shared_total().wavefronts > ledger.shared_total().ideal_wavefronts);
-        continue;
-      }
-      for (const auto& [name, traffic] : ledger.shared) {
-        INFO(label(*stage) << ", d = " << d << ": " << name);
-        CHECK(traffic.wavefronts == traffic.ideal_wavefronts);
+      for (const Pass& pass : passes_of(*stage, *claim_of(*stage))) {
+        const simt::Ledger ledger =
+            pass.count(*stage, random_inputs(problem(1, 1, 1, 64, 64, d, false), 1), options, nullptr);
+        if (stage->number == 16) {  // what stage 17 is for
+          CHECK(ledger.shared_total().wavefronts > ledger.shared_total().ideal_wavefronts);
+          continue;
+        }
+        for (const auto& [name, traffic] : ledger.shared) {
+          INFO(label(*stage) << ", " << pass.name << ", d = " << d << ": " << name);
+          CHECK(traffic.wavefronts == traffic.ideal_wavefronts);
+        }
       }
     }
   }
@@ -168,7 +189,7 @@ TEST_CASE("tiles in shared memory are read and written without bank conflicts", 
 
 TEST_CASE("no intermediate of a right stage diverges", "[gpu-claim]") {
   for (const Stage* stage : stages()) {
-    if (claim_of(*stage) == nullptr) continue;
+    if (claim_of(*stage) == nullptr || stage->forward == nullptr) continue;
     for (const Family& family : input_families()) {
       for (bool causal : {false, true}) {
         const Problem p = problem(2, 2, 1, 70, 97, 32, causal);

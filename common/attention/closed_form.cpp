@@ -10,6 +10,7 @@ namespace flashladder {
 Symbols::Symbols(const Problem& p, std::int64_t rows, std::int64_t keys)
     : problem(p),
       BH(p.batch * p.q_heads),
+      BHkv(p.batch * p.kv_heads),
       Nq(p.Nq),
       Nk(p.Nk),
       d(p.d),
@@ -53,6 +54,19 @@ simt::Ledger count_forward(const Stage& stage, const Inputs& inputs, const simt:
   const simt::UseEmulator use(emulator);
   const Inputs own = for_stage(stage, inputs);
   ForwardRun run(stage, own);
+  Workspace workspace;
+  run.run(workspace);
+  if (launches != nullptr) *launches = emulator.launches();
+  return emulator.total();
+}
+
+simt::Ledger count_backward(const Stage& stage, const Inputs& inputs, const simt::Options& options,
+                            std::vector<simt::Ledger>* launches) {
+  simt::Emulator emulator(options);
+  const simt::UseEmulator use(emulator);
+  const Inputs own = for_stage(stage, inputs);
+  BackwardRun run(stage, own, plain_forward(own, computing_dtype(stage, own.problem.dtype)),
+                  random_output_gradient(own.problem, 1));
   Workspace workspace;
   run.run(workspace);
   if (launches != nullptr) *launches = emulator.launches();

@@ -17,6 +17,7 @@ struct Symbols {
 
   const Problem& problem;  ///< For the mask.
   std::int64_t BH;         ///< Query heads of all batch entries.
+  std::int64_t BHkv;       ///< Key/value heads of all batch entries.
   std::int64_t Nq;         ///< Query rows.
   std::int64_t Nk;         ///< Keys.
   std::int64_t d;          ///< Head dimension.
@@ -47,11 +48,12 @@ struct ClosedForm {
 
 /// The closed forms of a stage and the tile that they are written for: stages/NN_name/claim.cpp.
 struct Claim {
-  std::int64_t Br;                    ///< Rows of a tile.
-  std::int64_t Bc;                    ///< Keys of a tile.
-  std::span<const ClosedForm> forms;  ///< One for each counter that has one.
+  std::int64_t Br;                         ///< Rows of a tile.
+  std::int64_t Bc;                         ///< Keys of a tile.
+  std::span<const ClosedForm> forms = {};  ///< One for each counter of the forward pass that has one.
   std::int64_t (*keys_for)(std::int64_t d) =
       nullptr;  ///< Keys of a tile for head dimension d, where they depend on it.
+  std::span<const ClosedForm> backward_forms = {};  ///< Those of the backward pass.
 
   /// The symbols of a problem for this tile.
   Symbols symbols(const Problem& problem) const {
@@ -71,5 +73,9 @@ std::int64_t count_of(const simt::Ledger& ledger, std::string_view name);
 /// @param launches  receives the ledger of each kernel when not null.
 simt::Ledger count_forward(const Stage& stage, const Inputs& inputs, const simt::Options& options = {},
                            std::vector<simt::Ledger>* launches = nullptr);
+
+/// The same for the backward pass.
+simt::Ledger count_backward(const Stage& stage, const Inputs& inputs, const simt::Options& options = {},
+                            std::vector<simt::Ledger>* launches = nullptr);
 
 }  // namespace flashladder
