@@ -73,4 +73,12 @@ simt::Ledger count_backward(const Stage& stage, const Inputs& inputs, const simt
   return emulator.total();
 }
 
+std::vector<CountedPass> passes_of(const Stage& stage) {
+  std::vector<CountedPass> passes;
+  const Claim& claim = *claim_of(stage);
+  if (stage.forward != nullptr) passes.push_back({"forward", count_forward, claim.forms});
+  if (stage.backward != nullptr) passes.push_back({"backward", count_backward, claim.backward_forms});
+  return passes;
+}
+
 }  // namespace flashladder

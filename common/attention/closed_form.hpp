@@ -78,4 +78,14 @@ simt::Ledger count_forward(const Stage& stage, const Inputs& inputs, const simt:
 simt::Ledger count_backward(const Stage& stage, const Inputs& inputs, const simt::Options& options = {},
                             std::vector<simt::Ledger>* launches = nullptr);
 
+/// A pass of a stage of kernels: how it is counted, and what its claim says of it.
+struct CountedPass {
+  std::string_view name;              ///< "forward" or "backward".
+  decltype(&count_forward) count;     ///< count_forward or count_backward.
+  std::span<const ClosedForm> forms;  ///< Of the stage's claim.
+};
+
+/// The passes that a stage of kernels has.
+std::vector<CountedPass> passes_of(const Stage& stage);
+
 }  // namespace flashladder
