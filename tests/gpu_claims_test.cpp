@@ -7,6 +7,7 @@
 #include "common/attention/closed_form.hpp"
 #include "common/check/diagnose.hpp"
 #include "common/check/inputs.hpp"
+#include "common/check/run.hpp"
 
 namespace {
 
@@ -121,6 +122,28 @@ TEST_CASE("the backward pass recomputes: more products, less memory, fewer bytes
     CHECK(2 * fa2.flops_cuda_cores == 5 * forward);
     const std::uint64_t Tc = static_cast<std::uint64_t>(p.Nk + 31) / 32;
     CHECK(fa2.atomics == Tc * BHNq * static_cast<std::uint64_t>(p.d));
+  }
+}
+
+TEST_CASE("a backward pass without atomics gives the same bits every time", "[gpu-claim]") {
+  const Inputs inputs = random_inputs(problem(1, 4, 2, 103, 130, 32, true), 3);
+  const Result<float> forward = plain_forward(inputs, Dtype::fp32);
+  const std::vector<float> dO = random_output_gradient(inputs.problem, 3);
+  for (const Stage* stage : stages()) {
+    if (stage->backward == nullptr || claim_of(*stage) == nullptr) continue;
+    if (count_backward(*stage, inputs).atomics != 0) continue;
+    INFO(label(*stage));
+    BackwardRun run(*stage, inputs, forward, dO);
+    Workspace workspace;
+    run.run(workspace);
+    const Gradients<float> first = run.result();
+    for (int repeat = 0; repeat < 5; ++repeat) {
+      run.poison();
+      run.run(workspace);
+      CHECK(run.result().dQ == first.dQ);
+      CHECK(run.result().dK == first.dK);
+      CHECK(run.result().dV == first.dV);
+    }
   }
 }
 

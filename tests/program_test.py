@@ -391,6 +391,13 @@ class ProgramTest(unittest.TestCase):
                          2 * self.ledger("10", *problem)[10]["counts"]["flops_cuda_cores"])
         self.refuses(2, "stage 13 fa2_sequence_parallel has no backward pass", "leave out --backward",
                      arguments=["13", "--backward"], verb="ledger")
+        self.refuses(2, "stage 20 fa1_backward has no forward pass", "add --backward", arguments=["20"], verb="ledger")
+        self.refuses(2, "stage 20 fa1_backward has a backward pass only", "./ladder ledger 20 --backward",
+                     arguments=["--stages", "20"])
+        text = self.run_program("ledger", "10", "20", "--backward", *problem).stdout
+        self.assertIn("backward pass", text.splitlines()[0])
+        self.assertIn("BHkv = 4", text)
+        self.assertNotIn("!!!", text)
 
     @with_kernels
     def test_the_ledger_keeps_the_order_in_which_stages_are_named(self):

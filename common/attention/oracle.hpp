@@ -55,8 +55,7 @@ Result<float> plain_forward(const Inputs& inputs, Dtype dtype, PlainWay way = pl
 
 /// What a forward pass may save for the backward pass beside L.
 struct Statistics {
-  std::vector<float>
-      m;  ///< [batch, q_heads, Nq]: the largest score of each row; -inf where it sees no key.
+  std::vector<float> m;  ///< [batch, q_heads, Nq]: the largest score of each row; -inf where there is none.
   std::vector<float> l;  ///< [batch, q_heads, Nq]: its sum of exp(S - m).
   std::vector<float> P;  ///< [batch, q_heads, Nq, Nk]: exp(S - m) / l; 0 where a row does not see a key.
 };

@@ -1,7 +1,9 @@
 #pragma once
 #include <cstddef>
+#include <initializer_list>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/attention/oracle.hpp"
@@ -56,6 +58,9 @@ class Buffer {
   std::size_t written_ = 0;                ///< Hash of the storage as write() left it.
 };
 
+/// "" or which of the inputs, the first of them, a run did not leave as it was.
+std::string changed_inputs(std::initializer_list<std::pair<const char*, const Buffer*>> inputs);
+
 /// A stage with its inputs laid out in memory, ready to run again and again.
 class ForwardRun {
  public:
@@ -94,12 +99,11 @@ constexpr bool timed_enough(std::size_t runs, double seconds) {
 /// says it needs (Stage::saved) is computed plainly.
 class BackwardRun {
  public:
-  /// `inputs` are copied, with O and L of a forward pass and the output gradient dO. Throws UsageError
-  /// where the stage does not take them.
+  /// `inputs` are copied, with O and L of a forward pass and the output gradient dO.
   BackwardRun(const Stage& stage, const Inputs& inputs, const Result<float>& forward,
               const std::vector<float>& dO, Layout layout = Layout::contiguous);
 
-  /// One backward pass, complete when it returns.
+  /// One backward pass, complete when it returns. Throws as run_backward.
   void run(Workspace& workspace);
   /// Turns dQ, dK and dV back into NaN, so that the next run has to write them again.
   void poison();
