@@ -16,7 +16,7 @@ import sys
 from markers import ROOT, NoMarkers, with_block
 
 PROBLEM = ["--random", "1,2,256,64"]
-MORE = {15: ["--causal"]}  # stages that change nothing without it
+MORE = {15: ["--causal"], 21: ["--causal"]}  # stages that show all that they change only with it
 TOTALS = {f"{memory}, all {what}: {end}": (f"{memory}.", f".{end}")
           for memory, what in (("global", "buffers"), ("shared", "arrays")) for end in ("read_bytes", "written_bytes")}
 
@@ -84,10 +84,10 @@ def ratio(before, after):
     return "≈" if factor == "1" else f"{'×' if after > before else '÷'} {factor}"
 
 
-def table(program, number, before):
+def table(program, number, before, more):
     """The Markdown of stage `number`; `before` is None where the stage before has no ledger."""
     numbers = [number] if before is None else [before, number]
-    stages, command = ledgers(program, numbers, MORE.get(number, []))
+    stages, command = ledgers(program, numbers, more)
     all_forms = [forms_of(stage) for stage in stages]
     claimed, others = counters(stages, all_forms)
     heads = [f"{n:02d}" for n in numbers] + ([] if before is None else ["ratio"])
@@ -103,13 +103,20 @@ def table(program, number, before):
     return "\n".join(lines)
 
 
+def more_for(number, has_forward):
+    """What is asked of the ledger for this stage beside the problem; a stage without a forward pass is counted going
+    backward."""
+    return MORE.get(number, []) + ([] if has_forward else ["--backward"])
+
+
 def readmes(program):
-    """(number, the number before or None, README) of each stage with a claim on the ledger."""
+    """(number, the number before or None, options, README) of each stage with a claim on the ledger."""
     counted = {int(claim.parent.name[:2]): claim.parent / "README.md"
                for claim in sorted(ROOT.glob("stages/[0-9][0-9]_*/claim.cpp"))}
-    before = {stage["number"]: stage["before"] for stage in answer(program, ["list"])}
+    listed = {stage["number"]: stage for stage in answer(program, ["list"])}
     for number, readme in counted.items():
-        yield number, before[number] if before[number] in counted else None, readme
+        before = listed[number]["before"]
+        yield number, before if before in counted else None, more_for(number, listed[number]["forward"]), readme
 
 
 def main():
@@ -119,8 +126,8 @@ def main():
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 where a README is stale")
     chosen = parser.parse_args()
     stale = []
-    for number, before, readme in readmes(chosen.program):
-        old, new = with_block(readme, "ledger", table(chosen.program, number, before))
+    for number, before, more, readme in readmes(chosen.program):
+        old, new = with_block(readme, "ledger", table(chosen.program, number, before, more))
         if old == new:
             continue
         stale.append(str(readme.relative_to(ROOT)))

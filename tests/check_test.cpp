@@ -290,6 +290,37 @@ TEST_CASE("so does the runner of backward passes", "[check]") {
   CHECK(contains(defect(changes_dO), "dO was changed"));
 }
 
+TEST_CASE("a pass that a stage has not, or a saved number that is not given, is an error that says so",
+          "[check]") {
+  const Fixture f;
+  const Problem& p = f.inputs.problem;
+  Workspace workspace;
+  const Forward forward{p, {}, {}, {}, {}, nullptr, workspace};
+  const Backward backward{p, {}, {}, {}, {}, nullptr, {}, {}, {}, {}, workspace};
+  const auto error_of = [](const auto& run) -> std::string {
+    try {
+      run();
+    } catch (const UsageError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  Stage stage = misbehaving(nullptr);
+  CHECK(contains(error_of([&] { run_forward(stage, forward); }), "stage 99  has no forward pass"));
+  CHECK(contains(error_of([&] { run_backward(stage, backward); }), "stage 99  has no backward pass"));
+  stage.backward = [](const Backward&) {};
+  CHECK(error_of([&] { run_backward(stage, backward); }) == "");
+  stage.saved = Saved::m_and_l;
+  CHECK(contains(error_of([&] { run_backward(stage, backward); }), "needs m and l of the forward pass"));
+  stage.saved = Saved::P;
+  CHECK(contains(error_of([&] { run_backward(stage, backward); }), "needs P of the forward pass"));
+}
+
+TEST_CASE("a backward pass is measured against the nearest one before it", "[check]") {
+  CHECK(backward_before(find_stage(0)) == nullptr);
+  CHECK(backward_before(find_stage(2)) == &find_stage(0));
+}
+
 TEST_CASE("inputs are reproducible, and differ between heads, batches and seeds", "[check]") {
   Problem p;
   p.batch = p.q_heads = p.kv_heads = 2;

@@ -131,7 +131,8 @@ TEST_CASE("every lab's markers and hints can be read, and its hints are of count
     // There is an idea, and the stage before does not have it.
     CHECK(std::ranges::any_of(counters, [](const Counter& counter) { return counter.idea; }));
   }
-  CHECK(labs == static_cast<int>(stages().size()));
+  // Every stage with a forward pass has one.
+  CHECK(labs == std::ranges::count_if(stages(), [](const Stage* one) { return one->forward != nullptr; }));
 }
 
 TEST_CASE("a stage that has no lab is answered with those that have one", "[labs]") {

@@ -23,10 +23,11 @@ PROGRAM, SOURCE = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
 SMALL = ("--random", "1,2,40,8")  # stages of kernels do not take d = 8 and are left out
 SMALL_FOR_ALL = ("--random", "1,2,40,32")
 STAGES = json.loads(subprocess.run([PROGRAM, "list", "--json"], capture_output=True, text=True, check=True).stdout)
-KERNELS = [s["number"] for s in STAGES if s["backend"] != "cpu"]
+FORWARD = [s for s in STAGES if s["forward"]]  # what a climb is of
+KERNELS = [s["number"] for s in FORWARD if s["backend"] != "cpu"]
 COUNTS = {"hbm_bytes_read", "hbm_bytes_written", "shared_bytes", "barriers", "operations", "matmul_flops", "tiles",
           "masked_tiles", "blocks", "extra_bytes"}
-TAKE_FP32 = [s["number"] for s in STAGES if "fp32" in s["dtypes"]]
+TAKE_FP32 = [s["number"] for s in FORWARD if "fp32" in s["dtypes"]]
 FP32_KERNELS = [n for n in KERNELS if n in TAKE_FP32]
 with_kernels = unittest.skipUnless(KERNELS, "this build has no emulator")
 
@@ -207,7 +208,7 @@ class ProgramTest(unittest.TestCase):
         self.assertNotIn("gpu", report["machine"])
         self.assertEqual([s["number"] for s in report["stages"]], TAKE_FP32)
         self.assertEqual([s["number"] for s in report.get("left_out", [])],
-                         [s["number"] for s in STAGES if s["number"] not in TAKE_FP32])
+                         [s["number"] for s in FORWARD if s["number"] not in TAKE_FP32])
         for stage in report["stages"]:
             emulated = stage["number"] in KERNELS
             self.assertEqual(stage["backend"], "emulator" if emulated else "cpu")
@@ -253,7 +254,7 @@ class ProgramTest(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         report = self.report()
         self.assertEqual([s["number"] for s in report["left_out"]], KERNELS)
-        self.assertEqual([s["number"] for s in report["stages"]], [s["number"] for s in STAGES
+        self.assertEqual([s["number"] for s in report["stages"]], [s["number"] for s in FORWARD
                                                                    if s["number"] not in KERNELS])
         line = next(x for x in result.stdout.splitlines() if x.startswith("left out") and "head" in x)
         for part in ("head dimension 8", ", ".join(f"{n:02d}" for n in FP32_KERNELS), "./ladder list"):
@@ -419,6 +420,28 @@ class ProgramTest(unittest.TestCase):
         banks = self.run_program("ledger", "14", "--banks", "--causal", "--random", "1,1,40,32").stdout
         for present in ("wavefronts, ideal", "sectors, ideal", "masked tiles"):
             self.assertIn(present, banks)
+
+    @with_kernels
+    def test_the_ledger_of_the_backward_pass(self):
+        problem = ["--random", "2,4,70,32", "--kv-heads", 2, "--key-len", 45, "--causal"]
+        stages = self.ledger("--backward", *problem)
+        self.assertEqual(list(stages), [s["number"] for s in STAGES if s["backward"] and s["backend"] != "cpu"])
+        for number, stage in stages.items():
+            self.assertGreaterEqual(len(stage["closed_forms"]), 10)
+            for form in stage["closed_forms"]:
+                self.assertEqual(form["measured"], form["value"], f"{number}: {form['counter']}")
+        self.assertEqual(stages[10]["counts"]["device_bytes"], 4 * 2 * 2 * 4 * 70 * 45)  # P and dS
+        self.assertEqual(stages[10]["counts"]["flops_cuda_cores"],
+                         2 * self.ledger("10", *problem)[10]["counts"]["flops_cuda_cores"])
+        self.refuses(2, "stage 13 fa2_sequence_parallel has no backward pass", "leave out --backward",
+                     arguments=["13", "--backward"], verb="ledger")
+        self.refuses(2, "stage 20 fa1_backward has no forward pass", "add --backward", arguments=["20"], verb="ledger")
+        self.refuses(2, "stage 20 fa1_backward has a backward pass only", "./ladder ledger 20 --backward",
+                     arguments=["--stages", "20"])
+        text = self.run_program("ledger", "10", "20", "--backward", *problem).stdout
+        self.assertIn("backward pass", text.splitlines()[0])
+        self.assertIn("BHkv = 4", text)
+        self.assertNotIn("!!!", text)
 
     @with_kernels
     def test_the_ledger_keeps_the_order_in_which_stages_are_named(self):

@@ -33,6 +33,12 @@ std::string folder(const Stage& stage) {
   return stage.backend == Backend::cuda ? name + "_cuda" : name;
 }
 
+/// Whether a stage has the pass that is tested; where it has not, that is all there is to check.
+bool takes_part(const Stage& stage, bool has_it) {
+  if (!has_it) SUCCEED(label(stage) + " has no such pass");
+  return has_it;
+}
+
 struct Shape {
   std::int64_t Nq, Nk;
 };
@@ -110,9 +116,33 @@ void check_stage(const Stage& stage, const Inputs& inputs, Layout layout) {
   if (!against.passed) FAIL(diagnosis(stage, inputs));
 }
 
+/// The same of the backward pass.
+void check_backward_of(const Stage& stage, const Inputs& inputs, Layout layout) {
+  const Dtype dtype = computing_dtype(stage, inputs.problem.dtype);
+  const std::vector<float> dO = random_output_gradient(inputs.problem, 5);
+  const Result<float> forward = plain_forward(inputs, dtype);
+  const ExpectedGradients expected = expect_backward(inputs, forward, dO, dtype);
+  Gradients<float> result;
+  const Verdict verdict = run_and_check_backward(stage, inputs, forward, dO, layout, expected, &result);
+  CHECK(verdict.why == "");
+  REQUIRE(verdict.passed);
+  const Stage* before = backward_before(stage);
+  if (before == nullptr || !before->supports.head_dim(inputs.problem.d)) return;
+  Gradients<float> result_before;
+  const Dtype dtype_before = computing_dtype(*before, inputs.problem.dtype);
+  const ExpectedGradients expected_before =
+      dtype_before == dtype ? expected : expect_backward(inputs, forward, dO, dtype_before);
+  REQUIRE(
+      run_and_check_backward(*before, inputs, forward, dO, layout, expected_before, &result_before).passed);
+  const Verdict against = check_backward_against(result, expected, result_before, expected_before);
+  CHECK(against.why == "");
+  REQUIRE(against.passed);
+}
+
 TEST_CASE("forward: all families, ragged shapes, masks, heads, layouts", "[stage]") {
   for (const Stage* stage : tested_stages()) {
     DYNAMIC_SECTION(folder(*stage)) {
+      if (!takes_part(*stage, stage->forward != nullptr)) continue;
       for_each_case(*stage, 1, [&](const Case& one) {
         INFO(one.text);
         check_stage(*stage, one.inputs, one.layout);
@@ -124,6 +154,7 @@ TEST_CASE("forward: all families, ragged shapes, masks, heads, layouts", "[stage
 TEST_CASE("forward: every head dimension", "[stage]") {
   for (const Stage* stage : tested_stages()) {
     DYNAMIC_SECTION(folder(*stage)) {
+      if (!takes_part(*stage, stage->forward != nullptr)) continue;
       for (std::int64_t d = 1; d <= max_head_dim; d += d < 70 ? 1 : d == 122 ? 6 : 13) {
         if (!stage->supports.head_dim(d)) continue;
         Problem problem;
@@ -139,7 +170,8 @@ TEST_CASE("forward: every head dimension", "[stage]") {
   }
 }
 
-TEST_CASE("forward: the activations of a real model", "[stage]") {
+/// A layer of a real model, all of its heads.
+Inputs model_activations() {
   const auto arrays = read_npz(FLASHLADDER_SOURCE_DIR "/common/data/minilm_layer.npz");
   Inputs inputs;
   inputs.problem.q_heads = inputs.problem.kv_heads = 12;
@@ -148,8 +180,14 @@ TEST_CASE("forward: the activations of a real model", "[stage]") {
   inputs.Q = arrays.at("q").values;
   inputs.K = arrays.at("k").values;
   inputs.V = arrays.at("v").values;
+  return inputs;
+}
+
+TEST_CASE("forward: the activations of a real model", "[stage]") {
+  Inputs inputs = model_activations();
   for (const Stage* stage : tested_stages()) {
     DYNAMIC_SECTION(folder(*stage)) {
+      if (!takes_part(*stage, stage->forward != nullptr)) continue;
       for (bool causal : {false, true}) {
         inputs.problem.causal = causal;
         check_stage(*stage, for_stage(*stage, inputs), Layout::rows_first);
@@ -170,6 +208,7 @@ TEST_CASE("forward: a NaN reaches every row that sees it, and no other head", "[
   const std::int64_t key = 45;  // of head 1: rows 25 ... 49 see it
   for (const Stage* stage : tested_stages()) {
     DYNAMIC_SECTION(folder(*stage)) {
+      if (!takes_part(*stage, stage->forward != nullptr)) continue;
       for (auto member : {&Inputs::K, &Inputs::V}) {
         Inputs inputs = random_inputs(problem, 9);
         (inputs.*member)[(problem.Nk + key) * problem.d + 7] = NAN;
@@ -195,6 +234,7 @@ TEST_CASE("forward: long sequences", "[long-stage]") {
                                    {4096, 4096}, {4224, 300},  {100, 16384}};
   for (const Stage* stage : tested_stages()) {
     DYNAMIC_SECTION(folder(*stage)) {
+      if (!takes_part(*stage, stage->forward != nullptr)) continue;
       std::size_t turn = 0;
       for (const Shape& shape : long_shapes) {
         for (bool causal : {false, true}) {
@@ -221,6 +261,7 @@ TEST_CASE("forward: the same result every time", "[stage]") {
   const Inputs inputs = random_inputs(problem, 3);
   for (const Stage* stage : tested_stages()) {
     DYNAMIC_SECTION(folder(*stage)) {
+      if (!takes_part(*stage, stage->forward != nullptr)) continue;
       const Inputs own = for_stage(*stage, inputs);
       ForwardRun run(*stage, own);
       Workspace workspace(free_memory(stage->backend));
@@ -244,10 +285,7 @@ TEST_CASE("backward: d = 1, where small numbers are exact", "[stage]") {
   const Inputs inputs{problem, {5}, {0, 0}, {2, 4}};
   for (const Stage* stage : tested_stages()) {
     DYNAMIC_SECTION(folder(*stage)) {
-      if (stage->backward == nullptr) {
-        SUCCEED("forward only");
-        continue;
-      }
+      if (!takes_part(*stage, stage->backward != nullptr && stage->supports.head_dim(1))) continue;
       BackwardRun run(*stage, inputs, {{3}, {std::log(2.0f)}}, {2}, Layout::contiguous);
       Workspace workspace;
       run.run(workspace);
@@ -263,10 +301,7 @@ TEST_CASE("backward: d = 1, where small numbers are exact", "[stage]") {
 TEST_CASE("backward: all families, ragged shapes, masks, heads, layouts", "[stage]") {
   for (const Stage* stage : tested_stages()) {
     DYNAMIC_SECTION(folder(*stage)) {
-      if (stage->backward == nullptr) {
-        SUCCEED("forward only");
-        continue;
-      }
+      if (!takes_part(*stage, stage->backward != nullptr)) continue;
       // With d = 1, D equals dP to the last bit in a plain computation, and not in one that fuses: no
       // yardstick.
       for_each_case(*stage, 2, [&](const Case& one) {
@@ -274,20 +309,22 @@ TEST_CASE("backward: all families, ragged shapes, masks, heads, layouts", "[stag
         if (problem.d > 64 && problem.Nq * problem.Nk > 20000)
           return;  // long rows are tried with short heads
         INFO(one.text);
-        const std::vector<float> dO = random_output_gradient(problem, 5);
-        const Dtype dtype = computing_dtype(*stage, problem.dtype);
-        const Result<float> forward = plain_forward(one.inputs, dtype);
-        BackwardRun run(*stage, one.inputs, forward, dO, one.layout);
-        Workspace workspace;
-        workspace.poison = true;
-        run.run(workspace);
-        CHECK(run.defect() == "");
-        CHECK(workspace.bytes_in_use() == 0);
-        const Verdict verdict =
-            check_backward(run.result(), expect_backward(one.inputs, forward, dO, dtype));
-        CHECK(verdict.why == "");
-        REQUIRE(verdict.passed);
+        check_backward_of(*stage, one.inputs, one.layout);
       });
+    }
+  }
+}
+
+TEST_CASE("backward: the activations of a real model", "[stage]") {
+  const Inputs all = model_activations();
+  for (const Stage* stage : tested_stages()) {
+    DYNAMIC_SECTION(folder(*stage)) {
+      if (!takes_part(*stage, stage->backward != nullptr)) continue;
+      for (bool causal : {false, true}) {
+        Inputs inputs = all;
+        inputs.problem.causal = causal;
+        check_backward_of(*stage, for_stage(*stage, inputs), Layout::rows_first);
+      }
     }
   }
 }

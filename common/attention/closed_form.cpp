@@ -10,6 +10,7 @@ namespace flashladder {
 Symbols::Symbols(const Problem& p, std::int64_t rows, std::int64_t keys)
     : problem(p),
       BH(p.batch * p.q_heads),
+      BHkv(p.batch * p.kv_heads),
       Nq(p.Nq),
       Nk(p.Nk),
       d(p.d),
@@ -57,6 +58,27 @@ simt::Ledger count_forward(const Stage& stage, const Inputs& inputs, const simt:
   run.run(workspace);
   if (launches != nullptr) *launches = emulator.launches();
   return emulator.total();
+}
+
+simt::Ledger count_backward(const Stage& stage, const Inputs& inputs, const simt::Options& options,
+                            std::vector<simt::Ledger>* launches) {
+  simt::Emulator emulator(options);
+  const simt::UseEmulator use(emulator);
+  const Inputs own = for_stage(stage, inputs);
+  BackwardRun run(stage, own, plain_forward(own, computing_dtype(stage, own.problem.dtype)),
+                  random_output_gradient(own.problem, 1));
+  Workspace workspace;
+  run.run(workspace);
+  if (launches != nullptr) *launches = emulator.launches();
+  return emulator.total();
+}
+
+std::vector<CountedPass> passes_of(const Stage& stage) {
+  std::vector<CountedPass> passes;
+  const Claim& claim = *claim_of(stage);
+  if (stage.forward != nullptr) passes.push_back({"forward", count_forward, claim.forms});
+  if (stage.backward != nullptr) passes.push_back({"backward", count_backward, claim.backward_forms});
+  return passes;
 }
 
 }  // namespace flashladder

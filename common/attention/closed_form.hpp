@@ -17,6 +17,7 @@ struct Symbols {
 
   const Problem& problem;  ///< For the mask.
   std::int64_t BH;         ///< Query heads of all batch entries.
+  std::int64_t BHkv;       ///< Key/value heads of all batch entries.
   std::int64_t Nq;         ///< Query rows.
   std::int64_t Nk;         ///< Keys.
   std::int64_t d;          ///< Head dimension.
@@ -53,10 +54,11 @@ struct ClaimedTile {
 
 /// The closed forms of a stage and the tile that they are written for: stages/NN_name/claim.cpp.
 struct Claim {
-  std::int64_t Br;                    ///< Rows of a tile, the most where they depend on the problem.
-  std::int64_t Bc;                    ///< Keys of a tile, likewise.
-  std::span<const ClosedForm> forms;  ///< One for each counter that has one.
+  std::int64_t Br;                         ///< Rows of a tile, the most where they depend on the problem.
+  std::int64_t Bc;                         ///< Keys of a tile, likewise.
+  std::span<const ClosedForm> forms = {};  ///< One for each counter of the forward pass that has one.
   ClaimedTile (*tile_for)(const Problem&) = nullptr;  ///< The tile, where it depends on the problem.
+  std::span<const ClosedForm> backward_forms = {};    ///< Those of the backward pass.
 
   /// The symbols of a problem for its tile.
   Symbols symbols(const Problem& problem) const {
@@ -77,5 +79,19 @@ std::int64_t count_of(const simt::Ledger& ledger, std::string_view name);
 /// @param launches  receives the ledger of each kernel when not null.
 simt::Ledger count_forward(const Stage& stage, const Inputs& inputs, const simt::Options& options = {},
                            std::vector<simt::Ledger>* launches = nullptr);
+
+/// The same for the backward pass.
+simt::Ledger count_backward(const Stage& stage, const Inputs& inputs, const simt::Options& options = {},
+                            std::vector<simt::Ledger>* launches = nullptr);
+
+/// A pass of a stage of kernels: how it is counted, and what its claim says of it.
+struct CountedPass {
+  std::string_view name;              ///< "forward" or "backward".
+  decltype(&count_forward) count;     ///< count_forward or count_backward.
+  std::span<const ClosedForm> forms;  ///< Of the stage's claim.
+};
+
+/// The passes that a stage of kernels has.
+std::vector<CountedPass> passes_of(const Stage& stage);
 
 }  // namespace flashladder

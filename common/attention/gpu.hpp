@@ -81,6 +81,14 @@ struct Sizes {
   }
 };
 
+/// As Sizes, with what only a backward pass has.
+struct BackwardSizes : Sizes {
+  Strides dO;  ///< Of [batch, q_heads, Nq, d].
+  Strides dQ;  ///< Of [batch, q_heads, Nq, d].
+  Strides dK;  ///< Of [batch, kv_heads, Nk, d].
+  Strides dV;  ///< Of [batch, kv_heads, Nk, d].
+};
+
 /// How many tiles of `size` n elements take.
 __host__ __device__ __forceinline__ constexpr unsigned tiles(std::int64_t n, int size) {
   return static_cast<unsigned>((n + size - 1) / size);
@@ -185,6 +193,43 @@ inline void probe(const char* name, std::int64_t head, int row, int column, f32 
 // --- the host side
 // ------------------------------------------------------------------------------------------
 
+/// The strides of a tensor as kernels take them.
+inline Strides strides_of(const Tensor& t) {
+  return {t.stride[0], t.stride[1], t.stride[2]};
+}
+
+/// What a kernel needs to know of a pass over Q, K, V and O.
+inline Sizes sizes_of(const Problem& p, const Tensor& Q, const Tensor& K, const Tensor& V,
+                      const Tensor& O) {
+  return {static_cast<int>(p.q_heads),
+          static_cast<int>(p.q_heads / p.kv_heads),
+          static_cast<int>(p.Nq),
+          static_cast<int>(p.Nk),
+          p.causal,
+          p.softmax_scale(),
+          strides_of(Q),
+          strides_of(K),
+          strides_of(V),
+          strides_of(O)};
+}
+
+/// A view of the caller's [batch, heads, rows, d] tensor. Throws UsageError where a row of 16-bit numbers
+/// does not start at a multiple of 16 bytes: they are copied 16 bytes at a time.
+template <class T>
+DeviceBuffer<T> view_of(const char* name, const Tensor& t, std::int64_t batch, std::int64_t heads,
+                        std::int64_t rows, std::int64_t d) {
+  if (sizeof(T) == 2 && (reinterpret_cast<std::uintptr_t>(t.data) % 16 != 0 || t.stride[0] % 8 != 0 ||
+                         t.stride[1] % 8 != 0 || t.stride[2] % 8 != 0)) {
+    throw UsageError(
+        std::string("a row of ") + name +
+        " does not start at a multiple of 16 bytes: make its strides multiples of 8 elements and "
+        "align its first element to 16 bytes");
+  }
+  return DeviceBuffer<T>::view(
+      name, static_cast<typename DeviceBuffer<T>::Host*>(t.data),
+      (batch - 1) * t.stride[0] + (heads - 1) * t.stride[1] + (rows - 1) * t.stride[2] + d);
+}
+
 /// The tensors of a forward pass as kernels take them, of elements T.
 template <class T = f32>
 struct ForwardBuffers {
@@ -197,52 +242,77 @@ struct ForwardBuffers {
   int heads;            ///< Query heads.
   int batch;            ///< Batch entries.
 
-  /// Views of the caller's memory. Throws UsageError where a row of 16-bit numbers does not start at a
-  /// multiple of 16 bytes: they are copied 16 bytes at a time.
+  /// Views of the caller's memory. Throws UsageError as view_of.
   explicit ForwardBuffers(const Forward& f)
-      : Q(view("Q", f.Q, f.problem.batch, f.problem.q_heads, f.problem.Nq, f.problem.d)),
-        K(view("K", f.K, f.problem.batch, f.problem.kv_heads, f.problem.Nk, f.problem.d)),
-        V(view("V", f.V, f.problem.batch, f.problem.kv_heads, f.problem.Nk, f.problem.d)),
-        O(view("O", f.O, f.problem.batch, f.problem.q_heads, f.problem.Nq, f.problem.d)),
+      : Q(view_of<T>("Q", f.Q, f.problem.batch, f.problem.q_heads, f.problem.Nq, f.problem.d)),
+        K(view_of<T>("K", f.K, f.problem.batch, f.problem.kv_heads, f.problem.Nk, f.problem.d)),
+        V(view_of<T>("V", f.V, f.problem.batch, f.problem.kv_heads, f.problem.Nk, f.problem.d)),
+        O(view_of<T>("O", f.O, f.problem.batch, f.problem.q_heads, f.problem.Nq, f.problem.d)),
         L(DeviceBuffer<f32>::view("L", f.L, f.problem.batch * f.problem.q_heads * f.problem.Nq)),
-        sizes{static_cast<int>(f.problem.q_heads),
-              static_cast<int>(f.problem.q_heads / f.problem.kv_heads),
-              static_cast<int>(f.problem.Nq),
-              static_cast<int>(f.problem.Nk),
-              f.problem.causal,
-              f.problem.softmax_scale(),
-              strides(f.Q),
-              strides(f.K),
-              strides(f.V),
-              strides(f.O)},
+        sizes(sizes_of(f.problem, f.Q, f.K, f.V, f.O)),
         heads(sizes.q_heads),
         batch(static_cast<int>(f.problem.batch)) {}
+};
 
- private:
-  static Strides strides(const Tensor& t) { return {t.stride[0], t.stride[1], t.stride[2]}; }
-  static DeviceBuffer<T> view(const char* name, const Tensor& t, std::int64_t batch, std::int64_t heads,
-                              std::int64_t rows, std::int64_t d) {
-    if (sizeof(T) == 2 && (reinterpret_cast<std::uintptr_t>(t.data) % 16 != 0 || t.stride[0] % 8 != 0 ||
-                           t.stride[1] % 8 != 0 || t.stride[2] % 8 != 0)) {
-      throw UsageError(
-          std::string("a row of ") + name +
-          " does not start at a multiple of 16 bytes: make its strides multiples of 8 elements and "
-          "align its first element to 16 bytes");
-    }
-    return DeviceBuffer<T>::view(
-        name, static_cast<typename DeviceBuffer<T>::Host*>(t.data),
-        (batch - 1) * t.stride[0] + (heads - 1) * t.stride[1] + (rows - 1) * t.stride[2] + d);
-  }
+/// The tensors of a backward pass as kernels take them, of elements T.
+template <class T = f32>
+struct BackwardBuffers {
+  DeviceBuffer<T> Q;    ///< [batch, q_heads, Nq, d]
+  DeviceBuffer<T> K;    ///< [batch, kv_heads, Nk, d]
+  DeviceBuffer<T> V;    ///< [batch, kv_heads, Nk, d]
+  DeviceBuffer<T> O;    ///< [batch, q_heads, Nq, d]
+  DeviceBuffer<f32> L;  ///< [batch, q_heads, Nq]
+  DeviceBuffer<T> dO;   ///< [batch, q_heads, Nq, d]
+  DeviceBuffer<T> dQ;   ///< [batch, q_heads, Nq, d]
+  DeviceBuffer<T> dK;   ///< [batch, kv_heads, Nk, d]
+  DeviceBuffer<T> dV;   ///< [batch, kv_heads, Nk, d]
+  BackwardSizes sizes;  ///< Of all of them.
+  int heads;            ///< Query heads.
+  int kv_heads;         ///< Key/value heads.
+  int batch;            ///< Batch entries.
+
+  /// Views of the caller's memory. Throws UsageError as view_of.
+  explicit BackwardBuffers(const Backward& f)
+      : Q(view_of<T>("Q", f.Q, f.problem.batch, f.problem.q_heads, f.problem.Nq, f.problem.d)),
+        K(view_of<T>("K", f.K, f.problem.batch, f.problem.kv_heads, f.problem.Nk, f.problem.d)),
+        V(view_of<T>("V", f.V, f.problem.batch, f.problem.kv_heads, f.problem.Nk, f.problem.d)),
+        O(view_of<T>("O", f.O, f.problem.batch, f.problem.q_heads, f.problem.Nq, f.problem.d)),
+        L(DeviceBuffer<f32>::view("L", f.L, f.problem.batch * f.problem.q_heads * f.problem.Nq)),
+        dO(view_of<T>("dO", f.dO, f.problem.batch, f.problem.q_heads, f.problem.Nq, f.problem.d)),
+        dQ(view_of<T>("dQ", f.dQ, f.problem.batch, f.problem.q_heads, f.problem.Nq, f.problem.d)),
+        dK(view_of<T>("dK", f.dK, f.problem.batch, f.problem.kv_heads, f.problem.Nk, f.problem.d)),
+        dV(view_of<T>("dV", f.dV, f.problem.batch, f.problem.kv_heads, f.problem.Nk, f.problem.d)),
+        sizes{sizes_of(f.problem, f.Q, f.K, f.V, f.O), strides_of(f.dO), strides_of(f.dQ), strides_of(f.dK),
+              strides_of(f.dV)},
+        heads(sizes.q_heads),
+        kv_heads(static_cast<int>(f.problem.kv_heads)),
+        batch(static_cast<int>(f.problem.batch)) {}
 };
 
 /// Extra device memory of a stage, counted by its workspace.
 class ExtraBuffer : private Workspace::Reservation, public DeviceBuffer<f32> {
  public:
-  /// `elements` elements. Throws OutOfMemory.
-  ExtraBuffer(const Forward& f, const char* name, std::int64_t elements)
+  /// `elements` elements, for a Forward or a Backward. Throws OutOfMemory.
+  template <class Pass>
+  ExtraBuffer(const Pass& f, const char* name, std::int64_t elements)
       : Reservation(f.workspace, elements * 4), DeviceBuffer<f32>(name, elements) {
     if (f.workspace.poison) poison();
   }
+};
+
+/// What a forward pass saved for the backward pass alone: it was allocated there, and is extra memory of
+/// the stage all the same.
+class SavedBuffer {
+ public:
+  /// A view of the `elements` elements at `data`. Throws OutOfMemory where the workspace's limit is less.
+  SavedBuffer(const Backward& f, const char* name, const float* data, std::int64_t elements)
+      : counted_(f.workspace, elements * 4), view_(DeviceBuffer<f32>::counted_view(name, data, elements)) {}
+  /// What kernels are given.
+  const DeviceBuffer<f32>& view() const { return view_; }
+
+ private:
+  Workspace::Reservation counted_;
+  DeviceBuffer<f32> view_;
 };
 
 /// Calls `body` with d, one of `dims`, as a compile-time constant:

@@ -53,6 +53,16 @@ inline constexpr PlainWay plain_ways[] = {{false, false}, {true, false}, {false,
 /// (common/check/check.hpp).
 Result<float> plain_forward(const Inputs& inputs, Dtype dtype, PlainWay way = plain_ways[0]);
 
+/// What a forward pass may save for the backward pass beside L.
+struct Statistics {
+  std::vector<float> m;  ///< [batch, q_heads, Nq]: the largest score of each row; -inf where there is none.
+  std::vector<float> l;  ///< [batch, q_heads, Nq]: its sum of exp(S - m).
+  std::vector<float> P;  ///< [batch, q_heads, Nq, Nk]: exp(S - m) / l; 0 where a row does not see a key.
+};
+
+/// As a plain forward pass in fp32 leaves them; P, which takes memory, only where it is asked for.
+Statistics plain_statistics(const Inputs& inputs, bool with_P);
+
 /// As plain_forward in fp32, but the scores as tensor cores add them up, which cut off where others round.
 /// What a stage on tensor cores cannot do better than.
 Result<float> tensor_core_forward(const Inputs& inputs);

@@ -47,6 +47,14 @@ const Stage& find_stage(int number) {
   no_such_stage(std::to_string(number));
 }
 
+const Stage* backward_before(const Stage& stage) {
+  for (const Stage* one = &stage; one->before != one->number;) {
+    one = &on_backend(find_stage(one->before), stage.backend);
+    if (one->backward != nullptr) return one;
+  }
+  return nullptr;
+}
+
 std::vector<const Stage*> select_stages(std::string_view selection) {
   std::set<int> chosen;
   for (std::string_view rest = selection;;) {

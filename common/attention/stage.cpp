@@ -64,16 +64,43 @@ void require_supported(const Stage& stage, const Problem& problem) {
                    ": it takes " + stage.supports.head_dims_in_words());
 }
 
-void run_forward(const Stage& stage, const Forward& forward) {
-  require_supported(stage, forward.problem);
-  if (stage.backend != Backend::cuda) return stage.forward(forward);
+namespace {
+
+/// Calls `pass`; what a GPU does not take is reported with the stage's name.
+template <class Call>
+void run_pass(const Stage& stage, void (*pass)(const Call&), const Call& call) {
+  if (stage.backend != Backend::cuda) return pass(call);
   try {
-    stage.forward(forward);
+    pass(call);
   } catch (const OutOfMemory&) {
     throw;
   } catch (const Error& error) {
     throw Error("stage " + label(stage) + ": " + error.what());
   }
+}
+
+}  // namespace
+
+void run_forward(const Stage& stage, const Forward& forward) {
+  if (stage.forward == nullptr)
+    throw UsageError("stage " + label(stage) +
+                     " has no forward pass: take one that has (./ladder list says which)");
+  require_supported(stage, forward.problem);
+  run_pass(stage, stage.forward, forward);
+}
+
+void run_backward(const Stage& stage, const Backward& backward) {
+  if (stage.backward == nullptr)
+    throw UsageError("stage " + label(stage) +
+                     " has no backward pass: take one that has (./ladder list says which)");
+  require_supported(stage, backward.problem);
+  if (stage.saved == Saved::m_and_l && (backward.m == nullptr || backward.l == nullptr))
+    throw UsageError("the backward pass of stage " + label(stage) +
+                     " needs m and l of the forward pass: give both, as fp32 [batch, q_heads, Nq]");
+  if (stage.saved == Saved::P && backward.P == nullptr)
+    throw UsageError("the backward pass of stage " + label(stage) +
+                     " needs P of the forward pass: give it, as fp32 [batch, q_heads, Nq, Nk]");
+  run_pass(stage, stage.backward, backward);
 }
 
 }  // namespace flashladder

@@ -24,6 +24,13 @@ struct Support {
 
 inline constexpr Dtype fp32_only[] = {Dtype::fp32};
 
+/// What a backward pass needs of the forward pass beside O.
+enum class Saved {
+  L,        ///< The logsumexp of each row, as all stages return it.
+  m_and_l,  ///< The maximum and the sum of exponentials of each row.
+  P,        ///< All probabilities.
+};
+
 /// One rung of the ladder. Each folder stages/NN_name defines one; lists, tests, charts and tables follow
 /// from it.
 struct Stage {
@@ -36,13 +43,14 @@ struct Stage {
   Support supports;        ///< Dtypes and head dimensions.
   Backend backend = Backend::cpu;  ///< What it is compiled for.
 
-  /// Computes O and L.
-  void (*forward)(const Forward&);
+  /// Computes O and L; null where the stage has a backward pass only.
+  void (*forward)(const Forward&) = nullptr;
   /// The same code over an element type that counts how often a score is read; null where the stage has
   /// none.
   void (*forward_counting)(const Forward&) = nullptr;
   /// Computes dQ, dK and dV; null where the stage has no backward pass.
   void (*backward)(const Backward&) = nullptr;
+  Saved saved = Saved::L;  ///< What its backward pass is given of the forward pass beside O.
 };
 
 /// The dtype `stage` computes in when the input is of `dtype`: the same where it supports it, else fp32, to
@@ -53,9 +61,17 @@ Dtype computing_dtype(const Stage& stage, Dtype dtype);
 void require_supported(const Stage& stage, const Problem& problem);
 
 /// One forward pass of `stage`; on a GPU it may still run when this returns. Throws UsageError as
-/// require_supported, before anything is launched, and Error, naming the stage, where the GPU does not take
-/// it.
+/// require_supported and where the stage has none, before anything is launched, and Error, naming the
+/// stage, where the GPU does not take it.
 void run_forward(const Stage& stage, const Forward& forward);
+
+/// The same for its backward pass. Throws UsageError, too, where what the stage says it needs of the
+/// forward pass is not given.
+void run_backward(const Stage& stage, const Backward& backward);
+
+/// The stage that the backward pass of `stage` is measured against: the nearest before it that has one;
+/// nullptr where there is none.
+const Stage* backward_before(const Stage& stage);
 
 /// All stages of this build, in order of their numbers; those of kernels as compiled for the emulator.
 std::span<const Stage* const> stages();

@@ -86,8 +86,8 @@ struct Forward {
   }
 };
 
-/// What a stage's backward pass is given: it reads Q, K, V, O, L and dO and writes every element of dQ, dK,
-/// dV.
+/// What a stage's backward pass is given: it reads Q, K, V, O, dO and what the forward pass saved, and
+/// writes every element of dQ, dK, dV.
 struct Backward {
   Problem problem;       ///< Sizes, mask, scale.
   Tensor Q;              ///< [batch, q_heads,  Nq, d]
@@ -100,6 +100,10 @@ struct Backward {
   Tensor dK;             ///< [batch, kv_heads, Nk, d]
   Tensor dV;             ///< [batch, kv_heads, Nk, d]
   Workspace& workspace;  ///< The only source of extra memory.
+  // For the stages that say so (Stage::saved), else null; all fp32 and contiguous.
+  const float* m = nullptr;  ///< [batch, q_heads, Nq]: the largest score of each row
+  const float* l = nullptr;  ///< [batch, q_heads, Nq]: its sum of exponentials
+  const float* P = nullptr;  ///< [batch, q_heads, Nq, Nk]
 
   /// Query head `h` of batch entry `b`, with the key/value head it reads and adds gradients to.
   BackwardHead head(std::int64_t b, std::int64_t h) const {

@@ -193,6 +193,37 @@ Verdict check_backward(const Gradients<float>& result, const ExpectedGradients& 
   return finish(verdict, why);
 }
 
+Verdict check_backward_against(const Gradients<float>& result, const ExpectedGradients& expected,
+                               const Gradients<float>& before, const ExpectedGradients& expected_before) {
+  Verdict verdict;
+  std::string why;
+  const auto add = [&](const char* name, std::vector<float> Gradients<float>::*tensor,
+                       Bound ExpectedGradients::*bound) {
+    const Bound one = expected.*bound, other = expected_before.*bound;
+    if (why.empty())
+      why = compare(name, result.*tensor, before.*tensor,
+                    Bound{one.max_abs + other.max_abs, one.norm + other.norm}, "the stage before says",
+                    verdict);
+  };
+  add("dQ", &Gradients<float>::dQ, &ExpectedGradients::dQ);
+  add("dK", &Gradients<float>::dK, &ExpectedGradients::dK);
+  add("dV", &Gradients<float>::dV, &ExpectedGradients::dV);
+  return finish(verdict, why);
+}
+
+namespace {
+
+/// What a run left behind besides values: a defect explains more than the wrong value it causes.
+template <class Run>
+Verdict with_defects(Verdict verdict, const Run& run, const Workspace& workspace) {
+  if (const std::string why = run.defect(); !why.empty()) verdict = finish(verdict, why);
+  if (workspace.bytes_in_use() != 0)
+    verdict = finish(verdict, "the stage did not give its extra memory back");
+  return verdict;
+}
+
+}  // namespace
+
 Verdict run_and_check(const Stage& stage, const Inputs& inputs, Layout layout, const Expected& expected,
                       Result<float>* result) {
   ForwardRun run(stage, inputs, layout);
@@ -201,12 +232,19 @@ Verdict run_and_check(const Stage& stage, const Inputs& inputs, Layout layout, c
   run.run(workspace);
   const Result<float> got = run.result();
   if (result != nullptr) *result = got;
-  Verdict verdict = check_forward(got, expected);
-  // A defect explains more than the wrong value it causes.
-  if (const std::string why = run.defect(); !why.empty()) verdict = finish(verdict, why);
-  if (workspace.bytes_in_use() != 0)
-    verdict = finish(verdict, "the stage did not give its extra memory back");
-  return verdict;
+  return with_defects(check_forward(got, expected), run, workspace);
+}
+
+Verdict run_and_check_backward(const Stage& stage, const Inputs& inputs, const Result<float>& saved,
+                               const std::vector<float>& dO, Layout layout,
+                               const ExpectedGradients& expected, Gradients<float>* result) {
+  BackwardRun run(stage, inputs, saved, dO, layout);
+  Workspace workspace(free_memory(stage.backend));
+  workspace.poison = true;
+  run.run(workspace);
+  const Gradients<float> got = run.result();
+  if (result != nullptr) *result = got;
+  return with_defects(check_backward(got, expected), run, workspace);
 }
 
 }  // namespace flashladder

@@ -69,10 +69,21 @@ ExpectedGradients expect_backward(const Inputs& inputs, const Result<float>& sav
 /// dQ, dK and dV, each against its bound.
 Verdict check_backward(const Gradients<float>& result, const ExpectedGradients& expected);
 
+/// As check_against, of the backward pass.
+Verdict check_backward_against(const Gradients<float>& result, const ExpectedGradients& expected,
+                               const Gradients<float>& before, const ExpectedGradients& expected_before);
+
 /// Runs `stage` once in poisoned memory and checks everything: outputs written, nothing else touched,
 /// values right.
 /// @param result  receives O and L when not null.
 Verdict run_and_check(const Stage& stage, const Inputs& inputs, Layout layout, const Expected& expected,
                       Result<float>* result = nullptr);
+
+/// As run_and_check, of the backward pass.
+/// @param saved   O and L of the forward pass, those that `expected` was made with
+/// @param result  receives dQ, dK and dV when not null.
+Verdict run_and_check_backward(const Stage& stage, const Inputs& inputs, const Result<float>& saved,
+                               const std::vector<float>& dO, Layout layout,
+                               const ExpectedGradients& expected, Gradients<float>* result = nullptr);
 
 }  // namespace flashladder

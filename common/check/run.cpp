@@ -22,14 +22,6 @@ bool is_poison(const std::byte* element, std::int64_t bytes) {
   return std::all_of(element, element + bytes, [](std::byte b) { return b == poison_byte; });
 }
 
-/// "" or the first of the inputs that a run did not leave as it was.
-std::string changed_inputs(std::initializer_list<std::pair<const char*, const Buffer*>> inputs) {
-  for (const auto& [name, buffer] : inputs) {
-    if (buffer->changed()) return std::string(name) + " was changed, or what lies between its rows";
-  }
-  return "";
-}
-
 }  // namespace
 
 std::string_view to_string(Layout layout) {
@@ -130,6 +122,13 @@ std::string Buffer::defect(const std::string& name) const {
   return "";
 }
 
+std::string changed_inputs(std::initializer_list<std::pair<const char*, const Buffer*>> inputs) {
+  for (const auto& [name, buffer] : inputs) {
+    if (buffer->changed()) return std::string(name) + " was changed, or what lies between its rows";
+  }
+  return "";
+}
+
 ForwardRun::ForwardRun(const Stage& stage, const Inputs& inputs, Layout layout)
     : stage_(stage),
       inputs_(inputs),
@@ -183,44 +182,6 @@ std::string ForwardRun::defect() const {
   if (std::string why = O_.defect("O"); !why.empty()) return why;
   if (std::string why = L_.defect("L"); !why.empty()) return why;
   return changed_inputs({{"Q", &Q_}, {"K", &K_}, {"V", &V_}});
-}
-
-BackwardRun::BackwardRun(const Stage& stage, const Inputs& inputs, const Result<float>& forward,
-                         const std::vector<float>& dO, Layout layout)
-    : stage_(stage),
-      problem_(inputs.problem),
-      Q_(problem_.batch, problem_.q_heads, problem_.Nq, problem_.d, layout),
-      K_(problem_.batch, problem_.kv_heads, problem_.Nk, problem_.d, layout),
-      V_(problem_.batch, problem_.kv_heads, problem_.Nk, problem_.d, layout),
-      O_(problem_.batch, problem_.q_heads, problem_.Nq, problem_.d, layout),
-      L_(problem_.batch, problem_.q_heads, problem_.Nq, 1, Layout::contiguous),
-      dO_(problem_.batch, problem_.q_heads, problem_.Nq, problem_.d, layout),
-      dQ_(problem_.batch, problem_.q_heads, problem_.Nq, problem_.d, layout),
-      dK_(problem_.batch, problem_.kv_heads, problem_.Nk, problem_.d, layout),
-      dV_(problem_.batch, problem_.kv_heads, problem_.Nk, problem_.d, layout) {
-  Q_.write(inputs.Q);
-  K_.write(inputs.K);
-  V_.write(inputs.V);
-  O_.write(forward.O);
-  L_.write(forward.L);
-  dO_.write(dO);
-}
-
-void BackwardRun::run(Workspace& workspace) {
-  stage_.backward({problem_, Q_.tensor(), K_.tensor(), V_.tensor(), O_.tensor(),
-                   static_cast<const float*>(L_.tensor().data), dO_.tensor(), dQ_.tensor(), dK_.tensor(),
-                   dV_.tensor(), workspace});
-}
-
-Gradients<float> BackwardRun::result() const {
-  return {dQ_.read(), dK_.read(), dV_.read()};
-}
-
-std::string BackwardRun::defect() const {
-  if (std::string why = dQ_.defect("dQ"); !why.empty()) return why;
-  if (std::string why = dK_.defect("dK"); !why.empty()) return why;
-  if (std::string why = dV_.defect("dV"); !why.empty()) return why;
-  return changed_inputs({{"Q", &Q_}, {"K", &K_}, {"V", &V_}, {"O", &O_}, {"L", &L_}, {"dO", &dO_}});
 }
 
 }  // namespace flashladder

@@ -1,7 +1,9 @@
 #pragma once
 #include <cstddef>
+#include <initializer_list>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/attention/oracle.hpp"
@@ -56,6 +58,9 @@ class Buffer {
   std::size_t written_ = 0;                ///< Hash of the storage as write() left it.
 };
 
+/// "" or which of the inputs, the first of them, a run did not leave as it was.
+std::string changed_inputs(std::initializer_list<std::pair<const char*, const Buffer*>> inputs);
+
 /// A stage with its inputs laid out in memory, ready to run again and again.
 class ForwardRun {
  public:
@@ -90,24 +95,31 @@ constexpr bool timed_enough(std::size_t runs, double seconds) {
   return runs >= 20 || (runs >= 3 && seconds >= 2);
 }
 
-/// The same for the backward pass; O and L are given, as a forward pass left them.
+/// The same for the backward pass; O and L are given, as a forward pass left them, and what else the stage
+/// says it needs (Stage::saved) is computed plainly.
 class BackwardRun {
  public:
   /// `inputs` are copied, with O and L of a forward pass and the output gradient dO.
   BackwardRun(const Stage& stage, const Inputs& inputs, const Result<float>& forward,
               const std::vector<float>& dO, Layout layout = Layout::contiguous);
 
-  /// One backward pass.
+  /// One backward pass, complete when it returns. Throws as run_backward.
   void run(Workspace& workspace);
+  /// Turns dQ, dK and dV back into NaN, so that the next run has to write them again.
+  void poison();
   /// dQ, dK and dV as the last run left them.
   Gradients<float> result() const;
   /// As ForwardRun::defect.
   std::string defect() const;
 
  private:
+  Buffer tensor(std::int64_t heads, std::int64_t rows, Layout layout) const;
+  Buffer of_rows(std::int64_t elements, bool needed) const;
+
   const Stage& stage_;
   Problem problem_;
   Buffer Q_, K_, V_, O_, L_, dO_, dQ_, dK_, dV_;
+  Buffer m_, l_, P_;  ///< Empty where the stage does not need them.
 };
 
 }  // namespace flashladder

@@ -481,6 +481,13 @@ int climb(const ClimbOptions& options) {
   std::map<std::string, std::vector<const Stage*>> left_out;  // by what they do not take
   for (const Stage* stage : options.stages.empty() ? std::vector(stages().begin(), stages().end())
                                                    : select_stages(options.stages)) {
+    if (stage->forward == nullptr) {  // a climb is of the forward pass
+      if (options.stages.empty()) continue;
+      throw UsageError(
+          fmt::format("stage {} has a backward pass only, and climb runs the forward pass: "
+                      "./ladder test {} checks it, ./ladder ledger {} --backward counts it",
+                      label(*stage), stage->number, stage->number));
+    }
     if (!options.stages.empty()) require_supported(*stage, problem);
     const Dtype dtype = computing_dtype(*stage, problem.dtype);
     if (!stage->supports.dtype(dtype)) {

@@ -64,6 +64,7 @@ std::vector<Mutant> mutants_of(const Lab& lab) {
   const std::string number = label(*lab.stage).substr(0, 2) + "_";
   for (const auto& entry : fs::directory_iterator(sources / "tests/mutants")) {
     const std::string name = entry.path().filename().string();
+    if (name.starts_with(number + "backward_")) continue;  // a lab is of the forward pass
     if (name.starts_with(number) && name.ends_with(".patch")) patches.push_back(entry.path());
   }
   std::ranges::sort(patches);

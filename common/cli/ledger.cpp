@@ -22,20 +22,23 @@ using simt::Ledger;
 struct CountedStage {
   const Stage* stage;
   const Claim* claim;
+  std::span<const ClosedForm> forms;  ///< Of the claim, for the pass that was counted.
   std::vector<Ledger> launches;
   Ledger total;
 
   const ClosedForm* form(std::string_view counter) const {
-    if (claim == nullptr) return nullptr;
-    const auto found = std::ranges::find(claim->forms, counter, &ClosedForm::counter);
-    return found == claim->forms.end() ? nullptr : &*found;
+    const auto found = std::ranges::find(forms, counter, &ClosedForm::counter);
+    return found == forms.end() ? nullptr : &*found;
   }
 };
 
-CountedStage count_stage(const Stage& stage, const Inputs& inputs, const simt::Options& how) {
-  CountedStage counted{&stage, claim_of(stage), {}, {}};
+CountedStage count_stage(const Stage& stage, const Inputs& inputs, bool backward,
+                         const simt::Options& how) {
+  const Claim* claim = claim_of(stage);
+  CountedStage counted{&stage, claim, {}, {}, {}};
+  if (claim != nullptr) counted.forms = backward ? claim->backward_forms : claim->forms;
   try {
-    counted.total = count_forward(stage, inputs, how, &counted.launches);
+    counted.total = (backward ? count_backward : count_forward)(stage, inputs, how, &counted.launches);
   } catch (const UsageError&) {
     throw;
   } catch (const Error& error) {
@@ -45,7 +48,10 @@ CountedStage count_stage(const Stage& stage, const Inputs& inputs, const simt::O
 }
 
 /// The chosen stages in the order in which they were named.
-std::vector<const Stage*> chosen_stages(const std::vector<std::string>& selections) {
+std::vector<const Stage*> chosen_stages(const std::vector<std::string>& selections, bool backward) {
+  const auto has_pass = [&](const Stage& stage) {
+    return backward ? stage.backward != nullptr : stage.forward != nullptr;
+  };
   std::vector<const Stage*> chosen;
   for (const std::string& selection : selections) {
     for (const Stage* stage : select_stages(selection)) {
@@ -54,12 +60,18 @@ std::vector<const Stage*> chosen_stages(const std::vector<std::string>& selectio
             "stage {} is C++ for the CPU and has no ledger: choose stages of kernels, such as 10-15",
             label(*stage)));
       }
+      if (!has_pass(*stage)) {
+        throw UsageError(fmt::format("stage {} has no {} pass: {} --backward, or choose other stages",
+                                     label(*stage), backward ? "backward" : "forward",
+                                     backward ? "leave out" : "add"));
+      }
       if (std::ranges::find(chosen, stage) == chosen.end()) chosen.push_back(stage);
     }
   }
   if (selections.empty()) {
-    std::ranges::copy_if(stages(), std::back_inserter(chosen),
-                         [](const Stage* stage) { return stage->backend != Backend::cpu; });
+    std::ranges::copy_if(stages(), std::back_inserter(chosen), [&](const Stage* stage) {
+      return stage->backend != Backend::cpu && has_pass(*stage);
+    });
   }
   return chosen;
 }
@@ -161,8 +173,7 @@ std::vector<Row> rows_for(const std::vector<CountedStage>& all, bool banks) {
     rows.push_back(row_of(words, counter));
   // No closed form goes unseen because the rows above did not think of its counter.
   for (const CountedStage& one : all) {
-    if (one.claim == nullptr) continue;
-    for (const ClosedForm& form : one.claim->forms) {
+    for (const ClosedForm& form : one.forms) {
       if (std::ranges::find(rows, form.counter, &Row::counter) == rows.end())
         rows.push_back(row_of(std::string(form.counter), std::string(form.counter)));
     }
@@ -256,10 +267,17 @@ std::string symbols_text(const std::vector<CountedStage>& all, const Problem& pr
     const Symbols n = one.claim->symbols(problem);
     tiles.insert({n.Br, n.Bc});
   }
+  const bool with_kv_heads = std::ranges::any_of(all, [](const CountedStage& one) {
+    return std::ranges::any_of(
+        one.forms, [](const ClosedForm& form) { return form.text.find("BHkv") != form.text.npos; });
+  });
   std::string text;
   for (const auto& [Br, Bc] : tiles) {
     const Symbols n(problem, Br, Bc);
-    if (text.empty()) text = fmt::format("BH = {}, Nq = {}, Nk = {}, d = {}", n.BH, n.Nq, n.Nk, n.d);
+    if (text.empty()) {
+      text = fmt::format("BH = {}, {}Nq = {}, Nk = {}, d = {}", n.BH,
+                         with_kv_heads ? fmt::format("BHkv = {}, ", n.BHkv) : "", n.Nq, n.Nk, n.d);
+    }
     text += fmt::format("; Br = {}, Bc = {}, Tr = {}, Tc = {}", Br, Bc, n.Tr, n.Tc);
   }
   return text + ";\n  R, live_i and whole_i: see claim.cpp of the stage";
@@ -289,7 +307,7 @@ void print_table(const std::vector<CountedStage>& all, const LedgerOptions& opti
     });
   });
 
-  fmt::print("{}: {}\n\n", loaded.source, to_string(problem));
+  fmt::print("{}: {}{}\n\n", loaded.source, to_string(problem), options.backward ? ", backward pass" : "");
   // Side by side as far as the terminal is wide, the rest below.
   const auto width = static_cast<std::size_t>(terminal_width());
   for (std::size_t first = 0; first < columns.size();) {
@@ -336,7 +354,7 @@ Json stage_json(const CountedStage& one, const Problem& problem) {
     const Symbols symbols = one.claim->symbols(problem);
     json["tile"] = {{"Br", symbols.Br}, {"Bc", symbols.Bc}};
     json["closed_forms"] = Json::array();
-    for (const ClosedForm& form : one.claim->forms) {
+    for (const ClosedForm& form : one.forms) {
       json["closed_forms"].push_back({{"counter", form.counter},
                                       {"text", form.text},
                                       {"value", form.value(symbols)},
@@ -351,18 +369,29 @@ Json stage_json(const CountedStage& one, const Problem& problem) {
 
 // --- on a GPU
 
+/// One pass of a stage on the GPU. Throws Error where it left something unwritten, or wrote beside it.
+template <class Run>
+void run_pass(const Stage& stage, Run run) {
+  Workspace workspace(free_memory(Backend::cuda));
+  run.run(workspace);
+  if (const std::string why = run.defect(); !why.empty())
+    throw Error(fmt::format("stage {}: {}", label(stage), why));
+}
+
 /// Each stage once, and nothing else: a profiler shows these kernels alone.
-int run_once(const std::vector<const Stage*>& chosen, const LoadedInputs& loaded) {
+int run_once(const std::vector<const Stage*>& chosen, const LoadedInputs& loaded, bool backward) {
   std::vector<const Stage*> twins;
   twins.reserve(chosen.size());
   for (const Stage* stage : chosen) twins.push_back(&on_backend(*stage, Backend::cuda));
   for (const Stage* stage : twins) {
     const Inputs own = for_stage(*stage, loaded.inputs);
-    ForwardRun run(*stage, own);
-    Workspace workspace(free_memory(Backend::cuda));
-    run.run(workspace);
-    if (const std::string why = run.defect(); !why.empty())
-      throw Error(fmt::format("stage {}: {}", label(*stage), why));
+    if (backward) {
+      run_pass(*stage,
+               BackwardRun(*stage, own, plain_forward(own, computing_dtype(*stage, own.problem.dtype)),
+                           random_output_gradient(own.problem, 1)));
+    } else {
+      run_pass(*stage, ForwardRun(*stage, own));
+    }
     fmt::print("{}: ran once on {}, {}; there is no ledger on a GPU\n", label(*stage), gpu_name(),
                to_string(own.problem));
     std::fflush(stdout);
@@ -373,7 +402,7 @@ int run_once(const std::vector<const Stage*>& chosen, const LoadedInputs& loaded
 }  // namespace
 
 int ledger(const LedgerOptions& options) {
-  const std::vector<const Stage*> chosen = chosen_stages(options.stages);
+  const std::vector<const Stage*> chosen = chosen_stages(options.stages, options.backward);
   const bool cuda = options.backend == "cuda";
   if (cuda && (options.json || options.launches || options.banks || options.check)) {
     throw UsageError(
@@ -390,19 +419,21 @@ int ledger(const LedgerOptions& options) {
   const LoadedInputs loaded = load_inputs(input);
   const Problem& problem = loaded.inputs.problem;
   for (const Stage* stage : chosen) require_supported(*stage, for_stage(*stage, loaded.inputs).problem);
-  if (cuda) return run_once(chosen, loaded);
+  if (cuda) return run_once(chosen, loaded, options.backward);
 
   std::vector<CountedStage> all;
   {
     Progress progress;
     for (const Stage* stage : chosen) {
       progress.step(label(*stage) + ": counting on the emulator ...");
-      all.push_back(count_stage(*stage, loaded.inputs, {.banks = options.banks, .check = options.check}));
+      all.push_back(count_stage(*stage, loaded.inputs, options.backward,
+                                {.banks = options.banks, .check = options.check}));
     }
   }
   if (options.json) {
     Json json = {
         {"format", 1}, {"input", to_json(loaded)}, {"backend", "emulator"}, {"banks", options.banks}};
+    if (options.backward) json["pass"] = "backward";
     json["stages"] = Json::array();
     for (const CountedStage& one : all) json["stages"].push_back(stage_json(one, problem));
     fmt::print("{}\n", json.dump(2));
@@ -413,8 +444,7 @@ int ledger(const LedgerOptions& options) {
   std::fflush(stdout);
   bool good = true;
   for (const CountedStage& one : all) {
-    if (one.claim == nullptr) continue;
-    for (const ClosedForm& form : one.claim->forms) {
+    for (const ClosedForm& form : one.forms) {
       if (equals(one, form, problem)) continue;
       fmt::print(stderr, "ladder: stage {}: {} is {}, and its closed form {} gives {}\n", label(*one.stage),
                  form.counter, count_of(one.total, form.counter), form.text,

@@ -11,9 +11,10 @@ namespace flashladder {
 
 /// What `ledger` is asked to do.
 struct LedgerOptions {
-  std::vector<std::string> stages;  ///< Selections, in order; empty is all stages of kernels.
+  std::vector<std::string> stages;  ///< Selections, in order; empty is all stages of kernels with the pass.
   InputOptions input;               ///< Random of size `default_sizes` unless it names another.
   std::string backend = "emulator";
+  bool backward = false;  ///< The backward pass instead of the forward pass.
   bool json = false;
   bool launches = false;  ///< A column for each launch of one stage.
   bool banks = false;     ///< Count wavefronts and sectors too.

@@ -10,6 +10,7 @@ namespace flashladder {
 namespace {
 
 std::string passes(const Stage& stage) {
+  if (stage.forward == nullptr) return "backward";
   return stage.backward != nullptr ? "forward, backward" : "forward";
 }
 

@@ -150,6 +150,7 @@ int run(int argc, char** argv) {
       "What stages of kernels move and compute, counted exactly, side by side, with their closed forms");
   LedgerOptions counted;
   ledger->add_option("STAGE", counted.stages, "Stages such as 11 12 13 or 11-13 (default: all of kernels)");
+  ledger->add_flag("--backward", counted.backward, "The backward pass instead of the forward pass");
   add_input_options(ledger, counted.input, "Arrays q, k, v, each [batch, heads, rows, d], instead",
                     "Normal random input of these sizes (default: 1,2,256,64)");
   ledger->add_flag("--launches", counted.launches, "A column for each kernel launch of one stage");

@@ -82,8 +82,8 @@ def counts_of(before: Stage, after: Stage) -> Counts:
     numbers = sorted((before.number, after.number))
     try:
         # --banks, because bank conflicts are what stage 17 is about.
-        stages, command = ledger_tables.ledgers(str(program()), numbers,
-                                                [*ledger_tables.MORE.get(numbers[1], []), "--banks"])
+        more = ledger_tables.more_for(numbers[1], before.forward and after.forward)
+        stages, command = ledger_tables.ledgers(str(program()), numbers, [*more, "--banks"])
         if before.number > after.number:
             stages.reverse()
         forms = [ledger_tables.forms_of(stage) for stage in stages]

@@ -50,6 +50,7 @@ class Stage:
     before: int
     dtypes: tuple[str, ...]
     backend: str
+    forward: bool
 
     @property
     def digits(self) -> str:
@@ -91,7 +92,7 @@ def all_stages() -> list[Stage]:
     except (OSError, ValueError):
         raise Failure(f"{program()} does not list the stages: build it anew with ./ladder setup.") from None
     return [Stage(s["number"], s["name"], s["title"], s["idea"], s["claim"], s["before"], tuple(s["dtypes"]),
-                  s["backend"]) for s in listed]
+                  s["backend"], s["forward"]) for s in listed]
 
 
 def pairs(stages: list[Stage]) -> list[tuple[Stage, Stage]]:

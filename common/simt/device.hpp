@@ -148,6 +148,10 @@ class DeviceBuffer {
   static DeviceBuffer view(const std::string& name, const T* data, std::int64_t elements) {
     return DeviceBuffer(name, const_cast<T*>(data), elements);
   }
+  /// As view; that its memory counts as allocated is the emulator's.
+  static DeviceBuffer counted_view(const std::string& name, const T* data, std::int64_t elements) {
+    return view(name, data, elements);
+  }
   ~DeviceBuffer() {
     if (owns_) cudaFreeAsync(data_, stream());
   }

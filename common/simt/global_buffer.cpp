@@ -61,10 +61,7 @@ GlobalBuffer::GlobalBuffer(std::string name, std::int64_t count, std::int64_t el
       initialised_(false) {
   if (Emulator::current().options.check) marks_ = std::make_unique<GlobalMarks>(count);
   poison();
-  Registry& all = registry();
-  const std::lock_guard lock(all.mutex);
-  all.bytes += static_cast<std::uint64_t>(count * element_bytes);
-  all.peak = std::max(all.peak, all.bytes);
+  count_memory();
 }
 
 GlobalBuffer::GlobalBuffer(std::string name, void* memory, std::int64_t count, std::int64_t element_bytes)
@@ -83,10 +80,16 @@ GlobalBuffer::~GlobalBuffer() {
   const std::lock_guard lock(all.mutex);
   all.buffers[slot] = nullptr;
   while (!all.buffers.empty() && all.buffers.back() == nullptr) all.buffers.pop_back();
-  if (owns_) {
-    all.bytes -= static_cast<std::uint64_t>(elements * element_bytes_);
-    ::operator delete(data, alignment);
-  }
+  if (counted_) all.bytes -= static_cast<std::uint64_t>(elements * element_bytes_);
+  if (owns_) ::operator delete(data, alignment);
+}
+
+void GlobalBuffer::count_memory() {
+  Registry& all = registry();
+  const std::lock_guard lock(all.mutex);
+  counted_ = true;
+  all.bytes += static_cast<std::uint64_t>(elements * element_bytes_);
+  all.peak = std::max(all.peak, all.bytes);
 }
 
 void GlobalBuffer::poison() {

@@ -30,6 +30,8 @@ class GlobalBuffer {
   /// Of one element.
   std::int64_t element_bytes() const { return element_bytes_; }
 
+  /// Counts the memory of a view as device memory, as if the buffer owned it.
+  void count_memory();
   /// All elements have a value from now on: uploaded, or zeroed.
   void set_initialised() { initialised_ = true; }
   /// A run begins: every element is NaN, and counts as not written.
@@ -42,7 +44,7 @@ class GlobalBuffer {
   std::optional<Conflict> check(std::int64_t element, GlobalMarks::Use use, std::uint32_t launch,
                                 std::uint32_t block, Where where);
 
-  /// Bytes owned by all buffers that there are.
+  /// Bytes of all buffers that there are and whose memory counts.
   static std::uint64_t bytes_in_use();
   /// The most there ever were at once since reset_peak().
   static std::uint64_t peak_bytes();
@@ -66,6 +68,7 @@ class GlobalBuffer {
   std::string name_;
   std::int64_t element_bytes_;
   bool owns_;
+  bool counted_ = false;  ///< As device memory: that it owns, and what count_memory() was asked for.
   bool initialised_;
   std::unique_ptr<GlobalMarks> marks_;
 };

@@ -40,6 +40,12 @@ class DeviceBuffer {
   static DeviceBuffer view(const std::string& name, const Host* data, std::int64_t elements) {
     return DeviceBuffer(name, const_cast<Host*>(data), elements);
   }
+  /// As view, of memory that the ledger's device_bytes count as if it were allocated here.
+  static DeviceBuffer counted_view(const std::string& name, const Host* data, std::int64_t elements) {
+    DeviceBuffer buffer = view(name, data, elements);
+    buffer.emulated().count_memory();
+    return buffer;
+  }
 
   /// How many.
   std::int64_t elements() const { return buffer_->elements; }

@@ -264,7 +264,8 @@ class Site:
             "Diff": f"[what changes from {before['number']:02d} to {number}](site:diff/{diff_of(stage)}.html)"
                     if before is not None and diff_of(stage) else "",
             "Source": ", ".join(f"[{name}](site:{self.listing(f'{folder}/{name}')})" for name in sources),
-            "Counts": f"`./ladder ledger {' '.join(kernels)}`" if stage["backend"] != "cpu" else "",
+            "Counts": f"`./ladder ledger {' '.join(kernels)}{'' if stage['forward'] else ' --backward'}`"
+                      if stage["backend"] != "cpu" else "",
             "Test": f"`./ladder test {number}`",
             "Lab": f"[write it yourself](/labs/{number}.md)" if f"{folder}/lab.md" in self.pages else "",
         }

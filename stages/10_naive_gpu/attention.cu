@@ -1,6 +1,8 @@
 // Standard attention on a GPU, three kernels one after the other: S = scale Q K^T, P = softmax(S), O = P V.
 // S and P are stored in full. The two matrix products are cut into tiles of Br x Bc, as in all stages that
-// follow.
+// follow. The backward pass is given P, and makes four matrix products of it: dP = dO V^T and dQ = dS K are
+// the products of the forward pass with other matrices, dV = P^T dO and dK = dS^T Q have a kernel of their
+// own.
 #include "common/attention/gpu.hpp"
 
 namespace flashladder::stage_10 {
@@ -149,6 +151,75 @@ __global__ void __launch_bounds__(threads) output(gmem<const f32> Pg,  // [batch
   }
 }
 
+/// A warp for each row of dP, which becomes dS = scale P * (dP - D), D = rowsum(P * dP).
+__global__ void __launch_bounds__(threads) softmax_backward(gmem<const f32> Pg,  // [batch, q_heads, Nq, Nk]
+                                                            gmem<f32> dSg,       // the same, dP at first
+                                                            Sizes n) {
+  const int i = blockIdx.x * warps + threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (i >= n.Nq) return;  // a whole warp at a time, and there is no barrier
+  const std::int64_t row = (n.row0(blockIdx.z, blockIdx.y) + i) * n.Nk;
+  const gmem<const f32> P = Pg + row;
+  const gmem<f32> dS = dSg + row;
+  f32 D = 0.f;
+  for (int j = lane; j < n.Nk; j += 32) D += P[j] * dS[j];
+  D = lanes_sum<32>(D);
+  for (int j = lane; j < n.Nk; j += 32) dS[j] = n.scale * P[j] * (dS[j] - D);
+}
+
+/// X = A^T B, summed over the query heads of a group: dV = P^T dO, and dK = dS^T Q. A block for each tile
+/// of keys, which goes through all rows.
+template <int d>
+__global__ void __launch_bounds__(threads) transposed(gmem<const f32> Ag,  // [batch, q_heads, Nq, Nk]
+                                                      gmem<const f32> Bg,  // [batch, q_heads, Nq, d]
+                                                      Strides B_strides,
+                                                      gmem<f32> Xg,  // [batch, kv_heads, Nk, d]
+                                                      Strides X_strides, Sizes n) {
+  auto&& B = dynamic_tile<f32, Br, d + 4, "B">(0);
+  __shared__ smem_array<f32, Br, Bc + key_lanes, "A"> A;
+
+  const int t = threadIdx.x, warp = t / 32, lane = t % 32;
+  const int c0 = warp * warp_rows + lane / key_lanes;  // its keys of a tile: c0 + c * row_lanes
+  const int x0 = lane % key_lanes;                     // its columns of X: x0 + x * key_lanes
+  const int j0 = blockIdx.x * Bc, g = blockIdx.y, b = blockIdx.z;
+
+  f32 sum[rows][d / key_lanes] = {};
+  for (int h = g * n.group; h < (g + 1) * n.group; ++h) {
+    const gmem<const f32> Ah = Ag + n.row0(b, h) * n.Nk;
+    for (int i0 = 0; i0 < n.Nq; i0 += Br) {
+      __syncthreads();  // A and B change: all warps have read the last ones
+      for (int e = t; e < Br * Bc; e += threads) {
+        const int i = i0 + e / Bc, j = j0 + e % Bc;
+        f32 a = 0.f;
+        if (i < n.Nq && j < n.Nk) a = Ah[std::int64_t{i} * n.Nk + j];
+        A(e / Bc, e % Bc) = a;
+      }
+      load_tile<d, threads>(B, Bg + B_strides.at(b, h), B_strides.row, i0, n.Nq);
+      __syncthreads();  // A and B are read: all of them must be there
+#pragma unroll 8
+      for (int k = 0; k < Br; ++k) {
+        f32 a[rows];
+#pragma unroll
+        for (int c = 0; c < rows; ++c) a[c] = A(k, c0 + c * row_lanes);
+#pragma unroll
+        for (int x = 0; x < d / key_lanes; ++x) {
+          const f32 y = B(k, x0 + x * key_lanes);
+#pragma unroll
+          for (int c = 0; c < rows; ++c) mac(sum[c][x], a[c], y);
+        }
+      }
+    }
+  }
+  const gmem<f32> X = Xg + X_strides.at(b, g);
+#pragma unroll
+  for (int c = 0; c < rows; ++c) {
+    const int j = j0 + c0 + c * row_lanes;
+#pragma unroll
+    for (int x = 0; x < d / key_lanes; ++x) {
+      if (j < n.Nk) X[j * X_strides.row + x0 + x * key_lanes] = sum[c][x];
+    }
+  }
+}
+
 void forward(const Forward& f) {
   const ForwardBuffers<> x(f);
   const std::int64_t scores_of_all = x.L.elements() * f.problem.Nk;
@@ -160,6 +231,34 @@ void forward(const Forward& f) {
     launch("softmax", softmax, dim3(tiles(f.problem.Nq, warps), x.heads, x.batch), threads, 0, S, P, x.L,
            x.sizes);
     launch("output", output<d>, dim3(Tr, x.heads, x.batch), threads, tile_bytes<d>, P, x.V, x.O, x.sizes);
+  });
+}
+
+void backward(const Backward& f) {
+  const BackwardBuffers<> x(f);
+  const std::int64_t scores_of_all = x.L.elements() * f.problem.Nk;
+  const SavedBuffer P(f, "P", f.P, scores_of_all);
+  ExtraBuffer dS(f, "dS", scores_of_all);
+  const unsigned Tr = tiles(f.problem.Nq, Br), Tc = tiles(f.problem.Nk, Bc);
+  Sizes dP_sizes = x.sizes;  // dP = dO V^T: no scale, and no mask, for P is 0 where there is one
+  dP_sizes.Q = x.sizes.dO;
+  dP_sizes.K = x.sizes.V;
+  dP_sizes.causal = false;
+  dP_sizes.scale = 1;
+  Sizes dQ_sizes = x.sizes;  // dQ = dS K
+  dQ_sizes.V = x.sizes.K;
+  dQ_sizes.O = x.sizes.dQ;
+  for_head_dim<32, 64, 128>(f.problem.d, [&](auto d) {
+    const dim3 key_tiles(Tc, x.kv_heads, x.batch);
+    launch("dP", scores<d>, dim3(Tr * Tc, x.heads, x.batch), threads, 2 * tile_bytes<d>, x.dO, x.V, dS,
+           dP_sizes);
+    launch("dV", transposed<d>, key_tiles, threads, tile_bytes<d>, P.view(), x.dO, x.sizes.dO, x.dV,
+           x.sizes.dV, x.sizes);
+    launch("softmax_backward", softmax_backward, dim3(tiles(f.problem.Nq, warps), x.heads, x.batch),
+           threads, 0, P.view(), dS, x.sizes);
+    launch("dQ", output<d>, dim3(Tr, x.heads, x.batch), threads, tile_bytes<d>, dS, x.K, x.dQ, dQ_sizes);
+    launch("dK", transposed<d>, key_tiles, threads, tile_bytes<d>, dS, x.Q, x.sizes.Q, x.dK, x.sizes.dK,
+           x.sizes);
   });
 }
 
@@ -178,6 +277,8 @@ const Stage stage{
     .supports = {.dtypes = fp32_only, .head_dims = fp32_head_dims},
     .backend = kernel_backend,
     .forward = forward,
+    .backward = backward,
+    .saved = Saved::P,
 };
 
 }  // namespace flashladder::stage_10

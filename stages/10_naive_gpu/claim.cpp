@@ -34,9 +34,35 @@ constexpr ClosedForm forms[] = {
     {"barriers", "3 BH Tr Tc", [](const Symbols& n) { return 3 * n.BH * n.Tr * n.Tc; }},
 };
 
+// P is what the forward pass saved; dS is dP until softmax_backward has made it dS.
+constexpr ClosedForm backward_forms[] = {
+    {"global.dO.read_elements", "2 BH Tc Nq d",
+     [](const Symbols& n) { return 2 * n.BH * n.Tc * n.Nq * n.d; }},
+    {"global.Q.read_elements", "BH Tc Nq d", [](const Symbols& n) { return n.BH * n.Tc * n.Nq * n.d; }},
+    {"global.K.read_elements", "BH Tr Nk d", [](const Symbols& n) { return n.BH * n.Tr * n.Nk * n.d; }},
+    {"global.V.read_elements", "BH Tr Nk d", [](const Symbols& n) { return n.BH * n.Tr * n.Nk * n.d; }},
+    {"global.P.read_elements", "3 BH Nq Nk", [](const Symbols& n) { return 3 * n.BH * n.Nq * n.Nk; }},
+    {"global.dS.read_elements", "4 BH Nq Nk", [](const Symbols& n) { return 4 * n.BH * n.Nq * n.Nk; }},
+    {"global.dS.written_elements", "2 BH Nq Nk", [](const Symbols& n) { return 2 * n.BH * n.Nq * n.Nk; }},
+    {"global.dQ.written_elements", "BH Nq d", [](const Symbols& n) { return n.BH * n.Nq * n.d; }},
+    {"global.dK.written_elements", "BHkv Nk d", [](const Symbols& n) { return n.BHkv * n.Nk * n.d; }},
+    {"global.dV.written_elements", "BHkv Nk d", [](const Symbols& n) { return n.BHkv * n.Nk * n.d; }},
+    {"device_bytes", "4 * 2 BH Nq Nk", [](const Symbols& n) { return 4 * 2 * n.BH * n.Nq * n.Nk; }},
+    {"blocks", "BH (Tr Tc + ceil(Nq / 4) + Tr) + 2 BHkv Tc",
+     [](const Symbols& n) { return n.BH * (n.Tr * n.Tc + (n.Nq + 3) / 4 + n.Tr) + 2 * n.BHkv * n.Tc; }},
+    {"tiles", "BH Tr Tc", [](const Symbols& n) { return n.BH * n.Tr * n.Tc; }},
+    {"flops_cuda_cores", "8 Br Bc d BH Tr Tc",
+     [](const Symbols& n) { return 8 * n.Br * n.Bc * n.d * n.BH * n.Tr * n.Tc; }},
+    {"exp", "0", [](const Symbols&) { return std::int64_t{0}; }},
+    {"mul", "BH Tr Tc Br Bc + 3 BH Nq Nk",
+     [](const Symbols& n) { return n.BH * n.Tr * n.Tc * n.Br * n.Bc + 3 * n.BH * n.Nq * n.Nk; }},
+    {"barriers", "BH Tr Tc (1 + 3 * 2)", [](const Symbols& n) { return 7 * n.BH * n.Tr * n.Tc; }},
+    {"atomics", "0", [](const Symbols&) { return std::int64_t{0}; }},
+};
+
 }  // namespace
 
 extern const Claim claim;
-const Claim claim{.Br = 32, .Bc = 32, .forms = forms};
+const Claim claim{.Br = 32, .Bc = 32, .forms = forms, .backward_forms = backward_forms};
 
 }  // namespace flashladder::stage_10

@@ -72,6 +72,9 @@ struct Case {
   Inputs inputs;
   Layout layout;
   Expected expected;
+  Result<float> saved;    ///< Of the forward pass, for the backward pass.
+  std::vector<float> dO;  ///< Likewise.
+  ExpectedGradients gradients;
 };
 
 std::vector<Case> make_cases(const Stage& stage) {
@@ -88,9 +91,13 @@ std::vector<Case> make_cases(const Stage& stage) {
   const auto add = [&](const Family& family, Problem p, std::uint64_t seed) {
     p.dtype = stage.supports.dtypes.front();
     Inputs inputs = make_inputs(family, p, seed);
-    Expected expected = expect_forward(inputs, computing_dtype(stage, inputs.problem.dtype));
-    cases.push_back(
-        {std::move(inputs), all_layouts[cases.size() % std::size(all_layouts)], std::move(expected)});
+    const Dtype dtype = computing_dtype(stage, inputs.problem.dtype);
+    Expected expected = expect_forward(inputs, dtype);
+    Result<float> saved = plain_forward(inputs, dtype);
+    std::vector<float> dO = random_output_gradient(inputs.problem, seed);
+    ExpectedGradients gradients = expect_backward(inputs, saved, dO, dtype);
+    cases.push_back({std::move(inputs), all_layouts[cases.size() % std::size(all_layouts)],
+                     std::move(expected), std::move(saved), std::move(dO), std::move(gradients)});
   };
   for (const Problem& p : problems) {
     if (!stage.supports.head_dim(p.d)) continue;
@@ -115,7 +122,7 @@ const std::vector<Case>& cases_for(const Stage& stage) {
 /// A verdict's reason without its numbers, which depend on the compiler: the output that is wrong, which
 /// here means off, NaN or never written.
 std::string in_short(const std::string& why) {
-  for (const char* output : {"O", "L"}) {
+  for (const char* output : {"O", "L", "dQ", "dK", "dV"}) {
     if (why.starts_with(output)) return std::string(output) + " wrong";
   }
   return why.empty() ? "not checked" : why;
@@ -134,10 +141,18 @@ void judge_by_checks(const Stage& stage, Caught& caught) {
   for (const Case& one : cases_for(stage)) {
     emulator.reset();
     caught.emulated([&] {
+      if (stage.forward == nullptr) return;
       const Verdict verdict = run_and_check(stage, one.inputs, one.layout, one.expected);
       if (!verdict.passed) caught.checks = in_short(verdict.why);
     });
     if (!caught.checks.empty()) return;  // one is enough
+    caught.emulated([&] {
+      if (stage.backward == nullptr) return;
+      const Verdict verdict =
+          run_and_check_backward(stage, one.inputs, one.saved, one.dO, one.layout, one.gradients);
+      if (!verdict.passed) caught.checks = in_short(verdict.why);
+    });
+    if (!caught.checks.empty()) return;
   }
 }
 
@@ -155,7 +170,7 @@ void judge_by_emulator(const Stage& stage) {
       options.schedule = schedule;
       options.seed = 7;
       options.access_budget = 100'000;
-      count_forward(stage, inputs, options);
+      for (const CountedPass& pass : passes_of(stage)) pass.count(stage, inputs, options, nullptr);
     }
   }
 }
@@ -179,6 +194,7 @@ struct FarApart {
 
 /// The emulator on rows of O that lie far apart: so an offset of 32 bits shows on a small problem.
 void judge_far_apart(const Stage& stage, const FarApart& memory) {
+  if (stage.forward == nullptr) return;
   const Inputs inputs = for_stage(stage, random_inputs(problem(1, 1, 1, FarApart::rows, 5, 32, false), 1));
   const Problem& p = inputs.problem;
   Buffer Q(1, 1, p.Nq, p.d, Layout::contiguous, p.dtype), K(1, 1, p.Nk, p.d, Layout::contiguous, p.dtype),
@@ -200,17 +216,19 @@ void judge_far_apart(const Stage& stage, const FarApart& memory) {
 void judge_by_claim(const Stage& stage, Caught& caught) {
   const Claim* claim = claim_of(stage);
   REQUIRE(claim != nullptr);
-  REQUIRE(claim->forms.size() > 10);
+  for (const CountedPass& pass : passes_of(stage)) REQUIRE(pass.forms.size() > 10);
   for (bool causal : {false, true}) {
     // Under the mask the first tile of rows does not see all tiles of keys.
     const std::int64_t rows = std::max<std::int64_t>(128, 2 * claim->Br);
     for (const Problem& p : {problem(1, 2, 2, rows, rows, 32, causal), problem(2, 4, 2, 65, 97, 32, causal),
                              problem(1, 3, 1, 130, 31, 32, causal), problem(1, 1, 1, 1, 139, 64, causal)}) {
-      const simt::Ledger ledger = count_forward(stage, random_inputs(p, 1), one_thread());
       const Symbols symbols = claim->symbols(p);
-      for (const ClosedForm& form : claim->forms) {
-        if (count_of(ledger, form.counter) != form.value(symbols) && caught.claim.empty())
-          caught.claim = "`" + std::string(form.counter) + "`";
+      for (const CountedPass& pass : passes_of(stage)) {
+        const simt::Ledger ledger = pass.count(stage, random_inputs(p, 1), one_thread(), nullptr);
+        for (const ClosedForm& form : pass.forms) {
+          if (count_of(ledger, form.counter) != form.value(symbols) && caught.claim.empty())
+            caught.claim = "`" + std::string(form.counter) + "`";
+        }
       }
     }
   }
@@ -219,11 +237,13 @@ void judge_by_claim(const Stage& stage, Caught& caught) {
     if (!stage.supports.head_dim(d)) continue;
     simt::Options options = one_thread();
     options.banks = true;
-    const simt::Ledger ledger =
-        count_forward(stage, random_inputs(problem(1, 1, 1, 64, 64, d, false), 1), options);
-    for (const auto& [name, traffic] : ledger.shared) {
-      if (traffic.wavefronts != traffic.ideal_wavefronts && caught.claim.empty())
-        caught.claim = "`shared." + name + ".wavefronts`";
+    for (const CountedPass& pass : passes_of(stage)) {
+      const simt::Ledger ledger =
+          pass.count(stage, random_inputs(problem(1, 1, 1, 64, 64, d, false), 1), options, nullptr);
+      for (const auto& [name, traffic] : ledger.shared) {
+        if (traffic.wavefronts != traffic.ideal_wavefronts && caught.claim.empty())
+          caught.claim = "`shared." + name + ".wavefronts`";
+      }
     }
   }
 }
