@@ -315,6 +315,28 @@ TEST_CASE("backward: all families, ragged shapes, masks, heads, layouts", "[stag
   }
 }
 
+TEST_CASE("backward: long sequences", "[long-stage]") {
+  for (const Stage* stage : tested_stages()) {
+    DYNAMIC_SECTION(folder(*stage)) {
+      if (!takes_part(*stage, stage->backward != nullptr)) continue;
+      std::size_t turn = 0;
+      for (const Shape& shape : {Shape{1024, 1023}, {1023, 1024}, {1, 4096}, {1056, 300}, {100, 4096}}) {
+        for (bool causal : {false, true}) {
+          Problem problem;
+          problem.Nq = shape.Nq;
+          problem.Nk = shape.Nk;
+          problem.d = 32;
+          problem.causal = causal;
+          const Family& family = input_families()[turn++ % input_families().size()];
+          INFO(to_string(problem) << ", " << family.name);
+          check_backward_of(*stage, for_stage(*stage, make_inputs(family, problem, turn)),
+                            Layout::contiguous);
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("backward: the activations of a real model", "[stage]") {
   const Inputs all = model_activations();
   for (const Stage* stage : tested_stages()) {
