@@ -13,7 +13,7 @@ scratch=$(mktemp -d) && trap 'rm -rf "$scratch"' EXIT
 asan() {
   cd "$source"
   cmake --preset asan >/dev/null
-  cmake --build --preset asan --parallel "$jobs"
+  cmake --build --preset asan --parallel "$jobs" --target flashladder_tests flashladder_simt_tests
   # The allocator of a sanitizer must be able to fail as the real one does.
   ASAN_OPTIONS=allocator_may_return_null=1 ctest --test-dir build/asan -L quick -E '^(program|diff|front_door|site_parts|exercises|mutants|stage_(1[0-46-8]|20).*)$' \
     --output-on-failure -j "$jobs"
@@ -24,7 +24,7 @@ clang() {
   need clang++
   cmake -S "$source" -B "$build/../clang" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_COMPILER=clang++ \
     -DFLASHLADDER_DOCS=OFF -DFLASHLADDER_BENCH=OFF -DFLASHLADDER_CUDA=OFF >/dev/null
-  cmake --build "$build/../clang" --parallel "$jobs"
+  cmake --build "$build/../clang" --parallel "$jobs" --target flashladder_tests flashladder_simt_tests flashladder_program
   ctest --test-dir "$build/../clang" -R '^(attention|check|oracle|claims|gpu_claims|simt|zoo|stage_.*)$' -LE long --output-on-failure -j "$jobs"
 }
 

@@ -397,13 +397,13 @@ def index(found: list[tuple[Diff, Explanation | None, Counts, Measured]]) -> str
         telling = counts.most_telling
         count = (f"{escaped(telling.counter)}: {value_text(telling.before)} &rarr; {value_text(telling.after)} "
                  f"({telling.ratio})") if telling else escaped(counts.problem)
-        gain = times_text(speeds.gains) if speeds.gains else escaped(speeds.problem)
+        gain = f'<td class="num" data-t="times as fast">{times_text(speeds.gains)}</td>' if speeds.gains else \
+            f'<td data-t="times as fast">{escaped(speeds.problem)}</td>'
         rows.append(
             f'<tr><td><a href="{diff.name}.html"><strong>{diff.before.digits} &rarr; {diff.after.digits}</strong></a>'
             "</td>"
             f"<td>{escaped(diff.after.idea)}<br><span class=muted>after: {escaped(diff.before.idea)}</span></td>"
-            f'<td class="num" data-t="lines">{diff.counted}</td><td data-t="counted">{count}</td>'
-            f'<td class="num" data-t="times as fast">{gain}</td></tr>')
+            f'<td class="num" data-t="lines">{diff.counted}</td><td data-t="counted">{count}</td>{gain}</tr>')
     body = ('<nav class="bar"><strong>FlashLadder</strong> <a href="../index.html">guide</a><span class="right">'
             f"{THEME_BUTTON}</span></nav><main><h1>From stage to stage</h1>"
             "<p>What changes from each stage to the next: the code side by side with its explanation, what is counted, "
