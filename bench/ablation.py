@@ -12,7 +12,6 @@ import argparse
 import json
 import math
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -20,7 +19,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from markers import NoMarkers, with_block  # noqa: E402
 from tune import SHARED_BYTES, TOKENS, WIDTH, does_not_fit, gpu, problem  # noqa: E402
-from variants import ROOT, STAGE, TABLE, VariantError, make_all, measure, read_table, small_problems, with_rows  # noqa: E402
+from variants import (ROOT, STAGE, TABLE, VariantError, make_all, measure, read_table,  # noqa: E402
+                      small_problems, with_rows, write_result)
 
 RESULT = ROOT / "bench/results/h200/ablation.json"
 README = ROOT / STAGE / "README.md"
@@ -123,11 +123,7 @@ def main():
         facts = gpu()
         with tempfile.TemporaryDirectory(prefix="flashladder-ablation-") as folder:
             rows = measured(args, facts, folder, lambda text: print(text, file=sys.stderr, flush=True))
-        commit = args.commit or subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"],
-                                               capture_output=True, text=True).stdout.strip()
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(json.dumps({**facts, "commit": commit, "lengths": LENGTHS, "rounds": args.rounds,
-                                        "rows": rows}, indent=1) + "\n")
+        write_result(args.out, facts, args.commit, lengths=LENGTHS, rounds=args.rounds, rows=rows)
         return
     is_, should = with_block(README, "ablation", block(json.loads(RESULT.read_text())) if RESULT.exists() else "")
     if args.check and is_ != should:

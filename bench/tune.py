@@ -10,7 +10,6 @@ the papers' grid. The best has the smallest geometric mean of its time over the 
 """
 
 import argparse
-import json
 import math
 import statistics
 import subprocess
@@ -19,7 +18,8 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from variants import ROOT, TABLE, VariantError, make_all, measure, read_table, small_problems, with_rows  # noqa: E402
+from variants import (ROOT, TABLE, VariantError, make_all, measure, read_table, small_problems,  # noqa: E402
+                      with_rows, write_result)
 
 TOKENS, WIDTH = 16384, 2048  # batch * N and heads * d of the papers' grid
 HEAD_DIMS = (32, 64, 96, 128, 192, 256)
@@ -190,11 +190,7 @@ def main():
                 print(f"  d = {d:3} {'causal' if causal else 'full  '} {dtype}   {show(*timed[0]['tile']):14} "
                       f"{timed[0]['registers']} registers   until now {show(*old):14} {was}")
     if args.out is not None:
-        commit = args.commit or subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"],
-                                               capture_output=True, text=True).stdout.strip()
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(json.dumps({**facts, "commit": commit, "lengths": args.N, "rounds": args.rounds,
-                                        "candidates": candidates}, indent=1) + "\n")
+        write_result(args.out, facts, args.commit, lengths=args.N, rounds=args.rounds, candidates=candidates)
     if not args.dry_run:
         TABLE.write_text(with_rows(text, new_table(rows, best, facts["architecture"])))
         print(f"{TABLE.relative_to(ROOT)} has these tiles now. Next: ./ladder test 19, then ./ladder bench; where the "

@@ -135,6 +135,14 @@ def measure(build, folder, tasks, rounds, say):
     return json.loads(out)
 
 
+def write_result(path, facts, commit, **found):
+    """Writes what was found on a GPU, with what was measured: `commit`, or where it is None the one checked out."""
+    commit = commit or subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"],
+                                      capture_output=True, text=True).stdout.strip()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({**facts, "commit": commit, **found}, indent=1) + "\n")
+
+
 def small_problems(d, causal, dtype):
     """On which a variant shows that it is right: lengths that no tile divides, several tiles, rows without a key."""
     sizes = [(2, 2, 65, 97), (1, 2, 300, 520)] + ([(1, 2, 130, 31)] if causal else [])
