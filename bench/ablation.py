@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What each idea of stage 19 is worth: the stage without one of them at a time, timed in turns with the whole.
+"""What each idea of a tuned stage is worth: the stage without one of them at a time, timed in turns with the whole.
 
-    bench/ablation.py --out bench/results/h200/ablation.json --commit HASH    # on a GPU
-    bench/ablation.py                                                         # writes the README's table from it
-    bench/ablation.py --check                                                 # fails where the table is stale
+    bench/ablation.py --stage 19 --out bench/results/h200/ablation_19.json --commit HASH    # on a GPU
+    bench/ablation.py                                       # writes the tables of the READMEs from these files
+    bench/ablation.py --check                               # fails where one is stale
 
-Without an idea means: one of bench/ablations/*.patch, or another tile for all head dimensions.
+Without an idea means: one of bench/ablations/STAGE/*.patch, or another tile for all head dimensions.
 """
 
 import argparse
@@ -17,63 +17,83 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from markers import NoMarkers, with_block  # noqa: E402
-from tune import SHARED_BYTES, TOKENS, WIDTH, does_not_fit, gpu, problem  # noqa: E402
-from variants import (ROOT, STAGE, TABLE, VariantError, make_all, measure, read_table,  # noqa: E402
-                      small_problems, with_rows, write_result)
+from markers import ROOT, NoMarkers, with_block  # noqa: E402
+from tuned import SHARED_BYTES, TUNED  # noqa: E402
+from tune import TOKENS, WIDTH, gpu, problem  # noqa: E402
+from variants import (VariantError, make_all, measure, read_table, small_problems, with_rows,  # noqa: E402
+                      write_result)
 
-RESULT = ROOT / "bench/results/h200/ablation.json"
-README = ROOT / STAGE / "README.md"
 HEAD_DIMS, LENGTHS = (64, 128, 256), (1024, 4096, 16384)
-# Ideas that are a tile: what they leave out, and the tile without.
-TILES = {"16 rows a warp, not 32: each fragment of K and V serves one product": lambda tile: [64, *tile[1:2], 4, 1],
-         "two buffers each of K and V, not one": lambda tile: [*tile[:3], 2]}
+# Ideas that are a tile: what they leave out, and what changes in the tile without.
+TILES = {
+    19: {"16 rows a warp, not 32: each fragment of K and V serves one product": lambda t: {"Br": 64, "warps": 4},
+         "the other number of buffers of K and V": lambda t: {"stages": 3 - t["stages"]},
+         "the other number of steps over d unrolled, 2 for 4 or 4 for 2": lambda t: {"unroll": 6 - t["unroll"]}},
+    23: {"half as many keys a tile: a fragment of Q and dO serves half the products": lambda t: {"Bc": t["Bc"] // 2},
+         "the other number of buffers of Q and dO": lambda t: {"stages": 3 - t["stages"]},
+         "half as many rows of S at a time": lambda t: {"step": max(16, t["step"] // 2)},
+         "another number of steps over d unrolled, 2 for 1, else half": lambda t: {"unroll": t["unroll"] // 2 or 2}}}
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--stage", type=int, choices=list(TILES), help="what is measured: 19 or 23")
     parser.add_argument("--out", type=Path, help="measure on the GPU present, and write this JSON file")
     parser.add_argument("--commit", help="what is measured; asked of git where left out")
     parser.add_argument("--rounds", type=int, default=11, help="runs of each variant and shape (11)")
     parser.add_argument("--build", type=Path, default=ROOT / "build/release", help="build folder (build/release)")
-    parser.add_argument("--check", action="store_true", help="write nothing; fail where the README is stale")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail where a README is stale")
     args = parser.parse_args()
     if args.out is not None and args.check:
         parser.error("--check measures nothing: leave out --out")
+    if (args.out is None) != (args.stage is None):
+        parser.error("--stage says what is measured, --out where that goes: give both, or none to write the READMEs")
     return args
 
 
-def variants(facts):
+def result_of(stage):
+    return ROOT / f"bench/results/h200/ablation_{stage.number}.json"
+
+
+def patches(stage):
+    return sorted((ROOT / f"bench/ablations/{stage.number}").glob("*.patch"))
+
+
+def variants(stage, facts):
     """Name and what is to be compiled of each: the whole, without a patch, with another tile."""
-    text = TABLE.read_text()
-    rows = [row for row in read_table(text) if row["architecture"] == facts["architecture"]]
+    text = stage.table.read_text()
+    rows = [row for row in read_table(stage) if (row["architecture"], row["dtype"]) == (facts["architecture"], "bf16")
+            and row["d"] in HEAD_DIMS]
     if not rows:
-        raise VariantError("the table has no rows for this GPU: ./ladder tune makes them")
-    yield "", {}
-    for path in sorted((ROOT / "bench/ablations").glob("*.patch")):
-        yield path.read_text().splitlines()[0], {"patch": path}
-    for what, change in TILES.items():
-        changed = [{**row, "tile": change(row["tile"])} for row in rows]
-        fit = [row for row, old in zip(changed, rows, strict=True) if row["tile"] != old["tile"] and not does_not_fit(
-            row["tile"][:3], row["tile"][3], row["d"], SHARED_BYTES[facts["architecture"]])]
+        raise VariantError(f"the table of stage {stage.number} has no rows for this GPU: ./ladder tune makes them")
+    yield "", {"table": with_rows(text, rows)}
+    for path in patches(stage):
+        yield path.read_text().splitlines()[0], {"table": with_rows(text, rows), "patch": path}
+    for what, change in TILES[stage.number].items():
+        fit = []
+        for row in rows:
+            tile = dict(zip(stage.fields, row["tile"], strict=True))
+            other = [*{**tile, **change(tile)}.values()]
+            if other != row["tile"] and not stage.does_not_fit(other, row["d"], SHARED_BYTES[facts["architecture"]]):
+                fit.append({**row, "tile": other})
         if fit:
             yield what, {"table": with_rows(text, fit)}
 
 
 def measured(args, facts, folder, say):
-    names, orders = {}, []
-    for i, (what, order) in enumerate(variants(facts)):
+    stage, names, orders = TUNED[args.stage], {}, []
+    for i, (what, order) in enumerate(variants(stage, facts)):
         names[f"{i:02}"] = what
-        orders.append({"folder": folder, "name": f"{i:02}", "build": args.build, "backend": "cuda",
+        orders.append({"stage": stage, "folder": folder, "name": f"{i:02}", "build": args.build, "backend": "cuda",
                        "architecture": facts["architecture"], **order})
     say(f"Compiling {len(orders)} variants ...")
     made = {one["name"]: one for one in make_all(orders, say)}
     groups = [(d, causal) for d in HEAD_DIMS for causal in (False, True)]
     tasks = []
     for d, causal in groups:
-        has = [one["library"] for one in made.values() if any(
-            (kernel["d"], kernel["causal"], kernel["dtype"]) == (d, causal, "bf16") for kernel in one["kernels"])]
-        tasks.append({"libraries": has, "check": small_problems(d, causal, "bf16"),
+        has = [one["library"] for one in made.values()
+               if any((kernel["d"], kernel["causal"]) == (d, causal) for kernel in one["kernels"])]
+        tasks.append({"libraries": has, "check": small_problems(stage, d, causal, "bf16"),
                       "time": [problem(d, causal, "bf16", N) for N in LENGTHS]})
     say("Checking and timing ...")
     found = []
@@ -82,8 +102,8 @@ def measured(args, facts, folder, say):
         for name, one in made.items():
             if one["library"] not in result:
                 continue
-            spilled = max(kernel["spilled"] for kernel in one["kernels"] if (
-                kernel["d"], kernel["causal"], kernel["dtype"]) == (d, causal, "bf16"))
+            spilled = next(kernel["spilled"] for kernel in one["kernels"]
+                           if (kernel["d"], kernel["causal"]) == (d, causal))
             row = {"without": names[name], "d": d, "causal": causal, "spilled": spilled}
             if result[one["library"]]["wrong"]:
                 raise VariantError(f"without '{names[name]}' the stage is not right: {result[one['library']]['wrong']}")
@@ -111,7 +131,7 @@ def block(result):
                 continue
             ratio = math.exp(statistics.fmean(map(math.log, row["ratio"])))
             if not math.isfinite(ratio):
-                raise VariantError(f"{RESULT.relative_to(ROOT)} holds a time that is no number")
+                raise VariantError(f"the ablation holds a time that is no number, without '{what}'")
             cells.append(f"{ratio:.3f}" + (f" (spills {row['spilled']} B)" if row["spilled"] else ""))
         lines.append(f"| {what} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
@@ -125,11 +145,13 @@ def main():
             rows = measured(args, facts, folder, lambda text: print(text, file=sys.stderr, flush=True))
         write_result(args.out, facts, args.commit, lengths=LENGTHS, rounds=args.rounds, rows=rows)
         return
-    is_, should = with_block(README, "ablation", block(json.loads(RESULT.read_text())) if RESULT.exists() else "")
-    if args.check and is_ != should:
-        sys.exit("stages/19_tuned/README.md has another ablation than the results: bench/ablation.py writes it")
-    if is_ != should:
-        README.write_text(should)
+    for stage in (TUNED[number] for number in TILES):
+        path = result_of(stage)
+        is_, should = with_block(stage.readme, "ablation", block(json.loads(path.read_text())) if path.exists() else "")
+        if args.check and is_ != should:
+            sys.exit(f"{stage.folder}/README.md has another ablation than the results: bench/ablation.py writes it")
+        if is_ != should:
+            stage.readme.write_text(should)
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ class Kernel:
     """The kernel of a stage that takes longest, for one mask."""
 
     def __init__(self, profile):
-        where = f"stage {profile['stage']}, {profile['mask']}"
+        where = f"stage {profile['stage']}, {pass_of(profile)} pass, {profile['mask']}"
         if not profile["kernels"]:
             raise Failure(f"{where} has no kernel in the profile: run bench/nsight.py --profile again")
         for kernel in profile["kernels"]:
@@ -133,17 +133,29 @@ def compared(prediction, kernel, before):
     return text
 
 
+def pass_of(profile):
+    """Of profiles that do not say it, the forward pass."""
+    return profile.get("pass", "forward")
+
+
 def block(data, stage):
-    """The Markdown of one stage; nothing where the profile does not have it."""
-    found = {profile["mask"]: Kernel(profile) for profile in data["profiles"] if profile["stage"] == stage}
-    if not found:
-        return ""
+    """The Markdown of one stage, a part for each of its passes; nothing where the profile does not have it."""
+    mine = [profile for profile in data["profiles"] if profile["stage"] == stage]
+    return "\n\n".join(part(data, stage, which) for which in dict.fromkeys(map(pass_of, mine)))
+
+
+def part(data, stage, which):
+    """The Markdown of one pass of a stage."""
+    found = {profile["mask"]: Kernel(profile) for profile in data["profiles"]
+             if profile["stage"] == stage and pass_of(profile) == which}
     if missing := set(nsight.MASKS) - set(found):
-        raise Failure(f"stage {stage} is in the profile, but not its {' and '.join(missing)} run: "
+        raise Failure(f"stage {stage}, {which} pass is in the profile, but not its {' and '.join(missing)} run: "
                       "run bench/nsight.py --profile again")
-    mine = next(profile for profile in data["profiles"] if profile["stage"] == stage)
+    mine = next(profile for profile in data["profiles"] if profile["stage"] == stage and pass_of(profile) == which)
     p = data["problem"]
     shape = f"batch * heads = {p['batch'] * p['heads']}, N = {p['N']}, d = {p['d']}, {mine['dtype']}"
+    if which == "backward":
+        shape += ", backward pass"
     lines = [f"What bounds it, by the counters of Nsight Compute on one {data['gpu']}, driver {data['driver']}, commit "
              f"{data['commit']}: {shape}; caches emptied before each run, clocks left alone. Busy is the share of what "
              "a unit could do in that time.", "",
@@ -154,9 +166,10 @@ def block(data, stage):
         if set(cells) != {"0 %"}:  # such as tensor cores in fp32
             lines.append(f"| {name} | {' | '.join(cells)} |")
     lines += ["", *(f"- {mask.capitalize()}: {kernel.sentence()}" for mask, kernel in found.items())]
-    if prediction := data["predictions"].get(str(stage)):
+    if prediction := data["predictions"].get(f"{stage} backward" if which == "backward" else str(stage)):
         before = next((Kernel(profile) for profile in data["profiles"]
-                       if profile["stage"] == mine["before"] and profile["mask"] == "full"), None)
+                       if profile["stage"] == mine["before"] and profile["mask"] == "full"
+                       and pass_of(profile) == which), None)
         lines += ["", compared(prediction, found["full"], before)]
     return "\n".join(lines)
 

@@ -3,16 +3,15 @@
 #include "bench/gpu_peaks.hpp"
 
 #include <algorithm>
+#include <string>
 
 #ifdef FLASHLADDER_HAS_CUBLAS
 #include <cublas_v2.h>
 #include <cuda_runtime.h>
 
 #include <cmath>
-#include <string>
 #include <vector>
 
-#include "bench/on_gpu.hpp"
 #include "common/attention/backend.hpp"
 #include "common/attention/error.hpp"
 #include "common/check/inputs.hpp"
@@ -24,12 +23,19 @@ double Peaks::gemm(Dtype dtype) const {
   return dtype == Dtype::bf16 ? gemm_bf16 : dtype == Dtype::fp32 ? gemm_fp32 : 0;
 }
 
-double roofline_seconds(const Problem& p, double peak, double bandwidth) {
-  const auto d = static_cast<double>(p.d);
+void report_speed(benchmark::State& state, const Problem& p, Pass pass, const Timing& ms,
+                  const Peaks& peaks) {
+  const bool backward = pass == Pass::backward;
   const auto rows = static_cast<double>(p.batch * p.q_heads * p.Nq);
   const auto keys = static_cast<double>(p.batch * p.kv_heads * p.Nk);
-  const double bytes = (2 * rows + 2 * keys) * d * static_cast<double>(size_of(p.dtype)) + 4 * rows;
-  return std::max(p.forward_flops() / peak, bytes / bandwidth);
+  const double row_bytes = static_cast<double>(p.d) * static_cast<double>(size_of(p.dtype));
+  const double bytes = (backward ? 4 : 2) * (rows + keys) * row_bytes + 4 * rows;
+  const double flops = (backward ? 2.5 : 1) * p.forward_flops(), peak = peaks.gemm(p.dtype);
+  state.SetLabel(std::string(to_string(p.dtype)));
+  state.counters["TFLOP/s"] = ms.per_second(flops) / 1e12;
+  if (peak > 0) state.counters["% of GEMM"] = 100 * ms.per_second(flops) / peak;
+  if (peak > 0 && peaks.copy > 0)
+    state.counters["% of roofline"] = ms.per_second(100 * std::max(flops / peak, bytes / peaks.copy));
 }
 
 #ifdef FLASHLADDER_HAS_CUBLAS

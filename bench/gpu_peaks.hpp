@@ -1,4 +1,5 @@
 #pragma once
+#include "bench/on_gpu.hpp"
 #include "common/attention/problem.hpp"
 
 namespace flashladder {
@@ -18,12 +19,15 @@ struct Peaks {
 /// build has no cuBLAS. One that fails its check sets `any_failed` and no peak.
 void register_gpu_peaks(Peaks& peaks, bool& any_failed);
 
-/// The least time that the roofline allows a forward pass, in seconds:
-///
-///     max(FLOPs / peak, bytes / bandwidth)
-///
-/// FLOPs are those of Problem::forward_flops(). Bytes are what no kernel can do without: Q, K and V read
-/// once, O and L written once.
-double roofline_seconds(const Problem& p, double peak, double bandwidth);
+/// The pass of a stage that was timed.
+enum class Pass { forward, backward };
+
+/// Adds the speed of a pass to its benchmark's results: TFLOP/s, and where the peaks were measured % of
+/// GEMM and % of roofline. FLOPs are those of Problem::forward_flops(), for a backward pass 2.5 times as
+/// many. The roofline allows max(FLOPs / peak, bytes / bandwidth) seconds; bytes are what no kernel can do
+/// without: Q, K and V read once, O and L written once; for a backward pass Q, K, V, O, dO and L read once,
+/// dQ, dK and dV written once.
+void report_speed(benchmark::State& state, const Problem& p, Pass pass, const Timing& ms,
+                  const Peaks& peaks);
 
 }  // namespace flashladder

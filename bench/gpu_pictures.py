@@ -7,9 +7,10 @@ drew it.
 import hashlib
 import json
 
-from gpu_results import KINDS, TENSOR_CORES, dtype, kind_text
+from gpu_results import KINDS, kind_text
 from markers import ROOT
 from report import BAR, COUNT, FRAME, INK, LINES, MUTED, matplotlib, plt
+from train_gpt import allowed, away
 
 MIB = 1 << 20
 PEERS = {"fa2": "FlashAttention-2 (PyTorch)", "cudnn": "cuDNN", "memory-efficient": "memory-efficient", "math": "math"}
@@ -18,28 +19,30 @@ COUNTED_N, COUNTED_D = 1024, 64  # of the ledger that the last two pictures are 
 
 def parts(measured):
     """The stages in fp32, and those in bf16; their titles first."""
-    return [("fp32 on CUDA cores", [s for s in measured.stages if s < TENSOR_CORES]),
-            ("bf16 on tensor cores", [s for s in measured.stages if s >= TENSOR_CORES])]
+    return [(title, [stage for stage in measured.stages if measured.dtypes[stage] == dtype])
+            for title, dtype in (("fp32 on CUDA cores", "fp32"), ("bf16 on tensor cores", "bf16"))]
 
 
 def stage_text(measured, stage):
-    return f"{stage} {measured.names[stage]}"
+    return f"{stage} {measured.names[stage]}" if stage in measured.names else f"stage {stage}"
 
 
 # --- What they show -------------------------------------------------------------------------------------------------
 
 
-def ladder(measured, N=4096):
+def ladder(measured, N=4096, passes="forward"):
     """TFLOP/s by stage at one N, for each head dimension and mask; times as fast as the stage before."""
     panels = []
     for title, stages in parts(measured):
+        if not stages:
+            continue
         kinds = [kind for kind in KINDS if any(measured.tflops(stage, *kind, N) for stage in stages)]
         panels.append({
             "title": title, "kinds": [kind_text(*kind) for kind in kinds],
             "tflops": [[measured.tflops(stage, *kind, N) for stage in stages] for kind in kinds],
             "stages": [f"{stage}\n{measured.names[stage]}" for stage in stages],
             "gains": [range_text(measured.gains(stage, before, N)) for before, stage in zip([None, *stages], stages)]})
-    return {"title": f"The forward ladder on one {measured.gpu}: N = {N}, batch * N = 16k, heads * d = 2048. "
+    return {"title": f"The {passes} ladder on one {measured.gpu}: N = {N}, batch * N = 16k, heads * d = 2048. "
                      "Under each stage: times as fast as the one before", "panels": panels}
 
 
@@ -82,7 +85,8 @@ def lengths_bf16(measured, peers):
             (one["N"], one["tflops"]) for one in peers["results"]
             if (one["name"], one["d"], one["causal"]) == (name, d, mask == "causal") and "tflops" in one]}
 
-    return {"title": f"bf16 on one {peers['context']['gpu']}, one interleaved run: batch * N = 16k, heads * d = 2048",
+    of_pass = ", backward pass" if peers["context"].get("pass") == "backward" else ""
+    return {"title": f"bf16{of_pass} on one {peers['context']['gpu']}, one interleaved run: batch * N = 16k, heads * d = 2048",
             "ceiling": measured.peak(measured.stages[-1]), "panels": panels_of(names, line)}
 
 
@@ -115,23 +119,59 @@ def roofline(measured, counted):
 def traffic(measured, counted):
     """Bytes of HBM that a head's kernels ask for, by stage, beside the least that any kernel must move."""
     def least(stage):
-        size = 4 if dtype(stage) == "fp32" else 2
+        size = 4 if measured.dtypes[stage] == "fp32" else 2
         return (4 * COUNTED_N * COUNTED_D * size + 4 * COUNTED_N) / MIB  # Q, K, V and O, and L in fp32
 
     return {"title": f"HBM bytes as issued, by the ledger: one head, N = {COUNTED_N}, d = {COUNTED_D}",
-            "stages": [f"{stage_text(measured, stage)}, {dtype(stage)}" for stage in measured.stages],
+            "stages": [f"{stage_text(measured, stage)}, {measured.dtypes[stage]}" for stage in measured.stages],
             "least": [least(stage) for stage in measured.stages],
             "panels": [{"title": "causal" if mask == "causal" else "no mask",
                         "mib": [[count / MIB for count in moved[stage]] for stage in measured.stages]}
                        for mask, moved in counted.items()]}
 
 
+def training(runs):
+    """The loss of a small GPT over the steps of its training, with each attention, and how far it is from that with math
+    attention in fp64, beside what is allowed: of runs as bench/train_gpt.py writes them, one for each dtype."""
+    c = runs[0]["context"]
+    return {"title": f"The same training with three attentions, one {c['gpu'] or 'CPU'}: {c['layers']} layers, hidden "
+                     f"{c['hidden']}, {c['heads']} heads, N = {c['context']}, batch {c['batch']}",
+            "panels": [training_panel(data["context"]["dtype"], data["losses"]) for data in runs]}
+
+
+def training_panel(dtype, losses):
+    right, *others = losses
+    apart = {name: away(losses[name], losses[right]) for name in others}
+    return {"title": dtype, "losses": losses, "away": apart, "allowed": allowed(apart["math"], dtype)}
+
+
+def throughput(data):
+    """TFLOP/s of training with each attention, for each model and length, as bench/train_throughput.py writes it."""
+    kinds = list(dict.fromkeys((row["model"], row["N"]) for row in data["results"]))
+    names = list(dict.fromkeys(row["name"] for row in data["results"]))
+    rows = {(row["model"], row["N"], row["name"]): row for row in data["results"]}
+    c = data["context"]
+    return {"title": f"Training of GPT-style models, {c['dtype']}, one {c['gpu']}, {c['tokens']} tokens a step, by the "
+                     "papers' formula",
+            "kinds": [f"{model}, N = {N}" for model, N in kinds], "names": names, "peak": c["gemm_tflops"],
+            "tflops": [[rows[*kind, name].get("tflops") for kind in kinds] for name in names],
+            "remarks": [[remark(c, rows[*kind, name]) for kind in kinds] for name in names]}
+
+
+def remark(context, row):
+    """The batch of a speed, where a smaller one had to do; in short why there is no speed; else nothing."""
+    if "tflops" in row:
+        return f"batch {row['batch']}" if row["batch"] * row["N"] < context["tokens"] else ""
+    return "out of memory" if row["absent"].startswith("out of memory") else "absent"
+
+
 # --- How it is drawn ------------------------------------------------------------------------------------------------
 
 
 def draw_ladder(shown):
-    figure, axes = plt.subplots(2, 1, figsize=(11, 8), layout="constrained")
-    for panel, of in zip(axes, shown["panels"]):
+    rows = len(shown["panels"])
+    figure, axes = plt.subplots(rows, 1, figsize=(11, 4 * rows), layout="constrained", squeeze=False)
+    for panel, of in zip(axes[:, 0], shown["panels"]):
         width = 0.84 / max(len(of["kinds"]), 1)
         for turn, (kind, values) in enumerate(zip(of["kinds"], of["tflops"])):
             values = [value or 0 for value in values]
@@ -171,13 +211,13 @@ def draw_heads(shown):
 def draw_lengths(shown):
     """Two rows: without a mask, and causal. Stages are solid lines, peers dashed ones."""
     columns = len(shown["panels"]) // 2
-    figure, axes = plt.subplots(2, columns, figsize=(11, 7.5), layout="constrained", sharex=True, sharey=True)
+    figure, axes = plt.subplots(2, columns, figsize=(11, 7.5), layout="constrained", sharex=True, sharey=True, squeeze=False)
     for panel, of in zip(axes.flat, shown["panels"]):
         for turn, line in enumerate(of["lines"]):
             colour, marker, _ = LINES[turn]
             # Some lines are nearly the same: the first is drawn larger, so that it shows behind the others.
             panel.plot([N for N, _ in line["points"]], [tflops for _, tflops in line["points"]], color=colour,
-                       marker=marker, markersize=8.5 - 0.6 * turn, clip_on=False,
+                       marker=marker, markersize=8.5 - 0.6 * turn, clip_on=not line["points"],
                        linestyle="--" if line["peer"] else "-", label=line["label"])
         if shown["ceiling"]:
             panel.axhline(shown["ceiling"], color=MUTED, linestyle=":",
@@ -265,7 +305,123 @@ def draw_traffic(shown):
     return figure
 
 
+def draw_training(shown):
+    """A column for each dtype: the losses, and under them how far they are from that with math attention in fp64."""
+    columns = len(shown["panels"])
+    figure, axes = plt.subplots(2, columns, figsize=(5.5 + 5 * (columns > 1), 6.5), layout="constrained", sharex="col",
+                                squeeze=False)
+    for (losses, apart), of in zip(axes.T, shown["panels"]):
+        # The lines should coincide: each is thinner than the one before, so that all show.
+        for (name, values), (colour, _, _), width in zip(of["losses"].items(), (LINES[7], LINES[1], LINES[0]), (7, 4, 1.5)):
+            losses.plot(range(1, len(values) + 1), values, color=colour, linewidth=width, label=name)
+        for (name, values), (colour, _, _) in zip(of["away"].items(), (LINES[1], LINES[0])):
+            apart.plot(range(1, len(values) + 1), values, color=colour, linewidth=1, label=name)
+        apart.plot(range(1, len(of["allowed"]) + 1), of["allowed"], color=MUTED, linestyle=":", label="allowed")
+        losses.set_ylim(bottom=0)
+        losses.set_title(of["title"], loc="left", fontsize=11)
+        apart.set_yscale("log", nonpositive="mask")
+        apart.set_xlabel("step")
+        for panel in (losses, apart):
+            panel.legend(frameon=False, fontsize=9)
+    axes[0, 0].set_ylabel("loss, nats per character")
+    axes[1, 0].set_ylabel("away from math in fp64, nats")
+    figure.suptitle(shown["title"], fontsize=11)
+    return figure
+
+
+def draw_throughput(shown):
+    figure, axes = plt.subplots(figsize=(11, 4.8), layout="constrained")
+    width = 0.84 / len(shown["names"])
+    for turn, (name, values, remarks) in enumerate(zip(shown["names"], shown["tflops"], shown["remarks"])):
+        places = [place + (turn - (len(shown["names"]) - 1) / 2) * width for place in range(len(values))]
+        axes.bar(places, [value or 0 for value in values], width * 0.92, color=LINES[turn][0], label=PEERS.get(name, name))
+        for place, value, why in zip(places, values, remarks):
+            axes.annotate("\n".join(filter(None, (why, f"{value:.0f}" if value else ""))), (place, value or 0), ha="center",
+                          va="bottom", fontsize=9, color=INK, rotation=0 if value else 90)
+    axes.axhline(shown["peak"], color=MUTED, linestyle=":", label="matrix product, in the same run")
+    axes.set_xticks(range(len(shown["kinds"])), shown["kinds"])
+    axes.set_ylabel("TFLOP/s")
+    axes.set_title(shown["title"], loc="left", fontsize=11)
+    legend_below(figure, axes, 4)
+    return figure
+
+
+def atomics_over(data, by):
+    """Time over stage 23's of what bench/atomics.py measured: by "N" over the papers' grid, by "heads" at its longest.
+    """
+    longest = max(row["N"] for row in data["rows"])
+
+    def x(row):
+        return row["N"] if by == "N" else row["batch"] * row["heads"]
+
+    panels = []
+    for d, mask in KINDS:
+        rows = [row for row in data["rows"] if (row["d"], row["causal"]) == (d, mask == "causal") and (
+            row["batch"] * row["N"] == data["tokens"] and row["heads"] * d == data["width"] if by == "N"
+            else row["N"] == longest)]
+        names = list(dict.fromkeys(name for row in rows for name in row["ms"] if name != "stage 23"))
+        if rows:
+            panels.append({"title": kind_text(d, mask), "lines": [
+                {"label": name, "points": sorted((x(row), row["ms"][name] / row["ms"]["stage 23"])
+                                                 for row in rows if name in row["ms"])} for name in names]})
+    what = f"N = {longest // 1024}k"
+    if by == "N":
+        what = f"batch * N = {data['tokens'] // 1024}k, heads * d = {data['width']}"
+    return {"title": f"Time over stage 23's, {data['dtype']}, one {data['gpu']}: {what}",
+            "by": "N" if by == "N" else "batch * heads", "panels": panels}
+
+
+def draw_atomics(shown):
+    columns = len(shown["panels"]) // 2
+    figure, axes = plt.subplots(2, columns, figsize=(11, 7.5), layout="constrained", sharex="col", sharey=True,
+                                squeeze=False)
+    for panel, of in zip(axes.flat, shown["panels"]):
+        for line, (colour, marker, dashes) in zip(of["lines"], LINES):
+            panel.plot(*zip(*line["points"]), color=colour, marker=marker, linestyle=dashes, label=line["label"])
+        panel.axhline(1, color=MUTED, linestyle=":", label="stage 23")
+        panel.set_title(of["title"], loc="left", fontsize=11)
+        panel.set_xscale("log", base=2)
+        ticks = sorted({x for line in of["lines"] for x, _ in line["points"]})
+        panel.set_xticks(ticks, [f"{x // 1024}k" if x >= 1024 else x for x in ticks])
+        panel.minorticks_off()
+        panel.grid(axis="y", color=FRAME, linewidth=0.6)
+    axes.flat[0].set_ylim(bottom=0)
+    for panel in axes[:, 0]:
+        panel.set_ylabel("time over stage 23's")
+    for panel in axes[-1]:
+        panel.set_xlabel(shown["by"])
+    figure.suptitle(shown["title"], fontsize=11)
+    legend_below(figure, axes.flat[0], 5)
+    return figure
+
+
+def atomics_pictures(data):
+    """As pictures(), of what bench/atomics.py wrote, which may be None."""
+    if data:
+        yield ROOT / "docs/h200_atomics.png", atomics_over(data, "N"), draw_atomics
+        yield ROOT / "docs/h200_atomics_heads.png", atomics_over(data, "heads"), draw_atomics
+
+
 # --- All of them ----------------------------------------------------------------------------------------------------
+
+
+def backward_pictures(measured, peers):
+    """As pictures(), of the backward passes; `measured` or `peers` may be None."""
+    docs = ROOT / "docs"
+    if measured:
+        yield docs / "h200_backward.png", ladder(measured, passes="backward"), draw_ladder
+    if measured and peers:
+        yield docs / "h200_backward_bf16.png", lengths_bf16(measured, peers), draw_lengths
+
+
+def training_pictures(losses, speeds):
+    """As pictures(), of what bench/train_gpt.py and bench/train_throughput.py wrote: runs of the one, maybe none, and of
+    the other one or None."""
+    docs = ROOT / "docs"
+    if losses:
+        yield docs / "h200_training.png", training(losses), draw_training
+    if speeds:
+        yield docs / "h200_training_speed.png", throughput(speeds), draw_throughput
 
 
 def pictures(measured, peers, counted):

@@ -6,23 +6,68 @@
 Two are what `./ladder bench --benchmark_filter='grid|heads' --benchmark_out=FILE` writes on a machine with a GPU,
 with `--benchmark_context=commit=...`: stages.json for the stages in fp32, tensor_cores.json for those in bf16;
 peers_bf16.json is what `bench/compare.py --out FILE` writes there, nsight.json what `bench/nsight.py --out FILE` does.
+Where these are there, too: backward.json, of `./ladder bench --benchmark_filter=backward ...`, backward_peers_bf16.json,
+of `bench/compare.py --backward --out FILE`, train_gpt.json and train_gpt_bf16.json, of `bench/train_gpt.py` in each dtype,
+training.json, of `bench/train_throughput.py`, atomics.json, of `bench/atomics.py`.
 """
 
 import argparse
 import json
+import math
 import statistics
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+import atomics  # noqa: E402
 import gpu_pictures  # noqa: E402
 import ledger_tables  # noqa: E402
-from gpu_results import FOLDER, KINDS, BadResult, Measured, dtype, kind_text, read  # noqa: E402
+from gpu_results import FOLDER, KINDS, BadResult, Measured, kind_text, positive, read  # noqa: E402
 from markers import ROOT, NoMarkers, with_block  # noqa: E402
+from train_gpt import FACTOR, FLOOR, allowed, away, most_of  # noqa: E402
 
 RESULTS = [FOLDER / name for name in ("stages.json", "tensor_cores.json")]
 PEERS, NSIGHT = FOLDER / "peers_bf16.json", FOLDER / "nsight.json"
+BACKWARD, BACKWARD_PEERS = FOLDER / "backward.json", FOLDER / "backward_peers_bf16.json"
+LOSSES, TRAINING = [FOLDER / "train_gpt.json", FOLDER / "train_gpt_bf16.json"], FOLDER / "training.json"
+ATOMICS = FOLDER / "atomics.json"
 EMULATOR = ROOT / "common/simt/README.md"
+PAGE, ATOMICS_PAGE = ROOT / "docs/training.md", ROOT / "docs/theory/atomics.md"
+NOT_YET = "Not yet."
+
+
+def of_scripts(path):
+    """What bench/compare.py or bench/train_throughput.py wrote; None where it is not there. Throws BadResult."""
+    if not path.exists():
+        return None
+    data = json.loads(path.read_text())
+    for row in data["results"]:
+        for counter in ("tflops", "ms", "mfu"):
+            if counter in row:
+                positive(path, row, counter)
+    if "gemm_tflops" in data["context"]:
+        positive(path, {"name": "the matrix product", **data["context"]}, "gemm_tflops")
+    return data
+
+
+def of_train_gpt(path):
+    """What bench/train_gpt.py wrote; None where it is not there. Throws BadResult, also where ours did not agree."""
+    if not path.exists():
+        return None
+    data = json.loads(path.read_text())
+    for name, losses in data["losses"].items():
+        if not all(map(math.isfinite, losses)):
+            raise BadResult(f"{path}: a loss with {name} is not a finite number: measure it again")
+    if (share := share_of_allowed(data)) > 1:
+        raise BadResult(f"{path}: the loss with our attention comes to {share:.2f} of what its step allows: such a run shows "
+                        "that something is wrong, and is not shown as a result")
+    return data
+
+
+def share_of_allowed(data):
+    """The most that ours comes to of what its step allows."""
+    right, plain, ours = data["losses"].values()
+    return most_of(away(ours, right), allowed(away(plain, right), data["context"]["dtype"]))
 
 
 def machine(context):
@@ -34,12 +79,11 @@ def cell_text(result):
     return "out of memory" if result.tflops is None else f"{result.tflops:.2f}"
 
 
-def table(measured, stage):
-    """TFLOP/s of one stage over N, and its speed over that of the stage before."""
-    before = stage - 1 if (stage - 1) in measured.names else None
+def table(measured, stage, before, of_pass=""):
+    """TFLOP/s of one stage over N, and its speed over that of the stage before, if that is not None."""
     kinds = [kind for kind in KINDS if any(key[:3] == (stage, *kind) for key in measured.grid)]
     lines = [f"TFLOP/s on one {machine(measured.runs[stage].context)}; batch * N = 16k, heads * d = 2048, "
-             f"{dtype(stage)}; median of at least 3 runs, L2 emptied before each. Causal FLOPs count half."
+             f"{measured.dtypes[stage]}; {of_pass}median of at least 3 runs, L2 emptied before each. Causal FLOPs count half."
              + (f" In brackets: times as fast as {before}." if before else ""), ""]
     lines += ["| N | " + " | ".join(kind_text(*kind) for kind in kinds) + " |", "|--:|" + "--:|" * len(kinds)]
     for N in sorted({key[3] for key in measured.grid if key[0] == stage}):
@@ -51,6 +95,150 @@ def table(measured, stage):
                 cell += f" ({mine.tflops / other:.2f}x)"
             cells.append(cell)
         lines.append(f"| {N} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def backward_blocks(measured, peers):
+    """(file, name of the block, its text) for each stage with a backward pass, of the table and of its peers, and for the
+    README. `measured` and `peers` may be None: then each place that there is says so."""
+    blocks, folders = [], {int(path.name[:2]): path for path in sorted((ROOT / "stages").glob("[0-9][0-9]_*"))}
+    stages = measured.stages if measured else []
+    for number, folder in folders.items():
+        readme = folder / "README.md"
+        text = readme.read_text() if readme.exists() else ""
+        if number in stages:
+            before = max((one for one in stages if one < number), default=None)
+            blocks.append((readme, "backward", table(
+                measured, number, before, "backward pass, whose FLOPs count 2.5 times the forward pass's; ")))
+        elif "<!-- backward:begin -->" in text:
+            blocks.append((readme, "backward", NOT_YET))
+        if "<!-- backward_peers:begin -->" in text:
+            found = peers and any(one["name"] == f"stage {number}" for one in peers["results"])
+            blocks.append((readme, "backward_peers", backward_peers_table(peers) if found else NOT_YET))
+    blocks.append((ROOT / "README.md", "backward_peers", short_backward_table(peers) if peers else NOT_YET))
+    return blocks
+
+
+def backward_peers_table(peers):
+    """The backward pass of stages and peers, interleaved in one run: TFLOP/s and ratios to FlashAttention-2."""
+    c = peers["context"]
+    names = list(dict.fromkeys(one["name"] for one in peers["results"]))
+    speed = {(one["d"], one["causal"], one["N"], one["name"]): one.get("tflops") for one in peers["results"]}
+    lines = [f"TFLOP/s of the backward pass in {c['dtype']} on one {c['gpu']}, driver {c['driver']}, PyTorch {c['torch']}, "
+             f"cuDNN {c['cudnn']}, commit {c['commit']}; one interleaved run, median of {c['rounds']}. In brackets: over "
+             "PyTorch's FlashAttention-2.", "",
+             "| d | mask | N | " + " | ".join(gpu_pictures.PEERS.get(name, name) for name in names) + " |",
+             "|--:|---|--:|" + "--:|" * len(names)]
+    for d, causal, N in dict.fromkeys(key[:3] for key in speed):
+        fa2, cells = speed.get((d, causal, N, "fa2")), []
+        for name in names:
+            mine = speed.get((d, causal, N, name))
+            ratio = f" ({mine / fa2:.2f})" if mine and fa2 and name != "fa2" else ""
+            cells.append(f"{mine:.0f}{ratio}" if mine else "absent")
+        lines.append(f"| {d} | {'causal' if causal else 'full'} | {N} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def short_backward_table(peers):
+    """Each stage's backward pass over FlashAttention-2's, for each d and mask: the geometric mean over N, the least and
+    the most."""
+    speed = {(one["name"], one["d"], "causal" if one["causal"] else "full", one["N"]): one["tflops"]
+             for one in peers["results"] if "tflops" in one}
+    names = [name for name in dict.fromkeys(one["name"] for one in peers["results"]) if name != "fa2"]
+    c = peers["context"]
+    lines = [f"The backward pass in {c['dtype']} over PyTorch's FlashAttention-2's, on one {c['gpu']}, driver {c['driver']}, "
+             f"PyTorch {c['torch']}, cuDNN {c['cudnn']}, commit {c['commit']}; one interleaved run. The geometric mean over "
+             "N, in brackets the least and the most:", "",
+             "| d | mask | " + " | ".join(gpu_pictures.PEERS.get(name, name) for name in names) + " |",
+             "|--:|---|" + "--:|" * len(names)]
+    for kind in KINDS:
+        cells = []
+        for name in names:
+            ratios = [tflops / speed["fa2", *kind, N] for (other, *of, N), tflops in speed.items()
+                      if other == name and tuple(of) == kind and ("fa2", *kind, N) in speed]
+            cells.append(f"{statistics.geometric_mean(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+                         if ratios else "absent")
+        if set(cells) != {"absent"}:
+            lines.append(f"| {kind[0]} | {kind[1]} | " + " | ".join(cells) + " |")
+    if BACKWARD.exists():  # then there are the pictures, too
+        lines += ["", "![TFLOP/s of the backward pass by stage](docs/h200_backward.png)", "",
+                  "![TFLOP/s of the backward pass over N in bf16, stages and peers](docs/h200_backward_bf16.png)"]
+    return "\n".join(lines) + "\n"
+
+
+def losses_block(runs):
+    """What bench/train_gpt.py found in each dtype, with the chart of all."""
+    if not runs:
+        return NOT_YET
+    return "".join(map(losses_text, runs)) + "![The loss over the steps, with each attention](h200_training.png)\n"
+
+
+def losses_text(data):
+    c, names = data["context"], list(data["losses"])
+    furthest = {name: max(away(losses, data["losses"][names[0]])) for name, losses in data["losses"].items()}
+    return (f"In {c['dtype']}, {c['layers']} layers, hidden {c['hidden']}, {c['heads']} heads, N = {c['context']}, batch "
+            f"{c['batch']}, {c['steps']} steps on one {c['gpu']}, driver {c['driver']}, PyTorch {c['torch']}, commit "
+            f"{c['commit']}: from the loss with math attention in fp64 the loss with {names[1]} attention is never further "
+            f"than {furthest[names[1]]:.1e} away, that with {names[2]} {furthest[names[2]]:.1e}. That is at most "
+            f"{100 * share_of_allowed(data):.0f} % of what its step allows: {FACTOR[c['dtype']]} times the furthest that the "
+            f"former was so far, and {FLOOR[c['dtype']]:.0e}.\n\n")
+
+
+def training_block(data):
+    """What bench/train_throughput.py measured, with its chart."""
+    if not data:
+        return NOT_YET
+    c = data["context"]
+    names = list(dict.fromkeys(row["name"] for row in data["results"]))
+    ours = "; ".join(f"{name}: stages {' and '.join(map(str, numbers))}" for name, numbers in c["ours"].items())
+    rows = {(row["model"], row["N"], row["name"]): row for row in data["results"]}
+    lines = [f"TFLOP/s, and in brackets MFU, in {c['dtype']} on one {c['gpu']}, driver {c['driver']}, PyTorch {c['torch']}, "
+             f"cuDNN {c['cudnn']}, commit {c['commit']}; {c['tokens']} tokens a step, median of {c['rounds'] * c['steps']} "
+             f"steps; the matrix product reaches {c['gemm_tflops']:.0f} TFLOP/s."
+             + (f" {ours.capitalize()}." if ours else ""), "",
+             "| model | N | " + " | ".join(gpu_pictures.PEERS.get(name, name) for name in names) + " |",
+             "|---|--:|" + "--:|" * len(names)]
+    for model, N in dict.fromkeys(key[:2] for key in rows):
+        cells = []
+        for row in (rows[model, N, name] for name in names):
+            speed = f"{row['tflops']:.0f} ({100 * row['mfu']:.0f} %)" if "tflops" in row else ""
+            cells.append(", ".join(filter(None, (speed, gpu_pictures.remark(c, row)))))
+        lines.append(f"| {model} | {N} | " + " | ".join(cells) + " |")
+    return "\n".join([*lines, "", "![TFLOP/s of training by model, length and attention](h200_training_speed.png)"]) + "\n"
+
+
+def atomics_block(data):
+    """What bench/atomics.py measured, with its charts: over N, and over the heads at the longest N."""
+    if not data:
+        return NOT_YET
+    names = [name for name, *_ in atomics.VARIANTS]
+    lines = [f"Stage 23 in milliseconds, the others over it, in {data['dtype']} on one {data['gpu']}, driver "
+             f"{data['driver']}, commit {data['commit']}; in turns on the same tensors, median of {data['rounds']} "
+             f"runs. Of {' and '.join(data['not_checked'])} dQ is wrong by design. A dash: it would take too much "
+             "memory.", "",
+             "| d | mask | N | batch * heads | blocks that add to a row | added, MiB | splits of 24; MiB | "
+             + " | ".join(f"{name}, ms" if name == atomics.WHOLE else name for name in names) + " |",
+             "|--:|---|--:|--:|--:|--:|--:|" + "--:|" * len(names)]
+    ratios = {}
+    for row in data["rows"]:
+        ms, c = row["ms"], atomics.counts(row, data["kernels"])
+        if not all(isinstance(time, float) and 0 < time < float("inf") for time in ms.values()):
+            raise BadResult(f"{ATOMICS}: the times at d = {row['d']}, N = {row['N']} are no times: measure it again")
+        cells = [f"{ms[atomics.WHOLE]:.3f}"]
+        for name in names[1:]:
+            if name in ms:
+                ratios.setdefault(name, []).append(ms[name] / ms[atomics.WHOLE])
+            cells.append(f"{ms[name] / ms[atomics.WHOLE]:.2f}" if name in ms else "-")
+        lines.append(f"| {row['d']} | {'causal' if row['causal'] else 'full'} | {row['N']} | "
+                     f"{row['batch'] * row['heads']} | {c['blocks']} | {c['added'] / gpu_pictures.MIB:,.0f} | "
+                     f"{c['splits']}; {c['split_bytes'] / gpu_pictures.MIB:,.0f} | " + " | ".join(cells) + " |")
+    lines += ["", "Over all these shapes, geometric mean (least to most):", ""]
+    lines += [f"- {name}: {statistics.geometric_mean(found):.3f} ({min(found):.2f} to {max(found):.2f}) of stage 23's "
+              "time" for name, found in ratios.items()]
+    lines += [f"- {kernel['variant']} spills {kernel['spilled']} bytes of registers at d = {kernel['d']}"
+              + ", causal" * kernel["causal"] for kernel in data["kernels"] if kernel["spilled"]]
+    lines += ["", "![Time over stage 23's by N: without atomics, and with smaller ones](../h200_atomics.png)", "",
+              f"![The same by batch * heads at N = {max(atomics.LENGTHS)}](../h200_atomics_heads.png)"]
     return "\n".join(lines) + "\n"
 
 
@@ -97,14 +285,20 @@ def short_peers_table(peers):
 
 
 def nsight_table():
-    """Hardware over ledger, the least and the most of all shapes, for each stage and count."""
+    """Hardware over ledger, the least and the most of all shapes, for each pass of a stage and count."""
     data = json.loads(NSIGHT.read_text())
     ratios = {}
+    forward = {one["stage"] for one in data["results"] if one.get("pass", "forward") == "forward"}
+
+    def column(one):
+        backward = one["stage"] in forward and one.get("pass") == "backward"
+        return f"{one['stage']} backward" if backward else str(one["stage"])
+
     for one in data["results"]:
         if one["ledger"] or one["hardware"]:
             ratio = one["hardware"] / one["ledger"] if one["ledger"] else float("inf")
-            ratios.setdefault(one["count"], {}).setdefault(one["stage"], []).append(ratio)
-    stages = sorted({one["stage"] for one in data["results"]})
+            ratios.setdefault(one["count"], {}).setdefault(column(one), []).append(ratio)
+    stages = sorted({column(one) for one in data["results"]})
 
     def cell(values):
         if values is None:
@@ -113,8 +307,8 @@ def nsight_table():
             return "equal"
         return f"{min(values):.3f} to {max(values):.3f}"
 
-    lines = [f"Hardware over ledger, six shapes each ({data['gpu'].replace(', ', ', driver ')}):", "",
-             "| count | " + " | ".join(map(str, stages)) + " |", "|---|" + "---|" * len(stages)]
+    lines = [f"Hardware over ledger, two shapes for each head dimension ({data['gpu'].replace(', ', ', driver ')}):", "",
+             "| count | " + " | ".join(stages) + " |", "|---|" + "---|" * len(stages)]
     lines += [f"| {count} | " + " | ".join(cell(by_stage.get(stage)) for stage in stages) + " |"
               for count, by_stage in ratios.items()]
     return "\n".join(lines) + "\n"
@@ -138,19 +332,29 @@ def main():
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 when something is stale")
     arguments = parser.parse_args()
     measured = Measured([read(path) for path in RESULTS])
-    peers = json.loads(PEERS.read_text())
-    blocks = [(ROOT / f"stages/{stage:02d}_{name}/README.md", "h200", table(measured, stage))
+    peers = of_scripts(PEERS)
+    blocks = [(ROOT / f"stages/{stage:02d}_{name}/README.md", "h200",
+               table(measured, stage, stage - 1 if stage - 1 in measured.names else None))
               for stage, name in sorted(measured.names.items())]
+    backward = Measured([read(BACKWARD)], backward=True) if BACKWARD.exists() else None
+    backward_peers, training = of_scripts(BACKWARD_PEERS), of_scripts(TRAINING)
+    losses = [run for run in map(of_train_gpt, LOSSES) if run]
+    added = json.loads(ATOMICS.read_text()) if ATOMICS.exists() else None
+    blocks += [*backward_blocks(backward, backward_peers), (PAGE, "train_gpt", losses_block(losses)),
+               (PAGE, "throughput", training_block(training)), (ATOMICS_PAGE, "atomics", atomics_block(added))]
     blocks += [(ROOT / f"stages/19_{measured.names[19]}/README.md", "peers", peers_table(peers)),
                (ROOT / "README.md", "peers", short_peers_table(peers)), (EMULATOR, "nsight", nsight_table())]
     stale = []
     for readme, name, block in blocks:
         text, new = with_block(readme, name, block)
         if new != text:
-            stale.append(readme)
+            stale += [readme] * (readme not in stale)
             if not arguments.check:
                 readme.write_text(new)
-    for path, shown, draw in gpu_pictures.pictures(measured, peers, counted(arguments.program, measured.stages)):
+    for path, shown, draw in [*gpu_pictures.pictures(measured, peers, counted(arguments.program, measured.stages)),
+                              *gpu_pictures.backward_pictures(backward, backward_peers),
+                              *gpu_pictures.training_pictures(losses, training),
+                              *gpu_pictures.atomics_pictures(added)]:
         if gpu_pictures.is_stale(path, shown):
             stale.append(path)
             if not arguments.check:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from markers import ROOT
 
 FOLDER = ROOT / "bench/results/h200"
-NAME = re.compile(r"(\d\d) (\w+)/(grid|heads)/d:(\d+)/N:(\d+)/BH:(\d+)/(full|causal)")
+NAME = re.compile(r"(\d\d) (\w+)/(grid|heads|backward)/d:(\d+)/N:(\d+)/BH:(\d+)/(full|causal)")
 PEAK = re.compile(r"peak/(\w+)")
 KINDS = [(64, "full"), (128, "full"), (256, "full"), (64, "causal"), (128, "causal"), (256, "causal")]
-TENSOR_CORES = 16  # the stages from here on were timed in bf16, those before in fp32
+TENSOR_CORES = 16  # forward passes from here on were timed in bf16, those before in fp32, where a result does not say
 
 
 class BadResult(Exception):
@@ -19,16 +19,17 @@ class BadResult(Exception):
 
 @dataclass(frozen=True)
 class Result:
-    """A stage on one shape; of one that did not fit into memory, None and why."""
+    """A stage on one shape; of one that did not fit into memory, None and why. The grid's backward passes are a family."""
 
     stage: int
     name: str
-    family: str  # "grid" or "heads"
+    family: str  # "grid", "heads" or "backward"
     d: int
     N: int
     BH: int
     mask: str  # "full" or "causal"
     tflops: float | None
+    dtype: str  # "fp32" or "bf16"
     why: str = ""
 
 
@@ -51,7 +52,8 @@ def read(path):
         if stage:
             number, name, family, d, N, BH, mask = stage.groups()
             value = positive(path, one, "TFLOP/s") if failed is None else None
-            results.append(Result(int(number), name, family, int(d), int(N), int(BH), mask, value, failed or ""))
+            dtype = one.get("label") or ("bf16" if int(number) >= TENSOR_CORES else "fp32")
+            results.append(Result(int(number), name, family, int(d), int(N), int(BH), mask, value, dtype, failed or ""))
         elif peak and failed is None:
             peaks[peak[1]] = positive(path, one, "TB/s" if peak[1] == "copy" else "TFLOP/s")
     return Run(data.get("context", {}), results, peaks)
@@ -65,16 +67,18 @@ def positive(path, one, counter):
 
 
 class Measured:
-    """All runs of a GPU together: speeds by (stage, d, mask, N) over the papers' grid, and by (stage, heads) at one
-    length, each a Result; the run of each stage."""
+    """All runs of a GPU together, of one pass: speeds by (stage, d, mask, N) over the papers' grid, and by (stage, heads)
+    at one length, each a Result; the run and the dtype of each stage."""
 
-    def __init__(self, runs):
-        self.grid, self.heads, self.names, self.runs = {}, {}, {}, {}
+    def __init__(self, runs, backward=False):
+        self.grid, self.heads, self.names, self.runs, self.dtypes = {}, {}, {}, {}, {}
         for run in runs:
             for one in run.results:
-                self.names[one.stage] = one.name
+                if (one.family == "backward") != backward:
+                    continue
+                self.names[one.stage], self.dtypes[one.stage] = one.name, one.dtype
                 self.runs[one.stage] = run
-                if one.family == "grid":
+                if one.family != "heads":
                     self.grid[one.stage, one.d, one.mask, one.N] = one
                 else:
                     self.heads[one.stage, one.BH] = one
@@ -95,7 +99,7 @@ class Measured:
 
     def peak(self, stage):
         """TFLOP/s of the matrix product in the stage's dtype, of its own run; None where that was not measured."""
-        return self.runs[stage].peaks.get(f"gemm_{dtype(stage)}")
+        return self.runs[stage].peaks.get(f"gemm_{self.dtypes[stage]}")
 
     def gains(self, stage, before, N):
         """Times as fast as `before` at one N, over all d and masks. A ratio counts only from one run."""
@@ -103,10 +107,6 @@ class Measured:
             return []
         pairs = [(self.tflops(stage, *kind, N), self.tflops(before, *kind, N)) for kind in KINDS]
         return [mine / other for mine, other in pairs if mine and other]
-
-
-def dtype(stage):
-    return "bf16" if stage >= TENSOR_CORES else "fp32"
 
 
 def kind_text(d, mask):

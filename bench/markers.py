@@ -1,5 +1,7 @@
-"""Generated blocks of a Markdown file stand between <!-- NAME:begin --> and <!-- NAME:end -->."""
+"""What all scripts here share: the repository, the commit that a result is of, and the blocks of a Markdown file that are
+generated, between <!-- NAME:begin --> and <!-- NAME:end -->."""
 
+import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -17,3 +19,9 @@ def with_block(path, name, block):
         raise NoMarkers(f"{path.relative_to(ROOT)} has no place for a table: put {begin} and {end} there, once each")
     head, rest = text.split(begin)
     return text, f"{head}{begin}\n{block.rstrip()}\n{end}{rest.split(end)[1]}"
+
+
+def commit_of(given):
+    """The commit that was given, or the one that the sources are at."""
+    return given or subprocess.run(["git", "-C", str(ROOT), "describe", "--always", "--dirty"], capture_output=True,
+                                   text=True).stdout.strip() or "unknown"

@@ -4,16 +4,17 @@
     python3 bench/nsight.py --out FILE
     python3 bench/nsight.py --profile --commit COMMIT --out bench/results/h200/profile.json
 
-The first runs each stage once under Nsight Compute and once on the emulator, on a square shape and on a ragged, causal
-one with grouped heads and Nq != Nk, for each head dimension, and prints both. It exits with 1 unless the bytes of
-global memory are equal. The second runs each stage at one shape, with and without a mask, and keeps the counters as
-they come, for bench/attribution.py; with them goes what bench/predictions.json says before the first run. Both need a
+The first runs each pass of each stage once under Nsight Compute and once on the emulator, on a square shape and on a
+ragged, causal one with grouped heads and Nq != Nk, for each head dimension, and prints both. It exits with 1 unless the
+bytes of global memory are equal. The second runs each pass at one shape, with and without a mask, and keeps the counters
+as they come, for bench/attribution.py; with them goes what bench/predictions.json says before the first run. Both need a
 GPU and ncu; the program is built by ./ladder.
 """
 
 import argparse
 import csv
 import io
+import itertools
 import json
 import math
 import re
@@ -36,8 +37,9 @@ HARDWARE = {
                           "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum"],
 }
 OPCODES = "sass__inst_executed_per_opcode"
+PASSES = {"forward": [], "backward": ["--backward"]}
+HEAD_DIMS = (32, 64, 96, 128, 256)
 MUST_BE_EQUAL = [name for name in HARDWARE if name.startswith("global bytes")]
-WARPS_OF_A_BLOCK = 4
 UNCOUNTED = "logsumexp"  # stage 11's L, which it derives beside the algorithm
 
 # --profile. All names are those of Hopper and Ampere alike.
@@ -92,6 +94,16 @@ def run(command):
     return result.stdout
 
 
+def passes(stage):
+    """Each pass of a stage, and the options of ./ladder ledger that choose it."""
+    return {name: options for name, options in PASSES.items() if stage[name]}
+
+
+def head_dims(stage):
+    """Those of HEAD_DIMS that a stage takes."""
+    return [d for d in HEAD_DIMS if d in stage["head_dims"]]
+
+
 def ledger(program, stage, options):
     counts = json.loads(run([program, "ledger", stage, *options, "--banks", "--json"]))["stages"][0]["counts"]
 
@@ -120,7 +132,7 @@ def kernels(ncu, metrics, how, program, stage, options):
 
 def hardware(ncu, program, stage, options):
     metrics = [metric for names in HARDWARE.values() for metric in names]
-    _, rows = kernels(ncu, [*metrics, OPCODES], ["--print-metric-instances", "details"], program, stage, options)
+    _, rows = kernels(ncu, [*metrics, THREADS, OPCODES], ["--print-metric-instances", "details"], program, stage, options)
     counts = dict.fromkeys(HARDWARE, 0)
     barriers = 0
     for row in rows:
@@ -131,7 +143,7 @@ def hardware(ncu, program, stage, options):
                 counts[name] += int(float(row[metric].replace(",", "")))
         match = re.search(r"\bBAR: ([\d,]+)", row.get(OPCODES) or "")
         if match:
-            barriers += int(match[1].replace(",", "")) // WARPS_OF_A_BLOCK
+            barriers += int(match[1].replace(",", "")) // (int(float(row[THREADS].replace(",", ""))) // 32)
     if barriers:
         counts["barriers"] = barriers
     return counts
@@ -156,28 +168,28 @@ def profile(arguments):
     data = {**machine(), "commit": arguments.commit, "problem": PROFILED,
             "predictions": json.loads(PREDICTIONS.read_text()), "profiles": []}
     for stage in stages_of_kernels(arguments):
-        for mask, causal in MASKS.items():
-            where = f"stage {stage['number']}, {mask}"
+        for (which, chosen), (mask, causal) in itertools.product(passes(stage).items(), MASKS.items()):
+            where = f"stage {stage['number']}, {which} pass, {mask}"
             dtype = stage["dtypes"][-1]  # bf16 on tensor cores, as in the tables of speed
             units, rows = kernels(arguments.ncu, PROFILE, ["--print-kernel-base", "function"], arguments.program,
-                                  str(stage["number"]), ["--random", problem, "--dtype", dtype, *causal])
+                                  str(stage["number"]), ["--random", problem, "--dtype", dtype, *causal, *chosen])
             if units[TIME] not in ("ns", "nsecond"):
                 sys.exit(f"nsight: ncu gives times in {units[TIME]}, not in ns: this script must learn that unit")
             found = [{"name": row["Kernel Name"],
                       "counters": {metric: number(row, metric, where) for metric in PROFILE}} for row in rows]
             print(f"{where}: {', '.join(kernel['name'] for kernel in found)}", flush=True)
             data["profiles"].append({"stage": stage["number"], "before": stage["before"], "mask": mask,
-                                     "dtype": dtype, "kernels": found})
+                                     "pass": which, "dtype": dtype, "kernels": found})
             write(arguments.out, data)
 
 
 def stages_of_kernels(arguments):
-    """Those that were named, or all that have a forward pass."""
+    """Those that were named, or all."""
     stages = json.loads(run([arguments.program, "list", "--json"]))
-    chosen = [stage for stage in stages if stage["backend"] != "cpu" and stage["forward"]
+    chosen = [stage for stage in stages if stage["backend"] != "cpu"
               and (arguments.stages is None or stage["number"] in arguments.stages)]
     if not chosen:
-        sys.exit("nsight: none of these stages has a forward pass of kernels: ./ladder list shows all stages")
+        sys.exit("nsight: none of these stages is of kernels: ./ladder list shows all stages")
     return chosen
 
 
@@ -205,25 +217,26 @@ def main():
         return profile(arguments)
 
     results, differ = [], []
-    print("| stage | shape | d | count | ledger | hardware | |\n|---|---|---|---|---|---|---|")
-    for stage in (str(stage["number"]) for stage in stages_of_kernels(arguments)):
-        for shape, template in SHAPES.items():
-            for d in (32, 64, 128):
-                options = [word.format(d=d) for word in template]
+    print("| stage | pass | shape | d | count | ledger | hardware | |\n|---|---|---|---|---|---|---|---|")
+    for one in stages_of_kernels(arguments):
+        stage = str(one["number"])
+        for (which, chosen), (shape, template) in itertools.product(passes(one).items(), SHAPES.items()):
+            for d in head_dims(one):
+                options = [*(word.format(d=d) for word in template), *chosen]
                 ours = ledger(arguments.program, stage, options)
                 theirs = hardware(arguments.ncu, arguments.program, stage, options)
                 for name, count in ours.items():
                     if name not in theirs:
                         continue
                     other = theirs[name]
-                    results.append({"stage": int(stage), "shape": shape, "d": d, "count": name, "ledger": count,
-                                    "hardware": other})
+                    results.append({"stage": int(stage), "pass": which, "shape": shape, "d": d, "count": name,
+                                    "ledger": count, "hardware": other})
                     equal = count == other
                     if not equal and name in MUST_BE_EQUAL:
-                        differ.append(f"stage {stage}, {shape}, d = {d}: {name}: {count} and {other}")
+                        differ.append(f"stage {stage}, {which} pass, {shape}, d = {d}: {name}: {count} and {other}")
                     if count or other:
                         note = "equal" if equal else f"x{other / count:.3f}" if count else "differs"
-                        print(f"| {stage} | {shape} | {d} | {name} | {count} | {other} | {note} |", flush=True)
+                        print(f"| {stage} | {which} | {shape} | {d} | {name} | {count} | {other} | {note} |", flush=True)
     if arguments.out:
         write(arguments.out, {"gpu": ", ".join(machine().values()), "shapes": SHAPES, "results": results})
     if differ:

@@ -120,7 +120,11 @@ def timed_and_counted(climb):
     return [s for s in climb["stages"] if s.get("backend", "cpu") != "emulator"], of_kernels(climb)
 
 
-def speedup_and_memory(figure, stages):
+def is_backward(climb):
+    return climb.get("pass") == "backward"
+
+
+def speedup_and_memory(figure, stages, beyond):
     """Speedup over the first stage that was timed, and extra memory, by stage."""
     left, right = figure.subplots(1, 2, sharey=True)
     first = next((s["time_ms"]["median"] for s in stages if "time_ms" in s), None)
@@ -132,11 +136,11 @@ def speedup_and_memory(figure, stages):
     memory = [s["extra_bytes"] or None for s in stages]
     texts = [("out of memory: needs " if s["status"] == "out of memory" else "") +
              (size_text(m) if m else "0" if s["status"] == "passed" else s["status"]) for s, m in zip(stages, memory)]
-    bars(right, stages, memory, texts, "Extra memory", "bytes beyond Q, K, V, O and L",
+    bars(right, stages, memory, texts, "Extra memory", f"bytes beyond {beyond}",
          [WARNING if s["status"] != "passed" else BAR for s in stages], 4.5)
 
 
-def counts(figure, stages):
+def counts(figure, stages, _):
     """What stages of kernels move and compute, by stage: six charts."""
     figure.suptitle("Stages of kernels: counts, exact and the same on every machine; no times", x=0.01, ha="left",
                     fontsize=13, fontweight="bold")
@@ -161,7 +165,7 @@ def picture(climb):
     rows = figure.subfigures(len(parts), 1, height_ratios=[height for height, _, _ in parts], squeeze=False,
                              hspace=0.04)
     for (_, draw, stages), (row,) in zip(parts, rows):
-        draw(row, stages)
+        draw(row, stages, "Q, K, V, O, L, dO and the gradients" if is_backward(climb) else "Q, K, V, O and L")
     return figure
 
 
@@ -281,7 +285,8 @@ def markdown(climb):
     if rows:
         lines += ["", counted_where(climb), "", "| " + " | ".join(columns) + " |", "|---" * len(columns) + "|",
                   *("| " + " | ".join(row) + " |" for row in rows), "", f"({COUNTED_HOW})"]
-    return "\n".join(lines) + (f"\n\n{source['source']}, {source['problem']}; {machine_text(machine)}, "
+    of_pass = ", backward pass" if is_backward(climb) else ""
+    return "\n".join(lines) + (f"\n\n{source['source']}, {source['problem']}{of_pass}; {machine_text(machine)}, "
                                f"{machine['threads']} threads, {machine['compiler']}, commit {machine['commit']}.\n")
 
 
@@ -308,6 +313,7 @@ def left_out(climb):
 def page(climb):
     """The report as one HTML document that needs no other file."""
     machine, source = climb["machine"], climb["input"]
+    title = "A climb of the backward pass" if is_backward(climb) else "A climb"
     facts = (f"{source['source']}: {source['problem']}. {machine_text(machine)}, {machine['threads']} threads, "
              f"{machine['compiler']}, commit {machine['commit']}, {climb['date']}.")
     parts = [table(climb),
@@ -318,7 +324,7 @@ def page(climb):
     if "memory" in climb:
         parts.append(image(memory_over_length(climb["memory"]), "Peak extra memory over sequence length by stage"))
     return (f"<!doctype html><html lang='en'><meta charset='utf-8'><meta name='viewport' content='width=device-width'>"
-            f"<title>FlashLadder: a climb</title><style>{STYLE}</style><h1>A climb</h1>"
+            f"<title>FlashLadder: {title[0].lower()}{title[1:]}</title><style>{STYLE}</style><h1>{title}</h1>"
             f"<p class='facts'>{html.escape(facts)}</p>{''.join(parts)}</html>\n")
 
 

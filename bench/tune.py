@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""The autotuner of stage 19: finds, on the GPU present, the fastest tile for each dtype, head dimension and mask.
+"""The autotuner: finds, on the GPU present, the fastest tile of a stage for each dtype, head dimension and mask.
 
-    ./ladder tune                      # minutes; rewrites this GPU's rows of stages/19_tuned/table.hpp
-    ./ladder tune --d 128 --dry-run    # only look
+    ./ladder tune                                 # minutes; rewrites this GPU's rows of table.hpp in 19, 23 and 24
+    ./ladder tune --stage 23 --d 128 --dry-run    # only look
 
-Each candidate is stage 19 itself, compiled with another table. One that spills registers, does not fit or is not right
-is rejected, and the reason is kept; the others are timed in turns, on the same tensors, over the sequence lengths of
-the papers' grid. The best has the smallest geometric mean of its time over the fastest time at each length.
+Each candidate is the stage itself, compiled with another table. One that spills registers, does not fit or is not right
+is rejected, and the reason is kept; so is one that takes much longer than the fastest at a middle length. The others
+are timed in turns, on the same tensors, over the sequence lengths of the papers' grid. The best has the smallest
+geometric mean of its time over the fastest time at each length.
 """
 
 import argparse
@@ -18,29 +19,30 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from variants import (ROOT, TABLE, VariantError, make_all, measure, read_table, small_problems,  # noqa: E402
-                      with_rows, write_result)
+from markers import ROOT  # noqa: E402
+from tuned import SHARED_BYTES, TUNED  # noqa: E402
+from variants import (VariantError, make_all, measure, read_table, small_problems, with_rows,  # noqa: E402
+                      write_result)
 
 TOKENS, WIDTH = 16384, 2048  # batch * N and heads * d of the papers' grid
-HEAD_DIMS = (32, 64, 96, 128, 192, 256)
-# Br, Bc, warps: a warp has 16, 32 or 48 rows.
-SHAPES = [(64, 32, 4), (64, 64, 4), (64, 128, 4), (128, 32, 4), (128, 64, 4), (128, 96, 4), (128, 128, 4),
-          (192, 64, 4), (128, 32, 8), (128, 64, 8), (128, 128, 8), (256, 64, 8), (256, 128, 8)]
-BUFFERS = (1, 2)
-# Shared memory that a block can have, by compute capability (CUDA C++ Programming Guide, Technical Specifications).
-SHARED_BYTES = {80: 163 << 10, 86: 99 << 10, 87: 163 << 10, 89: 99 << 10, 90: 227 << 10, 100: 227 << 10,
-                103: 227 << 10, 110: 227 << 10, 120: 99 << 10, 121: 99 << 10}
+MUCH_LONGER = 1.1  # than the fastest at the middle length: not timed further
+
+
+def head_dims(stage):
+    """Those that its table has rows for."""
+    return sorted({row["d"] for row in read_table(stage)})
 
 
 def arguments():
     parser = argparse.ArgumentParser(prog="./ladder tune", description=__doc__.split("\n")[0])
-    parser.add_argument("--d", nargs="+", type=int, choices=HEAD_DIMS, default=list(HEAD_DIMS), metavar="D",
-                        help="head dimensions: 32 64 96 128 192 256 (all)")
+    parser.add_argument("--stage", nargs="+", type=int, choices=list(TUNED), default=list(TUNED), metavar="STAGE",
+                        help="those with a table of tiles: 19 23 24 (all)")
+    parser.add_argument("--d", nargs="+", type=int, metavar="D", help="head dimensions (all of the tables)")
     parser.add_argument("--dtype", nargs="+", choices=["fp16", "bf16"], default=["fp16", "bf16"])
     parser.add_argument("--N", nargs="+", type=int, default=[512, 1024, 2048, 4096, 8192, 16384], metavar="N",
                         help="sequence lengths that are timed (512 1024 ... 16384)")
-    parser.add_argument("--rounds", type=int, default=7, help="runs of each candidate at each length (7)")
-    parser.add_argument("--dry-run", action="store_true", help="say what is best, and leave the table as it is")
+    parser.add_argument("--rounds", type=int, default=5, help="runs of each candidate at each length (5)")
+    parser.add_argument("--dry-run", action="store_true", help="say what is best, and leave the tables as they are")
     parser.add_argument("--out", type=Path, help="also write all candidates and their times to this JSON file")
     parser.add_argument("--commit", help="what is tuned, for that file; asked of git where left out")
     parser.add_argument("--build", type=Path, default=ROOT / "build/release", help="build folder (build/release)")
@@ -49,18 +51,11 @@ def arguments():
         parser.error(f"--N takes divisors of {TOKENS}")
     if args.rounds < 1:
         parser.error("--rounds takes a number from 1 on")
+    for number in args.stage:
+        has = head_dims(TUNED[number])
+        if unknown := sorted(set(args.d or []) - set(has)):
+            parser.error(f"stage {number} has no tiles for d = {unknown[0]}, only for {' '.join(map(str, has))}")
     return args
-
-
-def does_not_fit(shape, buffers, d, shared_bytes):
-    """Why a tile cannot be a kernel, "" where it can be tried."""
-    Br, Bc, warps = shape
-    M = Br // warps // 16
-    need = 2 * (Br + 2 * buffers * Bc) * d
-    if need > shared_bytes:
-        return f"takes {need >> 10} KiB of shared memory, and a block can have {shared_bytes >> 10}"
-    registers = M * (d // 2 + Bc // 2)  # for O~ and S alone
-    return f"takes {registers} registers for O~ and S" if registers > 216 else ""
 
 
 def gpu():
@@ -71,8 +66,8 @@ def gpu():
         name, driver, capability = (word.strip() for word in line.split(","))
         return {"gpu": name, "driver": driver, "architecture": int(capability.replace(".", ""))}
     except (OSError, subprocess.CalledProcessError, ValueError):
-        raise VariantError("the autotuner measures on a GPU, and none can be used here (nvidia-smi finds none); "
-                           "stage 19 keeps the table that it has") from None
+        raise VariantError("this is measured on a GPU, and none can be used here (nvidia-smi finds none); "
+                           "nothing has been changed") from None
 
 
 def problem(d, causal, dtype, N):
@@ -80,30 +75,33 @@ def problem(d, causal, dtype, N):
             "dtype": dtype}
 
 
-def orders(args, facts, folder):
+def orders(stage, args, facts, folder):
     """What is to be compiled: a tile for all head dimensions that it can serve; and why others are not tried."""
     shared_bytes = SHARED_BYTES.get(facts["architecture"])
     if shared_bytes is None:
-        raise VariantError(f"compute capability {facts['architecture'] / 10} is not in SHARED_BYTES of bench/tune.py: "
+        raise VariantError(f"compute capability {facts['architecture'] / 10} is not in SHARED_BYTES of bench/tuned.py: "
                            "add what a block can have of shared memory there")
-    text, wanted, rejected = TABLE.read_text(), [], []
-    for shape in SHAPES:
-        for buffers in BUFFERS:
-            tile = [*shape, buffers]
-            rows = []
-            for d in args.d:
-                why = does_not_fit(shape, buffers, d, shared_bytes)
-                for dtype in args.dtype:
-                    for causal in (False, True):
-                        row = {"architecture": facts["architecture"], "dtype": dtype, "d": d, "causal": causal,
-                               "tile": tile}
-                        if why:
-                            rejected.append({**row, "rejected": why})
-                        else:
-                            rows.append(row)
-            if rows:
-                wanted.append({"folder": folder, "name": "x".join(map(str, tile)), "build": args.build,
-                               "backend": "cuda", "architecture": facts["architecture"], "table": with_rows(text, rows)})
+    text, wanted, rejected = stage.table.read_text(), [], []
+    tiles = stage.candidates
+    for row in new_table(read_table(stage), [], facts["architecture"]):  # what there is until now is tried, too
+        if row["architecture"] == facts["architecture"] and row["tile"] not in tiles:
+            tiles.append(row["tile"])
+    for tile in tiles:
+        rows = []
+        for d in args.d or head_dims(stage):
+            why = stage.does_not_fit(tile, d, shared_bytes)
+            for dtype in args.dtype:
+                for causal in (False, True):
+                    row = {"architecture": facts["architecture"], "dtype": dtype, "d": d, "causal": causal,
+                           "tile": tile}
+                    if why:
+                        rejected.append({"stage": stage.number, **row, "rejected": why})
+                    else:
+                        rows.append(row)
+        if rows:
+            wanted.append({"stage": stage, "folder": folder, "name": f"{stage.number}_" + "x".join(map(str, tile)),
+                           "build": args.build, "backend": "cuda", "architecture": facts["architecture"],
+                           "table": with_rows(text, rows)})
     return wanted, rejected
 
 
@@ -114,36 +112,45 @@ def score(times, others):
     return math.exp(sum(map(math.log, ratios)) / len(ratios))
 
 
-def search(args, facts, folder, say):
+def search(stage, args, facts, folder, say):
     """All candidates, each with its score or why it was rejected."""
-    wanted, candidates = orders(args, facts, folder)
-    say(f"Compiling {len(wanted)} tiles ...")
+    wanted, candidates = orders(stage, args, facts, folder)
+    say(f"Stage {stage.number}: compiling {len(wanted)} tiles ...")
     made = make_all(wanted, say)
-    groups = [(d, causal, dtype) for d in args.d for causal in (False, True) for dtype in args.dtype]
-    tasks, members = [], []
-    for d, causal, dtype in groups:
-        group = []
-        for one in made:
-            for kernel in one["kernels"]:
-                if (kernel["d"], kernel["causal"], kernel["dtype"]) == (d, causal, dtype):
-                    row = {"architecture": facts["architecture"], **kernel}
-                    candidates.append(row)
-                    if kernel["spilled"]:
-                        row["rejected"] = f"spills {kernel['spilled']} bytes of registers"
-                    else:
-                        group.append((one["library"], row))
-        members.append(group)
-        tasks.append({"libraries": [library for library, _ in group], "check": small_problems(d, causal, dtype),
-                      "time": [problem(d, causal, dtype, N) for N in args.N]})
-    say(f"Checking and timing {sum(map(len, members))} kernels, {len(tasks)} groups ...")
-    for group, result in zip(members, measure(args.build, folder, tasks, args.rounds, say), strict=True):
-        all_times = [found["ms"] for found in result.values() if not found["wrong"]]
-        for library, row in group:
-            if result[library]["wrong"]:
-                row["rejected"] = f"is not right: {result[library]['wrong']}"
-                continue
-            row["ms"] = dict(zip(map(str, args.N), map(statistics.median, result[library]["ms"]), strict=True))
-            row["score"] = score(result[library]["ms"], all_times)
+    keys = [(d, causal, dtype) for d in args.d or head_dims(stage) for causal in (False, True) for dtype in args.dtype]
+    groups = {key: {} for key in keys}  # by library the candidate in it
+    for one in made:
+        for kernel in one["kernels"]:
+            row = {"stage": stage.number, "architecture": facts["architecture"], **kernel}
+            candidates.append(row)
+            if kernel["spilled"]:
+                row["rejected"] = f"spills {kernel['spilled']} bytes of registers"
+            else:
+                groups[kernel["d"], kernel["causal"], kernel["dtype"]][one["library"]] = row
+
+    def results(rounds, lengths, problems):
+        """Each group with its milliseconds; who is not right is rejected and leaves it."""
+        tasks = [{"libraries": list(group), "check": small_problems(stage, *key)[:problems],
+                  "time": [problem(*key, N) for N in lengths]} for key, group in groups.items()]
+        for group, result in zip(groups.values(), measure(args.build, folder, tasks, rounds, say), strict=True):
+            for library in list(group):
+                if result[library]["wrong"]:
+                    group.pop(library)["rejected"] = f"is not right: {result[library]['wrong']}"
+            yield group, {library: result[library]["ms"] for library in group}
+
+    middle = sorted(args.N)[len(args.N) // 2]
+    say(f"Looking at {sum(map(len, groups.values()))} kernels in {len(groups)} groups, at N = {middle} ...")
+    for group, ms in results(3, [middle], 1):
+        least = {library: min(times[0]) for library, times in ms.items()}
+        for library, time in least.items():
+            if time > MUCH_LONGER * min(least.values()):
+                row = group.pop(library)
+                row["rejected"] = f"takes {time / min(least.values()):.2f} times the fastest at N = {middle}"
+    say(f"Checking and timing the {sum(map(len, groups.values()))} that are left ...")
+    for group, ms in results(args.rounds, args.N, None):
+        for library, row in group.items():
+            row["ms"] = dict(zip(map(str, args.N), map(statistics.median, ms[library]), strict=True))
+            row["score"] = score(ms[library], list(ms.values()))
             if not row["score"] >= 1:
                 raise VariantError(f"the times of tile {row['tile']} at d = {row['d']} are no numbers")
     return candidates
@@ -162,6 +169,32 @@ def new_table(rows, best, architecture):
     return sorted(others + mine, key=lambda row: (row["architecture"], row["dtype"] != "fp16", row["d"], row["causal"]))
 
 
+def chosen(stage, args, facts, candidates):
+    """The best of the candidates for each dtype, head dimension and mask, each printed beside the table's until now."""
+    before = {(row["dtype"], row["d"], row["causal"]): row["tile"]
+              for row in new_table(read_table(stage), [], facts["architecture"])}
+    best = []
+    print(f"Stage {stage.number} on {facts['gpu']}: the best tile ({', '.join(stage.fields)}), and the table's until "
+          "now with its time over the best")
+    for d in args.d or head_dims(stage):
+        for causal in (False, True):
+            for dtype in args.dtype:
+                group = [row for row in candidates if (row["d"], row["causal"], row["dtype"]) == (d, causal, dtype)]
+                timed = sorted((row for row in group if "score" in row), key=lambda row: row["score"])
+                if not timed:
+                    raise VariantError(f"no tile of stage {stage.number} is right and fits at d = {d}")
+                best.append(timed[0])
+                old = before[dtype, d, causal]
+                was = next((f"{row['score'] / timed[0]['score']:.3f}" for row in timed if row["tile"] == old), "not timed")
+                print(f"  d = {d:3} {'causal' if causal else 'full  '} {dtype}   {tile_text(timed[0]['tile']):24} "
+                      f"{timed[0]['registers']} registers   until now {tile_text(old):24} {was}")
+    return best
+
+
+def tile_text(tile):
+    return ", ".join(map(str, tile))
+
+
 def main():
     args = arguments()
 
@@ -169,32 +202,21 @@ def main():
         print(text, file=sys.stderr, flush=True)
 
     facts = gpu()
+    stages = [TUNED[number] for number in args.stage]
     with tempfile.TemporaryDirectory(prefix="flashladder-tune-") as folder:
-        candidates = search(args, facts, folder, say)
-    text = TABLE.read_text()
-    rows = read_table(text)
-    before = {(row["dtype"], row["d"], row["causal"]): row["tile"] for row in new_table(rows, [], facts["architecture"])}
-    best = []
-    print(f"{facts['gpu']}: the best tile (Br x Bc, warps, buffers), and the table's until now with its time over the best")
-    for d in args.d:
-        for causal in (False, True):
-            for dtype in args.dtype:
-                group = [row for row in candidates if (row["d"], row["causal"], row["dtype"]) == (d, causal, dtype)]
-                timed = sorted((row for row in group if "score" in row), key=lambda row: row["score"])
-                if not timed:
-                    raise VariantError(f"no tile is right and fits at d = {d}")
-                best.append(timed[0])
-                old = before[dtype, d, causal]
-                was = next((f"{row['score'] / timed[0]['score']:.3f}" for row in timed if row["tile"] == old), "not timed")
-                show = "{}x{}, {}, {}".format
-                print(f"  d = {d:3} {'causal' if causal else 'full  '} {dtype}   {show(*timed[0]['tile']):14} "
-                      f"{timed[0]['registers']} registers   until now {show(*old):14} {was}")
+        candidates = {stage.number: search(stage, args, facts, folder, say) for stage in stages}
     if args.out is not None:
-        write_result(args.out, facts, args.commit, lengths=args.N, rounds=args.rounds, candidates=candidates)
-    if not args.dry_run:
-        TABLE.write_text(with_rows(text, new_table(rows, best, facts["architecture"])))
-        print(f"{TABLE.relative_to(ROOT)} has these tiles now. Next: ./ladder test 19, then ./ladder bench; where the "
-              "counts have changed, bench/ledger_tables.py writes the README's")
+        write_result(args.out, facts, args.commit, lengths=args.N, rounds=args.rounds,
+                     tiles={stage.number: stage.fields for stage in stages}, candidates=sum(candidates.values(), []))
+    best = {stage.number: chosen(stage, args, facts, candidates[stage.number]) for stage in stages}
+    if args.dry_run:
+        return
+    for stage in stages:
+        rows = new_table(read_table(stage), best[stage.number], facts["architecture"])
+        stage.table.write_text(with_rows(stage.table.read_text(), rows))
+    numbers = " ".join(map(str, args.stage))
+    print(f"The tables of {numbers} have these tiles now. Next: ./ladder test {numbers}, then ./ladder bench; where "
+          "the counts have changed, bench/ledger_tables.py writes those of the READMEs")
 
 
 if __name__ == "__main__":

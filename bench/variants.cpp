@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <memory>
@@ -26,6 +27,9 @@ using nlohmann::ordered_json;
 struct Variant {
   std::string path;
   const Stage* stage;
+
+  /// Whether its backward pass is meant: it has no other.
+  bool backward() const { return stage->forward == nullptr; }
 };
 
 /// Throws Error where the library cannot be loaded or holds no stage.
@@ -50,15 +54,58 @@ Problem problem_of(const ordered_json& json) {
   return p;
 }
 
-/// "" where the variant is right on `p` with inputs of all families, else what is wrong.
-std::string wrong_on(const Variant& variant, const Problem& p) {
-  for (const Family& family : input_families()) {
-    const Inputs inputs = make_inputs(family, p, 1);
-    const Verdict verdict =
-        run_and_check(*variant.stage, inputs, Layout::padded, expect_forward(inputs, p.dtype));
-    if (!verdict.passed) return to_string(p) + ", " + std::string(family.name) + ": " + verdict.why;
+/// What a pass is checked with: forward, or where the stage has no forward pass backward.
+class Expectation {
+ public:
+  Expectation(const Inputs& inputs, bool backward) : inputs_(inputs) {
+    const Dtype dtype = inputs.problem.dtype;
+    if (backward) {
+      saved_ = saved_forward(inputs);
+      dO_ = random_output_gradient(inputs.problem, 1);
+      gradients_ = expect_backward(inputs, plain_forward(inputs, dtype), dO_, dtype);
+    } else {
+      forward_ = expect_forward(inputs, dtype);
+    }
   }
-  return "";
+
+  /// What is wrong with a variant, "" where it is right.
+  std::string wrong(const Variant& variant) const {
+    try {
+      const Verdict verdict =
+          variant.backward()
+              ? run_and_check_backward(*variant.stage, inputs_, saved_, dO_, Layout::padded, gradients_)
+              : run_and_check(*variant.stage, inputs_, Layout::padded, forward_);
+      return verdict.why;
+    } catch (const Error& error) {  // such as more shared memory than the GPU has
+      return error.what();
+    }
+  }
+
+ private:
+  const Inputs& inputs_;
+  Expected forward_;
+  Result<float> saved_;
+  std::vector<float> dO_;
+  ExpectedGradients gradients_;
+};
+
+/// What is wrong with each variant on these problems with inputs of all families; "" where nothing is.
+std::vector<std::string> all_wrong(const std::vector<Variant>& variants, const ordered_json& problems) {
+  std::vector<std::string> wrong(variants.size());
+  if (variants.empty()) return wrong;
+  for (const ordered_json& one : problems) {
+    const Problem p = problem_of(one);
+    for (const Family& family : input_families()) {
+      const Inputs inputs = make_inputs(family, p, 1);
+      const Expectation expected(inputs, variants.front().backward());  // takes longer than the variants
+      for (std::size_t i = 0; i < variants.size(); ++i) {
+        if (!wrong[i].empty()) continue;
+        const std::string why = expected.wrong(variants[i]);
+        if (!why.empty()) wrong[i] = to_string(p) + ", " + std::string(family.name) + ": " + why;
+      }
+    }
+  }
+  return wrong;
 }
 
 /// Memory on the GPU for `elements` 16-bit numbers, of random values that come again.
@@ -76,19 +123,45 @@ std::unique_ptr<BackendMemory> random_memory(std::int64_t elements, Dtype dtype,
   return memory;
 }
 
-/// Milliseconds of `rounds` runs of each variant on `p`, a run of each in turn.
-std::vector<std::vector<double>> times(const std::vector<Variant>& variants, const Problem& p, int rounds) {
-  const std::int64_t elements = p.batch * p.q_heads * p.Nq * p.d;
+/// Q, K, V, O and for a backward pass dO, dQ, dK and dV on the GPU, large enough for all problems with so
+/// many elements in each.
+struct Tensors {
+  Dtype dtype;
+  std::int64_t elements;
+  bool backward;
   std::vector<std::unique_ptr<BackendMemory>> memory;
-  for (std::uint64_t seed : {1, 2, 3, 4}) memory.push_back(random_memory(elements, p.dtype, seed));
-  const BackendMemory L(Backend::cuda, p.batch * p.q_heads * p.Nq * 4);
+
+  Tensors(Dtype dtype, std::int64_t elements, bool backward)
+      : dtype(dtype), elements(elements), backward(backward) {
+    for (std::uint64_t seed = 1; seed <= (backward ? 8 : 4); ++seed)
+      memory.push_back(random_memory(elements, dtype, seed));
+  }
+};
+
+/// Milliseconds of `rounds` runs of each variant on `p`, a run of each in turn.
+/// @param tensors  is kept from call to call: making random numbers takes longer than the runs
+std::vector<std::vector<double>> times(const std::vector<Variant>& variants, const Problem& p, int rounds,
+                                       std::unique_ptr<Tensors>& tensors) {
+  const std::int64_t elements = p.batch * p.q_heads * p.Nq * p.d;
+  const bool backward = variants.front().backward();
+  if (tensors == nullptr || tensors->dtype != p.dtype || tensors->elements < elements ||
+      tensors->backward != backward)
+    tensors = std::make_unique<Tensors>(p.dtype, elements, backward);
+  BackendMemory L(Backend::cuda, p.batch * p.q_heads * p.Nq * 4);
+  const std::vector<float> near(p.batch * p.q_heads * p.Nq, std::log(static_cast<float>(p.Nk)));
+  L.upload(0, reinterpret_cast<const std::byte*>(near.data()), L.bytes());  // P is then about 1 / Nk
   Workspace workspace(free_memory(Backend::cuda));
   const auto tensor = [&](int i) {
-    return Tensor{memory[i]->data(), p.dtype, {p.q_heads * p.Nq * p.d, p.Nq * p.d, p.d}};
+    return Tensor{tensors->memory[i]->data(), p.dtype, {p.q_heads * p.Nq * p.d, p.Nq * p.d, p.d}};
   };
   const auto run = [&](const Variant& variant) {
-    run_forward(*variant.stage,
-                {p, tensor(0), tensor(1), tensor(2), tensor(3), static_cast<float*>(L.data()), workspace});
+    const auto rows = static_cast<float*>(L.data());
+    if (variant.backward()) {
+      run_backward(*variant.stage, {p, tensor(0), tensor(1), tensor(2), tensor(3), rows, tensor(4),
+                                    tensor(5), tensor(6), tensor(7), workspace});
+    } else {
+      run_forward(*variant.stage, {p, tensor(0), tensor(1), tensor(2), tensor(3), rows, workspace});
+    }
   };
   for (const Variant& variant : variants) run(variant);  // the first run loads the code
   synchronise(Backend::cuda);
@@ -106,23 +179,20 @@ std::vector<std::vector<double>> times(const std::vector<Variant>& variants, con
 
 /// {"check": [problem ...], "time": [problem ...]} for the libraries: for each whether it is right, and the
 /// milliseconds of those that are.
-ordered_json measure(const ordered_json& task, const std::vector<Variant>& all, int rounds) {
+ordered_json measure(const ordered_json& task, const std::vector<Variant>& all, int rounds,
+                     std::unique_ptr<Tensors>& tensors) {
   ordered_json result = ordered_json::object();
+  if (std::ranges::any_of(all, [&](const Variant& one) { return one.backward() != all[0].backward(); }))
+    throw Error("variants of a forward and of a backward pass cannot be compared");
+  const std::vector<std::string> wrong = all_wrong(all, task.at("check"));
   std::vector<Variant> right;
-  for (const Variant& variant : all) {
-    std::string wrong;
-    try {
-      for (const ordered_json& one : task.at("check")) {
-        if (wrong.empty()) wrong = wrong_on(variant, problem_of(one));
-      }
-    } catch (const Error& error) {  // such as more shared memory than the GPU has
-      wrong = error.what();
-    }
-    result[variant.path] = {{"wrong", wrong}, {"ms", ordered_json::array()}};
-    if (wrong.empty()) right.push_back(variant);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    result[all[i].path] = {{"wrong", wrong[i]}, {"ms", ordered_json::array()}};
+    if (wrong[i].empty()) right.push_back(all[i]);
   }
   for (const ordered_json& one : task.at("time")) {
-    const auto ms = times(right, problem_of(one), rounds);
+    if (right.empty()) break;
+    const auto ms = times(right, problem_of(one), rounds, tensors);
     for (std::size_t i = 0; i < right.size(); ++i) result[right[i].path]["ms"].push_back(ms[i]);
   }
   return result;
@@ -138,11 +208,12 @@ int run(int argc, char** argv) {
   app.add_option("--rounds", rounds, "runs of each variant and problem")->check(CLI::Range(1, 1000));
   CLI11_PARSE(app, argc, argv);
   const ordered_json tasks = ordered_json::parse(std::ifstream(tasks_path));
+  std::unique_ptr<Tensors> tensors;
   ordered_json results = ordered_json::array();
   for (const ordered_json& task : tasks) {
     std::vector<Variant> variants;
     for (const std::string path : task.at("libraries")) variants.push_back(load(path));
-    results.push_back(measure(task, variants, rounds));
+    results.push_back(measure(task, variants, rounds, tensors));
     std::fprintf(stderr, "  %zu of %zu\n", results.size(), tasks.size());
   }
   std::puts(results.dump().c_str());

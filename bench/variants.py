@@ -1,5 +1,6 @@
-"""Variants of stage 19: its source with another table of tiles, or with a patch, each compiled into a library of its
-own, which the program flashladder_variants checks and times. bench/tune.py and bench/ablation.py use it."""
+"""Variants of a tuned stage: its source with another table of tiles, or with a patch, each compiled into a library of
+its own, which the program flashladder_variants checks and times. Used by bench/tune.py, bench/ablation.py and
+bench/atomics.py."""
 
 import concurrent.futures
 import json
@@ -10,11 +11,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-STAGE = "stages/19_tuned"
-TABLE = ROOT / STAGE / "table.hpp"
+from markers import ROOT, commit_of
+
 DTYPES = {"6__half": "fp16", "13__nv_bfloat16": "bf16"}
-KERNEL = re.compile(r"fa2_forwardI(6__half|13__nv_bfloat16)Li(\d+)ELb([01])ELi(\d+)ELi(\d+)ELi(\d+)ELi(\d+)E")
 
 
 class VariantError(Exception):
@@ -31,9 +30,9 @@ def run(command, what):
     raise VariantError(f"{what}: {(errors or last or [f'exit status {done.returncode}'])[0]}")
 
 
-def compiler(build, backend):
+def compiler(stage, build, backend):
     """The compiler that the build folder uses: nvcc for cuda, else that of C++."""
-    suffix = "/19_tuned.cu" if backend == "cuda" else "/19_tuned/attention.cu"
+    suffix = f"/{stage.name}.cu" if backend == "cuda" else f"/{stage.name}/attention.cu"
     try:
         commands = json.loads((build / "compile_commands.json").read_text())
     except OSError:
@@ -45,18 +44,20 @@ def compiler(build, backend):
 
 
 def rows_text(rows):
-    """Rows {architecture, dtype, d, causal, tile: [Br, Bc, warps, stages]} as the table has them."""
+    """Rows {architecture, dtype, d, causal, tile: [Br, Bc, ...]} as the table has them."""
     return "".join(f"    {{{row['architecture']}, Dtype::{row['dtype']}, {row['d']}, "
                    f"{'true' if row['causal'] else 'false'}, {{{', '.join(map(str, row['tile']))}}}}},\n" for row in rows)
 
 
-def read_table(text):
-    """The rows of a table's text."""
-    row = re.compile(r"^ *\{(\d+), Dtype::(\w+), (\d+), (true|false), \{(\d+), (\d+), (\d+), (\d+)\}\},$", re.M)
+def read_table(stage, text=None):
+    """The rows of the stage's table, or of another text of it."""
+    text = stage.table.read_text() if text is None else text
+    row = re.compile(r"^ *\{(\d+), Dtype::(\w+), (\d+), (true|false), \{(\d+(?:, \d+)*)\}\},$", re.M)
     found = [{"architecture": int(m[1]), "dtype": m[2], "d": int(m[3]), "causal": m[4] == "true",
-              "tile": [int(m[i]) for i in (5, 6, 7, 8)]} for m in row.finditer(text)]
-    if not found or len(found) != text.count("Dtype::"):
-        raise VariantError(f"{STAGE}/table.hpp is not as ./ladder tune writes it: take it from the repository again")
+              "tile": [int(number) for number in m[5].split(",")]} for m in row.finditer(text)]
+    if not found or len(found) != text.count("Dtype::") or any(len(one["tile"]) != len(stage.fields) for one in found):
+        raise VariantError(f"{stage.folder}/table.hpp is not as ./ladder tune writes it: take it from the repository "
+                           "again")
     return found
 
 
@@ -66,46 +67,48 @@ def with_rows(text, rows):
     return head + "    // clang-format off\n" + rows_text(rows) + "    // clang-format on" + rest.split("    // clang-format on")[1]
 
 
-def make(folder, name, *, build, backend, architecture=90, table=None, patch=None):
+def make(stage, folder, name, *, build, backend, architecture=90, table=None, patch=None):
     """Compiles the stage with another text of its table, or with a patch file: {name, library, kernels}, where kernels
     has a line for each kernel that was compiled for a GPU: {dtype, d, causal, tile, registers, spilled}."""
     place = Path(folder) / name
-    shutil.copytree(ROOT / STAGE, place / STAGE)
+    shutil.copytree(ROOT / stage.folder, place / stage.folder)
     if table is not None:
-        (place / STAGE / "table.hpp").write_text(table)
+        (place / stage.folder / "table.hpp").write_text(table)
     if patch is not None:
         run(["patch", "-p0", "-s", "-F0", "-d", place, "-i", patch], f"{Path(patch).name} no longer applies")
     # The wrapper's own name for the stage lets one program hold many.
     source = place / ("variant.cu" if backend == "cuda" else "variant.cpp")
-    source.write_text(f'#define stage_19 variant\n#include "{STAGE}/attention.cu"\n'
+    source.write_text(f'#define stage_{stage.number} variant\n#include "{stage.folder}/attention.cu"\n'
                       'extern "C" const flashladder::Stage* flashladder_variant() {\n'
                       "  return &flashladder::variant::stage;\n}\n")
     library = place / "variant.so"
     archives = [build / f"common/libflashladder_{part}.a" for part in ("common", "simt")]
-    words = [compiler(build, backend), "-std=c++20", "-O2", "-shared", f"-I{place}", f"-I{ROOT}", source, *archives,
-             "-o", library]
+    words = [compiler(stage, build, backend), "-std=c++20", "-O2", "-shared", f"-I{place}", f"-I{ROOT}", source,
+             *archives, "-o", library]
     # Each keeps to its own copy of the emulator, or of the CUDA runtime, whatever the program has.
     if backend == "cuda":
         words += ["-Xcompiler=-fPIC,-fno-gnu-unique", f"-arch=sm_{architecture}", "-Xptxas=-v", "-Xlinker=-Bsymbolic"]
     else:
         words += ["-fPIC", "-fno-gnu-unique", "-Wl,-Bsymbolic"]
     output = run(words, f"variant {name} does not compile")
-    return {"name": name, "library": str(library), "kernels": resources(output) if backend == "cuda" else []}
+    return {"name": name, "library": str(library), "kernels": resources(stage, output) if backend == "cuda" else []}
 
 
-def resources(output):
-    """What ptxas -v says of each kernel."""
-    kernels = []
+def resources(stage, output):
+    """What ptxas -v says of each kernel that has a tile."""
+    pattern, kernels = re.compile(rf"{stage.kernel}I(6__half|13__nv_bfloat16)Li(\d+)ELb([01])E((?:Li\d+E)+)"), []
     for part in output.split("Compiling entry function")[1:]:
-        kernel, registers = KERNEL.search(part), re.search(r"Used (\d+) registers", part)
+        kernel, registers = pattern.search(part), re.search(r"Used (\d+) registers", part)
         spilled = re.search(r"(\d+) bytes spill stores", part)
-        if not (kernel and registers and spilled):
+        if kernel is None:
+            continue  # one that goes before or after it
+        tile = [int(number) for number in re.findall(r"\d+", kernel[4])]
+        if not (registers and spilled and len(tile) == len(stage.fields)):
             raise VariantError("ptxas -v reports in a form that bench/variants.py does not know")
-        kernels.append({"dtype": DTYPES[kernel[1]], "d": int(kernel[2]), "causal": kernel[3] == "1",
-                        "tile": [int(kernel[i]) for i in (4, 5, 6, 7)], "registers": int(registers[1]),
-                        "spilled": int(spilled[1])})
+        kernels.append({"dtype": DTYPES[kernel[1]], "d": int(kernel[2]), "causal": kernel[3] == "1", "tile": tile,
+                        "registers": int(registers[1]), "spilled": int(spilled[1])})
     if not kernels:
-        raise VariantError("ptxas -v reported no kernel")
+        raise VariantError("ptxas -v reported no kernel that has a tile")
     return kernels
 
 
@@ -125,26 +128,27 @@ def measure(build, folder, tasks, rounds, say):
     path = Path(folder) / "tasks.json"
     path.write_text(json.dumps(tasks))
     command, errors = [build / "bench/flashladder_variants", path, "--rounds", str(rounds)], []
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
-        for line in program.stderr:
-            say(line.rstrip())
-            errors.append(line.strip())
-        out = program.stdout.read()
-    if program.returncode != 0:
-        raise VariantError(f"the variants could not be measured: {(errors or ['no reason given'])[-1]}")
-    return json.loads(out)
+    # To a file: a pipe would be full long before the program ends, while its other output is being read.
+    with open(Path(folder) / "found.json", "w+") as found:
+        with subprocess.Popen(command, stdout=found, stderr=subprocess.PIPE, text=True) as program:
+            for line in program.stderr:
+                say(line.rstrip())
+                errors.append(line.strip())
+        if program.returncode != 0:
+            raise VariantError(f"the variants could not be measured: {(errors or ['no reason given'])[-1]}")
+        found.seek(0)
+        return json.load(found)
 
 
 def write_result(path, facts, commit, **found):
     """Writes what was found on a GPU, with what was measured: `commit`, or where it is None the one checked out."""
-    commit = commit or subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"],
-                                      capture_output=True, text=True).stdout.strip()
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({**facts, "commit": commit, **found}, indent=1) + "\n")
+    path.write_text(json.dumps({**facts, "commit": commit_of(commit), **found}, indent=1) + "\n")
 
 
-def small_problems(d, causal, dtype):
-    """On which a variant shows that it is right: lengths that no tile divides, several tiles, rows without a key."""
-    sizes = [(2, 2, 65, 97), (1, 2, 300, 520)] + ([(1, 2, 130, 31)] if causal else [])
+def small_problems(stage, d, causal, dtype):
+    """On which a variant shows that it is right: lengths that no tile divides, several tiles, a head dimension between
+    those of the table where the stage has such, rows without a key."""
+    sizes = [(2, 2, 65, 97, d - 8 * stage.between), (1, 1, 300, 520, d)] + ([(1, 2, 130, 31, d)] if causal else [])
     return [{"batch": b, "heads": h, "Nq": Nq, "Nk": Nk, "d": dim, "causal": causal, "dtype": dtype}
-            for b, h, Nq, Nk in sizes for dim in {d, d - 8}]
+            for b, h, Nq, Nk, dim in sizes]

@@ -156,20 +156,44 @@ class AttributionTest(Repository):
         (self.root / "bench/predictions.json").write_text('{"13": {"bound": "L2", "why": "too late"}}')
         self.assertNotIn("Predicted", self.written(profile((13, [kernel()]))))
 
+    def test_a_backward_pass_is_held_against_backward_passes_only(self):
+        data = profile((13, [kernel(time_ms=5)]), (14, [kernel(time_ms=4)]),
+                       predictions={"14 backward": {"bound": "latency", "why": "it waits", "gain": 1.5}})
+        for one in data["profiles"][2:]:
+            one["pass"] = "backward"
+        text = self.written(data, "14_two")
+        self.assertIn("fp32, backward pass; caches emptied", text)
+        self.assertIn("1.50x; the profile lacks that stage.", text)
+        for one in data["profiles"]:
+            one["pass"] = "backward"
+        self.assertIn("1.50x; here it is 1.25x.", self.written(data, "14_two"))
+
+    def test_a_stage_with_both_passes_has_a_part_for_each(self):
+        data = profile((13, [kernel(time_ms=5)]), predictions={"13": {"bound": "latency", "why": "it waits"},
+                                                               "13 backward": {"bound": "L2", "why": "it reads"}})
+        data["profiles"] += [{**one, "pass": "backward", "kernels": [kernel("gradients", time_ms=7, busy={"L2": 90})]}
+                             for one in data["profiles"]]
+        forward, backward = self.written(data).split("What bounds it")[1:]
+        self.assertIn("| time, ms | 5.00 | 5.00 |", forward)
+        self.assertIn("because it waits. So it is.", forward)
+        self.assertIn("| time, ms | 7.00 | 7.00 |", backward)
+        self.assertIn("fp32, backward pass; caches emptied", backward)
+        self.assertIn("because it reads. So it is.", backward)
+
     # --- what it refuses, and what is stale ---------------------------------------------------------------------
 
     def test_a_counter_that_is_missing_or_no_number_is_refused(self):
         for metric, value in ((nsight.TIME, float("nan")), (nsight.BUSY["L2"], float("nan")), (nsight.TIME, 0),
                               (nsight.WAITING["wait"], float("inf")), (nsight.BLOCK_LIMITS["registers"], None),
                               (nsight.OCCUPANCY, "12"), (nsight.THROUGHPUT["SM throughput"], -1)):
-            self.refused(profile((13, [kernel()]), (14, [kernel(**{metric: value})])), metric, "stage 14, full",
+            self.refused(profile((13, [kernel()]), (14, [kernel(**{metric: value})])), metric, "stage 14, forward pass, full",
                          "cannot be")
         data = profile((13, [kernel()]))
         del data["profiles"][1]["kernels"][0]["counters"][nsight.BUSY["DRAM"]]
         self.refused(data, nsight.BUSY["DRAM"], "stage 13", "None")
 
     def test_a_stage_without_kernels_or_mask_is_refused(self):
-        self.refused(profile((13, [])), "stage 13, full", "no kernel")
+        self.refused(profile((13, [])), "stage 13, forward pass, full", "no kernel")
         data = profile((13, [kernel()]))
         data["profiles"].pop()
         self.refused(data, "stage 13", "causal")
@@ -203,8 +227,8 @@ class AttributionTest(Repository):
         result = subprocess.run([sys.executable, "-B", SOURCE / "bench/attribution.py", "--check"], capture_output=True,
                                 text=True)
         self.assertEqual(result.returncode, 0, result.stderr)
-        for number, prediction in json.loads((SOURCE / "bench/predictions.json").read_text()).items():
-            self.assertTrue(list(SOURCE.glob(f"stages/{number}_*/attention.cu")), number)
+        for name, prediction in json.loads((SOURCE / "bench/predictions.json").read_text()).items():
+            self.assertTrue(list(SOURCE.glob(f"stages/{name.removesuffix(' backward')}_*/attention.cu")), name)
             self.assertIn(prediction["bound"], (*nsight.BUSY, attribution.LATENCY))
             self.assertTrue(prediction["why"])
 
@@ -216,9 +240,14 @@ class ProfileTest(Repository):
         super().setUp()
         self.bin = self.root / "bin"
         self.bin.mkdir()
-        stages = [{"number": 2, "before": 0, "backend": "cpu", "forward": True, "dtypes": ["fp32"]},
-                  {"number": 13, "before": 12, "backend": "emulator", "forward": True, "dtypes": ["fp16", "bf16"]},
-                  {"number": 20, "before": 10, "backend": "emulator", "forward": False, "dtypes": ["fp32"]}]
+        stages = [{"number": 2, "before": 0, "backend": "cpu", "forward": True, "backward": False, "dtypes": ["fp32"],
+                   "head_dims": {"up_to": 256}},
+                  {"number": 10, "before": 2, "backend": "emulator", "forward": True, "backward": True,
+                   "dtypes": ["fp32"], "head_dims": [32, 64]},
+                  {"number": 13, "before": 12, "backend": "emulator", "forward": True, "backward": False,
+                   "dtypes": ["fp16", "bf16"], "head_dims": [32, 64, 256]},
+                  {"number": 20, "before": 10, "backend": "emulator", "forward": False, "backward": True,
+                   "dtypes": ["fp32"], "head_dims": [32, 64]}]
         self.script("flashladder", f"echo '{json.dumps(stages)}'")
         self.script("nvidia-smi", "echo 'A GPU, 1.2'; echo 'Another GPU, 1.2'")
         self.out = self.root / "profile.json"
@@ -249,29 +278,40 @@ class ProfileTest(Repository):
 
     def test_it_keeps_every_counter_and_what_was_predicted(self):
         self.profiler()
-        result = self.run_nsight("--profile", "--commit", "abc", "--out", self.out)
+        result = self.run_nsight("--profile", "--commit", "abc", "--out", self.out, "--stages", "13", "20")
         self.assertEqual(result.returncode, 0, result.stderr)
         data = json.loads(self.out.read_text())
         self.assertEqual((data["gpu"], data["driver"], data["commit"]), ("A GPU", "1.2", "abc"))
         self.assertEqual(data["predictions"], json.loads((SOURCE / "bench/predictions.json").read_text()))
         self.assertEqual([(one["stage"], one["before"], one["mask"], one["dtype"]) for one in data["profiles"]],
-                         [(13, 12, "full", "bf16"), (13, 12, "causal", "bf16")])
+                         [(number, before, mask, dtype) for number, before, dtype in ((13, 12, "bf16"), (20, 10, "fp32"))
+                          for mask in ("full", "causal")])
+        self.assertEqual([one["pass"] for one in data["profiles"]], ["forward"] * 2 + ["backward"] * 2)
         for one in data["profiles"]:
             self.assertEqual(one["kernels"], [{"name": name, "counters": counters()} for name in ("first", "second")])
-        full, causal = (self.root / "calls").read_text().splitlines()
+        full, causal, backward, backward_causal = (self.root / "calls").read_text().splitlines()
         self.assertIn("--clock-control none", full)
         self.assertIn("ledger 13 --random 4,32,4096,64 --dtype bf16 --backend cuda", full)
         self.assertIn("--dtype bf16 --causal --backend cuda", causal)
+        self.assertIn("ledger 20 --random 4,32,4096,64 --dtype fp32 --backward --backend cuda", backward)
+        self.assertIn("--dtype fp32 --causal --backward --backend cuda", backward_causal)
         self.assertIn("Bound by", self.written(data))
+
+    def test_both_passes_of_a_stage_are_profiled(self):
+        self.profiler()
+        result = self.run_nsight("--profile", "--commit", "abc", "--out", self.out, "--stages", "10")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual([(one["pass"], one["mask"]) for one in json.loads(self.out.read_text())["profiles"]],
+                         [(which, mask) for which in ("forward", "backward") for mask in ("full", "causal")])
 
     def test_the_counts_are_still_held_against_the_ledger(self):
         names = [metric for metrics in nsight.HARDWARE.values() for metric in metrics]
         table = io.StringIO()
         rows = csv.writer(table, quoting=csv.QUOTE_ALL)
-        rows.writerow(["ID", "Kernel Name", *names, nsight.OPCODES])
-        rows.writerow(["", "", *("byte" for _ in names), ""])
-        rows.writerow([0, "logsumexp", *("7" for _ in names), "FFMA: 1; BAR: 4"])
-        rows.writerow([1, "forward", *("1,000" for _ in names), "FFMA: 1; BAR: 8; MUFU: 3"])
+        rows.writerow(["ID", "Kernel Name", *names, nsight.THREADS, nsight.OPCODES])
+        rows.writerow(["", "", *("byte" for _ in names), "", ""])
+        rows.writerow([0, "logsumexp", *("7" for _ in names), "128", "FFMA: 1; BAR: 4"])
+        rows.writerow([1, "forward", *("1,000" for _ in names), "128", "FFMA: 1; BAR: 8; MUFU: 3"])
         (self.root / "table").write_text(table.getvalue())
         self.script("ncu", f"cat '{self.root}/table'")
         counts = {"global.Q.distinct_read_bytes": 2000, "global.O.distinct_written_bytes": 1000,
@@ -283,13 +323,13 @@ class ProfileTest(Repository):
             self.script("flashladder", f"[ $1 = list ] || exec echo '{said}'\n{listed}")
             result = self.run_nsight("--stages", "13", "--out", self.out)
             self.assertEqual(result.returncode, code, result.stderr)
-            self.assertIn("| 13 | ragged | 64 | shared wavefronts | 1600 | 2000 | x1.250 |", result.stdout)
-            self.assertIn("| 13 | square | 32 | barriers | 2 | 2 | equal |", result.stdout)
+            self.assertIn("| 13 | forward | ragged | 256 | shared wavefronts | 1600 | 2000 | x1.250 |", result.stdout)
+            self.assertIn("| 13 | forward | square | 32 | barriers | 2 | 2 | equal |", result.stdout)
             self.assertEqual(json.loads(self.out.read_text())["gpu"], "A GPU, 1.2")
         self.assertIn("global bytes stored: 999 and 1000", result.stderr)
 
-    def refused_profile(self, *said, options=("--commit", "abc")):
-        result = self.run_nsight("--profile", *options, "--out", self.out)
+    def refused_profile(self, *said, options=("--commit", "abc"), stage="13"):
+        result = self.run_nsight("--profile", *options, "--out", self.out, "--stages", stage)
         self.assertNotEqual(result.returncode, 0)
         for words in said:
             self.assertIn(words, result.stderr)
@@ -299,7 +339,7 @@ class ProfileTest(Repository):
     def test_what_is_not_a_number_is_refused(self):
         for text in ("n/a", "nan", "inf", ""):
             self.profiler(**{nsight.BUSY["L2"]: text})
-            self.refused_profile(f"'{text}'", nsight.BUSY["L2"], "stage 13, full", "--query-metrics")
+            self.refused_profile(f"'{text}'", nsight.BUSY["L2"], "stage 13, forward pass, full", "--query-metrics")
 
     def test_times_in_another_unit_are_refused(self):
         self.profiler(unit="us")
@@ -315,8 +355,50 @@ class ProfileTest(Repository):
 
     def test_a_stage_that_is_not_there_and_a_missing_commit_are_refused(self):
         self.profiler()
-        self.refused_profile("none of these stages", options=("--commit", "abc", "--stages", "20"))
+        self.refused_profile("none of these stages", stage="2")
         self.refused_profile("--commit", options=())
+
+
+class MeasureAllTest(unittest.TestCase):
+    """bench/measure_all.py, which runs the commands that make the committed results."""
+
+    def run_it(self, *options):
+        return subprocess.run([sys.executable, "-B", SOURCE / "bench/measure_all.py", *options], capture_output=True,
+                              text=True)
+
+    def test_it_makes_each_file_that_is_read(self):
+        try:
+            import gpu_report
+        except ImportError as error:
+            self.skipTest(str(error))
+        read = {path.name for path in vars(gpu_report).values() if isinstance(path, Path) and path.suffix == ".json"}
+        read |= {path.name for path in [*gpu_report.RESULTS, *gpu_report.LOSSES, attribution.PROFILE]}
+        self.assertGreater(len(read), 8)
+        listed = self.run_it("--list").stdout
+        for name in read:
+            self.assertIn(f"\n{name}: ", "\n" + listed)
+
+    def test_one_that_fails_does_not_stop_the_others_and_is_named(self):
+        with tempfile.TemporaryDirectory(prefix="measure test ") as folder:
+            for name, code in (("flashladder_bench", 0), ("flashladder", 3)):
+                path = Path(folder) / ("bench" if name.endswith("bench") else ".") / name
+                path.parent.mkdir(exist_ok=True)
+                path.write_text(f"#!/bin/sh\necho \"$@\"\nexit {code}\n")
+                path.chmod(0o755)
+            result = self.run_it("--commit", "abc", "--out", folder, "--build", folder, "--only", "nsight.json",
+                                 "backward.json")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("nsight.json: exit status 1", result.stdout)
+        self.assertIn(f"--benchmark_out={folder}/backward.json", result.stdout)
+        self.assertIn("--benchmark_context=commit=abc\nbackward.json: done", result.stdout)
+        self.assertTrue(result.stderr.endswith("measure_all: failed: nsight.json\n"), result.stderr)
+
+    def test_what_is_missing_is_said(self):
+        for options, said in (((), "--commit HASH and --out DIR"), (("--commit", "a", "--out", "/no/folder"), "no folder"),
+                              (("--only", "speed.json"), "speed.json")):
+            result = self.run_it(*options)
+            self.assertEqual(result.returncode, 2)
+            self.assertIn(said, result.stderr)
 
 
 if __name__ == "__main__":

@@ -186,6 +186,41 @@ TEST_CASE("gradients by the same rule", "[check]") {
   }
 }
 
+TEST_CASE("some rows or keys of a backward pass are judged by O and L of all", "[check]") {
+  Problem p;
+  p.Nq = p.Nk = 40;
+  p.d = 8;
+  for (bool causal : {false, true}) {
+    p.causal = causal;
+    const Inputs inputs = random_inputs(p, 1);
+    const std::vector<float> dO = random_output_gradient(p, 3);
+    const Gradients<double> whole = oracle_backward(inputs, dO);
+    const Result<float> saved = plain_forward(inputs, Dtype::fp32);
+    const auto last = [&](const auto& values, std::int64_t rows, std::int64_t d) {
+      return std::vector(values.end() - rows * d, values.end());
+    };
+    const auto part = [&](std::int64_t rows, std::int64_t keys) {
+      Inputs some{p, last(inputs.Q, rows, p.d), last(inputs.K, keys, p.d), last(inputs.V, keys, p.d)};
+      some.problem.Nq = rows;
+      some.problem.Nk = keys;
+      return expect_backward_part(some, {last(saved.O, rows, p.d), last(saved.L, rows, 1)},
+                                  last(dO, rows, p.d), Dtype::fp32);
+    };
+    const auto furthest = [](const std::vector<double>& a, const std::vector<double>& b) {
+      double most = 0;
+      for (std::size_t i = 0; i < a.size(); ++i) most = std::max(most, std::abs(a[i] - b[i]));
+      return most;
+    };
+    const ExpectedGradients rows = part(5, p.Nk), keys = part(p.Nq, 5);
+    CHECK(furthest(rows.oracle.dQ, last(whole.dQ, 5, p.d)) < 1e-5);
+    CHECK(furthest(keys.oracle.dK, last(whole.dK, 5, p.d)) < 1e-5);
+    CHECK(furthest(keys.oracle.dV, last(whole.dV, 5, p.d)) < 1e-5);
+    CHECK(furthest(keys.oracle.dQ, whole.dQ) > 0.1);  // it needs all keys
+    CHECK(rows.dQ.max_abs < 1e-4);
+    CHECK(keys.dK.norm < 1e-4);
+  }
+}
+
 // Stages that misbehave, for the runner.
 void writes_nothing(const Forward&) {}
 void forgets_the_last_row(const Forward& call) {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "catch.hpp"
+#include "common/ptx/atomic_add4.hpp"
 #include "common/ptx/cp_async.hpp"
 #include "common/ptx/mma.hpp"
 #include "common/simt/half.hpp"
@@ -142,6 +143,65 @@ TEST_CASE("FLOPs during copies are those of lanes whose copies are under way", "
     CHECK(emulator.last().flops_tensor_cores == 4 * 4096);
     CHECK(emulator.last().flops_during_copies ==
           static_cast<std::uint64_t>(4096 * (copying + copying / 2) / 32));
+  }
+}
+
+template <class T>
+__global__ void eights(gmem<const T> from, gmem<T> to, gmem<T> firsts, gmem<f32> sums) {
+  __shared__ smem_array<T, 32, 2, "pairs"> pairs;
+  const int lane = threadIdx.x;
+  f32 x[8];
+  load_eight<T>(x, from + 8 * lane);
+  store_pair(pairs.at(lane, 0), round_pair<T>(x[0], x[1]));
+  store_pair(firsts + 2 * lane, load_pair(pairs.at(lane, 0)));
+  store_eight<T>(to + 8 * lane, x);
+  for (int repeat = 0; repeat < 2; ++repeat)
+    atomic_add4(sums + 4 * (lane % 16), make_float4(x[0], x[1], x[2], x[3]));
+}
+
+TEST_CASE("eight numbers are one access of 16 bytes, four additions one instruction", "[simt]") {
+  const auto check = [](auto number) {
+    using T = decltype(number);
+    std::vector<T> numbers;
+    for (int i = 0; i < 256; ++i) numbers.push_back(T(f32(static_cast<float>(i % 128))));
+    DeviceBuffer<T> from("from", 256), to("to", 256), firsts("firsts", 64);
+    DeviceBuffer<f32> sums("sums", 64);
+    from.upload(numbers.data());
+    sums.fill_zero();
+    simt::Options options;
+    options.banks = options.check = true;
+    simt::Emulator emulator(options);
+    const simt::UseEmulator use(emulator);
+    launch("eights", eights<T>, 1, 32, 0, from, to, firsts, sums);
+    std::vector<T> copied(256);
+    to.download(copied.data());
+    for (int i = 0; i < 256; ++i) CHECK(copied[i].bits == numbers[i].bits);
+    std::vector<T> pairs(64);
+    firsts.download(pairs.data());
+    for (int i = 0; i < 64; ++i) CHECK(pairs[i].bits == numbers[i / 2 * 8 + i % 2].bits);
+    std::vector<float> total(64);
+    sums.download(total.data());
+    // Lanes l and l + 16 add the numbers 8 l ... 8 l + 3 twice each.
+    for (int i = 0; i < 64; ++i) CHECK(total[i] == static_cast<float>(4 * (i / 4 * 8 + i % 4)));
+    const simt::Ledger& ledger = emulator.last();
+    CHECK(ledger.atomics == 2 * 32 * 4);
+    CHECK(ledger.global.at("sums").atomic_elements() == 2 * 32 * 4);
+    CHECK(ledger.global.at("from").read_elements() == 256);
+    CHECK(ledger.global.at("to").written_elements() == 256);
+  };
+  check(f16());
+  check(bf16());
+}
+
+TEST_CASE("four additions at once must begin at a multiple of 16 bytes", "[simt]") {
+  DeviceBuffer<f32> sums("sums", 64);
+  sums.fill_zero();
+  const auto misaligned = +[](gmem<f32> to) { atomic_add4(to + 2, make_float4(1.f, 1.f, 1.f, 1.f)); };
+  try {
+    launch("misaligned", misaligned, 1, 32, 0, sums);
+    FAIL("nothing was reported");
+  } catch (const simt::KernelError& error) {
+    CHECK(std::string(simt::name_of(error.kind)) == "misaligned");
   }
 }
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import warnings
 from pathlib import Path
 
 try:
@@ -158,6 +159,142 @@ class ProgramTest(unittest.TestCase):
         _, other = self.read_gpu_run({"name": "17 swizzled/grid/d:64/N:512/BH:1024/full", "TFLOP/s": 120.0})
         self.assertEqual(gpu_results.Measured([run, other]).gains(17, 16, 512), [], "a ratio of two runs")
 
+    def test_the_backward_passes_are_a_ladder_of_their_own(self):
+        gpu_results, run = self.read_gpu_run(
+            {"name": "peak/gemm_fp32", "TFLOP/s": 50.0}, {"name": "peak/gemm_bf16", "TFLOP/s": 700.0},
+            {"name": "10 naive_gpu/grid/d:64/N:4096/BH:128/full", "TFLOP/s": 13.0, "label": "fp32"},
+            *({"name": f"{name}/backward/d:64/N:{N}/BH:{BH}/{mask}", "TFLOP/s": speed, "label": dtype}
+              for name, speed, dtype in (("10 naive_gpu", 8.0, "fp32"), ("20 fa1_backward", 4.0, "fp32"),
+                                         ("21 fa2_backward", 12.0, "fp32"), ("22 tensor_core_backward", 90.0, "bf16"))
+              for N, BH in ((512, 1024), (4096, 128)) for mask in ("full", "causal")))
+        forward, backward = gpu_results.Measured([run]), gpu_results.Measured([run], backward=True)
+        self.assertEqual((forward.stages, backward.stages), ([10], [10, 20, 21, 22]))
+        self.assertEqual((forward.tflops(10, 64, "full", 4096), backward.tflops(10, 64, "full", 4096)), (13, 8))
+        self.assertEqual([backward.peak(stage) for stage in backward.stages], [50, 50, 50, 700])
+        import gpu_pictures
+        import gpu_report
+        context = {"gpu": "a GPU", "driver": "1", "torch": "2", "cudnn": 9, "commit": "abc", "dtype": "bf16", "rounds": 3,
+                   "multiprocessors": "4", "cuda_of_build": "13", "pass": "backward"}
+        backward.runs[10].context.update(context)
+        peers = {"context": context, "results": [
+            {"d": 64, "causal": causal, "N": N, "name": name, **of} for causal in (False, True) for N in (512, 4096)
+            for name, of in (("stage 22", {"tflops": 90.0}), ("fa2", {"tflops": 180.0}), ("math", {"absent": "too large"}))]}
+        blocks = {(path.parent.name, name): text for path, name, text in gpu_report.backward_blocks(backward, None)
+                  if path.parent.name.startswith(("10", "20", "21"))}
+        self.assertIn("| 512 | 8.00 | 8.00 |", blocks["10_naive_gpu", "backward"])
+        self.assertIn("times as fast as 20", blocks["21_fa2_backward", "backward"])
+        self.assertIn("| 4096 | 12.00 (3.00x) | 12.00 (3.00x) |", blocks["21_fa2_backward", "backward"])
+        self.assertIn("fp32; backward pass, whose FLOPs count 2.5 times", blocks["20_fa1_backward", "backward"])
+        self.assertIn("| 64 | causal | 512 | 90 (0.50) | 180 | absent |", gpu_report.backward_peers_table(peers))
+        short = gpu_report.short_backward_table(peers)
+        self.assertIn("| 64 | full | 0.50 (0.50 to 0.50) | absent |", short)
+        self.assertIn("in bf16 over PyTorch's FlashAttention-2's, on one a GPU, driver 1, PyTorch 2, cuDNN 9, commit abc", short)
+        for path, shown, draw in gpu_pictures.backward_pictures(backward, peers):
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")  # such as of a line without points, which takes all of the room
+                gpu_pictures.save(draw(shown), self.folder / path.name, shown)
+            self.assertFalse(gpu_pictures.is_stale(self.folder / path.name, shown))
+        self.assertTrue((self.folder / "h200_backward_bf16.png").exists())
+        self.assertEqual({text for _, _, text in gpu_report.backward_blocks(None, None)}, {"Not yet."})
+
+    def test_what_training_measured_makes_tables_and_pictures(self):
+        self.read_gpu_run()
+        import gpu_pictures
+        import gpu_report
+        context = {"gpu": "a GPU", "driver": "1", "torch": "2", "cudnn": 9, "commit": "abc", "dtype": "bf16"}
+        files = self.losses("fp32", [3.0, 2.0, 1.000002]), self.losses("bf16", [3.0001, 2.0, 1.0])
+        losses = [gpu_report.of_train_gpt(file) for file in files]
+        speeds = {"context": {**context, "tokens": 16384, "rounds": 3, "steps": 2, "gemm_tflops": 700.0,
+                              "ours": {"ours": [19, 23], "ours, deterministic": [19, 24]}},
+                  "results": [{"model": "1.3B", "N": N, "name": name, **of} for N in (2048, 8192) for name, of in (
+                      ("math", {"absent": "out of memory at batch 1"}), ("fa2", {"absent": "No available kernel"}),
+                      ("ours", {"tflops": 350.0, "mfu": 0.5, "ms": 2.0, "batch": 2}))]}
+        text = gpu_report.losses_block(losses)
+        self.assertIn("math attention is never further than 1.0e-06 away, that with stages 19 and 23 2.0e-06. That is at "
+                      "most 29 % of what its step allows: 5 times the furthest that the former was so far, and 2e-06.", text)
+        self.assertIn("In bf16, 4 layers", text)
+        text = gpu_report.training_block(speeds)
+        self.assertIn("| 1.3B | 2048 | out of memory | absent | 350 (50 %), batch 2 |", text)
+        self.assertIn("| 1.3B | 8192 | out of memory | absent | 350 (50 %) |", text)
+        self.assertIn("Ours: stages 19 and 23; ours, deterministic: stages 19 and 24.", text)
+        for runs in (losses, losses[:1]):
+            for path, shown, draw in gpu_pictures.training_pictures(runs, speeds):
+                with warnings.catch_warnings():
+                    warnings.simplefilter("error")
+                    gpu_pictures.save(draw(shown), self.folder / path.name, shown)
+                self.assertFalse(gpu_pictures.is_stale(self.folder / path.name, shown))
+        self.assertTrue((self.folder / "h200_training_speed.png").exists())
+        self.assertEqual([gpu_report.losses_block([]), gpu_report.training_block(None)], ["Not yet."] * 2)
+
+    def losses(self, dtype, ours):
+        """A file as bench/train_gpt.py writes it."""
+        curves = {"math in fp64": [3.0, 2.0, 1.0], "math": [3.0, 2.0, 1.000001], "stages 19 and 23": ours}
+        context = {"gpu": "a GPU", "driver": "1", "torch": "2", "commit": "abc", "dtype": dtype, "layers": 4, "hidden": 256,
+                   "heads": 4, "context": 256, "batch": 16, "steps": 3}
+        file = self.folder / f"train_gpt_{dtype}.json"
+        file.write_text(json.dumps({"context": context, "losses": curves}))
+        return file
+
+    def test_training_that_is_wrong_is_refused(self):
+        self.read_gpu_run()
+        import gpu_report
+        self.assertIsNone(gpu_report.of_train_gpt(self.folder / "nowhere.json"))
+        for ours, why in (([3.0, 2.1, 1.0], "comes to .* of what its step allows"), ([3.0, float("nan"), 1.0], "a loss with"),
+                          ([3.0, 2.0, float("inf")], "stages 19 and 23 is not a finite number: measure it again")):
+            with self.assertRaisesRegex(gpu_report.BadResult, why):
+                gpu_report.of_train_gpt(self.losses("fp32", ours))
+        file = self.folder / "training.json"
+        for counter in ("tflops", "ms", "mfu", "gemm_tflops"):
+            for value in (float("nan"), float("inf"), 0.0, -1.0, None, "fast"):
+                row = {"name": "ours", "tflops": 1.0, "ms": 1.0, "mfu": 1.0}
+                data = {"context": {"gemm_tflops": 1.0}, "results": [row]}
+                (data["context"] if counter == "gemm_tflops" else row)[counter] = value
+                file.write_text(json.dumps(data))
+                with self.assertRaisesRegex(gpu_report.BadResult, f"training.json: {counter} of .* is .*measure it again"):
+                    gpu_report.of_scripts(file)
+        file.write_text(json.dumps({"context": {}, "results": [{"name": "fa2", "absent": "why"}]}))
+        self.assertEqual(gpu_report.of_scripts(file)["results"][0]["absent"], "why")
+
+    def test_what_atomics_cost_makes_a_table_and_pictures(self):
+        self.read_gpu_run()
+        import atomics
+        import gpu_pictures
+        import gpu_report
+        names = [name for name, *_ in atomics.VARIANTS]
+        data = {"gpu": "a GPU", "driver": "1", "commit": "abc", "dtype": "bf16", "rounds": 3, "tokens": 16384,
+                "width": 2048, "not_checked": [atomics.STORES, atomics.APART],
+                "kernels": [{"variant": name, "d": d, "causal": causal, "tile": [64, 128], "spilled": 8 * (d == 128)}
+                            for name in names for d in (64, 128) for causal in (False, True)],
+                "rows": [{"d": d, "causal": causal, "batch": one["batch"], "heads": one["heads"], "N": one["Nq"],
+                          "ms": dict(zip(names, (2.0, 1.0, 3.0, 4.0, 5.0)))}
+                         for d in (64, 128) for causal in (False, True) for one in atomics.problems(d, causal)]}
+        del data["rows"][0]["ms"][atomics.APART]
+        text = gpu_report.atomics_block(data)
+        self.assertIn("Of stores and stores apart dQ is wrong by design.", text)
+        self.assertIn("| 64 | full | 512 | 1024 | 4 | 512 | 1; 128 | 2.000 | 0.50 | - | 2.00 | 2.50 |", text)
+        self.assertIn("| 128 | causal | 16384 | 1 | 128 | 516 | 64; 512 | 2.000 | 0.50 | 1.50 | 2.00 | 2.50 |", text)
+        self.assertIn("- stores: 0.500 (0.50 to 0.50) of stage 23's time", text)
+        self.assertIn("- stage 24 spills 8 bytes of registers at d = 128, causal\n", text)
+        self.assertNotIn("at d = 64", text)
+        pictures = list(gpu_pictures.atomics_pictures(data))
+        self.assertEqual([len(shown["panels"]) for _, shown, _ in pictures], [4, 4])
+        over_N, over_heads = (shown["panels"][0]["lines"] for _, shown, _ in pictures)  # d = 64 without a mask
+        self.assertEqual({line["label"]: line["points"] for line in over_N}["stores"],
+                         [(N, 0.5) for N in atomics.LENGTHS])
+        self.assertEqual({line["label"]: line["points"] for line in over_heads}["stores apart"],
+                         [(heads, 1.5) for heads in (1, 2, 4, 8, 16, 32)])
+        for path, shown, draw in pictures:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                gpu_pictures.save(draw(shown), self.folder / path.name, shown)
+            self.assertFalse(gpu_pictures.is_stale(self.folder / path.name, shown))
+        for value in (float("nan"), float("inf"), 0.0):
+            data["rows"][1]["ms"]["stores"] = value
+            with self.assertRaisesRegex(Exception, "the times at d = 64, N = 1024 are no times"):
+                gpu_report.atomics_block(data)
+        self.assertEqual(gpu_report.atomics_block(None), "Not yet.")
+        self.assertEqual(list(gpu_pictures.atomics_pictures(None)), [])
+
     def test_a_run_on_a_gpu_with_a_speed_that_is_none_is_refused(self):
         for value in (float("nan"), float("inf"), 0.0, -1.0, None, "fast"):
             with self.assertRaisesRegex(Exception, "run.json: TFLOP/s of 14 split.* is .*, not a speed"):
@@ -240,6 +377,48 @@ class ProgramTest(unittest.TestCase):
         html = (self.folder / "out/report.html").read_text()
         self.assertEqual(html.count("<td>emulated</td>"), len(FP32_KERNELS))
         self.assertIn("masked tiles", html)
+
+    @with_kernels
+    def test_a_climb_of_the_backward_pass(self):
+        result = self.climb("--backward", "--random", "1,4,70,32", "--kv-heads", 2, "--causal", "--backend", "emulator",
+                            "--memory", "--memory-up-to", 8192)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("backward pass", result.stdout.splitlines()[0])
+        report = self.report()
+        self.assertEqual(report["pass"], "backward")
+        numbers = [s["number"] for s in STAGES if s["backward"] and "fp32" in s["dtypes"]]
+        self.assertEqual([s["number"] for s in report["stages"]], numbers)
+        for stage, before in zip(report["stages"], [numbers[0], *numbers]):  # each after the one before it in this list
+            self.assertEqual((stage["status"], stage["before"]), ("passed", before))
+            self.assertTrue(0 < stage["oracle"]["error"] <= stage["oracle"]["allowed"])
+            self.assertEqual("against_before" in stage, stage["number"] != before)
+            self.assertEqual("time_ms" in stage, stage["backend"] == "cpu")
+        counted = self.ledger("--backward", "--random", "1,4,70,32", "--kv-heads", 2, "--causal")
+        for stage in report["stages"]:
+            if stage["backend"] != "cpu":
+                counts = counted[stage["number"]]["counts"]
+                self.assertEqual(stage["ledger"]["matmul_flops"], counts["flops_cuda_cores"])
+                self.assertEqual(stage["extra_bytes"], counts["device_bytes"])
+        memory = {one["number"]: {point["N"]: point["bytes"] for point in one["points"]}
+                  for one in report["memory"]["stages"]}
+        self.assertEqual(memory[10], {N: 4 * 2 * N * N for N in (1024, 2048, 4096)})
+        self.assertEqual(memory[20], {N: 4 * 2 * N for N in (1024, 2048, 4096)})
+        self.assertEqual(memory[21], {N: 4 * N for N in (1024, 2048, 4096)})
+        self.assertIn("backward passes up to N = 4096", result.stdout)
+        html = (self.folder / "out/report.html").read_text()
+        self.assertIn("<h1>A climb of the backward pass</h1>", html)
+        self.assertGreaterEqual(html.count("data:image/png;base64,"), 2)
+        # In 16 bits too: D and dQ in fp32, and from 23 on L with the factor of its base.
+        result = self.climb("--backward", "--random", "1,1,64,32", "--dtype", "bf16", "--stages", "22-24", "--backend",
+                            "emulator", "--memory", "--memory-up-to", 2048)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        splits = {1024: 4, 2048: 8}
+        for one, rows in zip(self.report()["memory"]["stages"], (lambda N: 1 + 32, lambda N: 2 + 32,
+                                                                 lambda N: 2 + splits[N] * 32), strict=True):
+            self.assertEqual({point["N"]: point["bytes"] for point in one["points"]},
+                             {N: 4 * N * rows(N) for N in splits}, one["name"])
+        self.refuses(2, "stage 13 fa2_sequence_parallel has no backward pass", "leave out --backward",
+                     arguments=["--backward", "--stages", "13"])
 
     @with_kernels
     def test_a_climb_of_emulated_stages_alone_is_drawn_too(self):
@@ -436,7 +615,7 @@ class ProgramTest(unittest.TestCase):
         self.refuses(2, "stage 13 fa2_sequence_parallel has no backward pass", "leave out --backward",
                      arguments=["13", "--backward"], verb="ledger")
         self.refuses(2, "stage 20 fa1_backward has no forward pass", "add --backward", arguments=["20"], verb="ledger")
-        self.refuses(2, "stage 20 fa1_backward has a backward pass only", "./ladder ledger 20 --backward",
+        self.refuses(2, "stage 20 fa1_backward has no forward pass", "add --backward",
                      arguments=["--stages", "20"])
         text = self.run_program("ledger", "10", "20", "--backward", *problem).stdout
         self.assertIn("backward pass", text.splitlines()[0])

@@ -18,10 +18,13 @@ try:
     import torch
 except ImportError:
     torch = None
+else:
+    import flashladder.torch
 
 with_torch = unittest.skipUnless(torch, "this Python has no PyTorch")
 STAGES = [stage for stage in flashladder.stages() if stage.forward]
 KERNELS = [stage for stage in STAGES if stage.kernels]
+BACKWARD = [stage for stage in flashladder.stages() if stage.backward]
 FP32 = [stage for stage in STAGES if "float32" in stage.dtypes]
 with_gpu = unittest.skipUnless(torch and torch.cuda.is_available() and "cuda" in KERNELS[0].backends,
                                "no GPU that PyTorch and the module both use")
@@ -48,6 +51,28 @@ def reference(q, k, v, causal=False, scale=None):
         p = np.exp(scores - np.where(np.isfinite(top), top, 0))
         total = p.sum(-1, keepdims=True)
         return np.where(total > 0, p @ v / total, 0), (top + np.log(total))[..., 0]
+
+
+def reference_backward(q, k, v, do, causal=False, scale=None):
+    """dQ, dK and dV from the definition, in fp64."""
+    group = q.shape[1] // k.shape[1]
+    scale = 1 / np.sqrt(q.shape[-1]) if scale is None else scale
+    _, lse = reference(q, k, v, causal, scale)
+    q, do, keys, values = q.astype("f8"), do.astype("f8"), *(np.repeat(x.astype("f8"), group, 1) for x in (k, v))
+    scores = scale * q @ keys.swapaxes(-1, -2)
+    visible = np.tri(*scores.shape[-2:], scores.shape[-1] - scores.shape[-2], dtype=bool) if causal else True
+    p = np.where(visible & np.isfinite(lse)[..., None], np.exp(scores - np.where(np.isfinite(lse), lse, 0)[..., None]), 0)
+    dp = do @ values.swapaxes(-1, -2)
+    ds = scale * p * (dp - (p * dp).sum(-1, keepdims=True))
+
+    def of_group(x):
+        return x.reshape(k.shape[0], k.shape[1], group, *k.shape[2:]).sum(2)
+
+    return ds @ keys, of_group(ds.swapaxes(-1, -2) @ q), of_group(p.swapaxes(-1, -2) @ do)
+
+
+def rounded(x, like):
+    return x.astype(np.float32).astype(like.dtype)
 
 
 class ForwardTest(unittest.TestCase):
@@ -151,6 +176,144 @@ class ForwardTest(unittest.TestCase):
         self.assertGreater(steps, 100)
 
 
+class BackwardTest(unittest.TestCase):
+    def arguments(self, q, k, v, **options):
+        """q, k, v, o, lse and do of a problem: O and L from the definition, so that no forward pass is needed."""
+        o, lse = reference(q, k, v, **options)
+        do = np.random.default_rng(7).standard_normal(q.shape, np.float32).astype(q.dtype)
+        return q, k, v, rounded(o, q), lse.astype(np.float32), do
+
+    def check(self, stage, q, k, v, **options):
+        arguments = self.arguments(q, k, v, **options)
+        saved = flashladder.saved(stage, q, k, **options)
+        self.assertEqual(tuple(saved), stage.saved)
+        found = flashladder.backward(stage, *arguments, saved=saved, **options)
+        right = reference_backward(q, k, v, arguments[-1], **options)
+        atol = TOLERANCE[q.dtype.name]
+        for name, gradient, wanted, of in zip(("dq", "dk", "dv"), found, right, (q, k, v)):
+            self.assertEqual((gradient.shape, gradient.dtype), (of.shape, of.dtype), name)
+            np.testing.assert_allclose(gradient.astype("f8"), wanted, rtol=atol, atol=atol, err_msg=name)
+
+    def test_every_stage_is_right(self):
+        self.assertTrue(BACKWARD)
+        for stage in BACKWARD:
+            for dtype in stage.dtypes:
+                if dtype == "bfloat16":
+                    continue  # below
+                with self.subTest(stage=str(stage), dtype=dtype):
+                    self.check(stage, *inputs(2, 4, 2, 45, 70, dtype=dtype))
+                    self.check(stage, *inputs(1, 2, 1, 70, 45, 64, dtype=dtype), causal=True)  # rows without a key
+                    self.check(stage, *inputs(dtype=dtype), scale=0.3)
+
+    def test_bfloat16(self):
+        try:
+            import ml_dtypes
+        except ImportError:
+            self.skipTest("no ml_dtypes, NumPy's bfloat16")
+        for stage in BACKWARD:
+            if "bfloat16" in stage.dtypes:
+                with self.subTest(stage=str(stage)):
+                    self.check(stage, *inputs(2, 4, 2, 45, 70, dtype=ml_dtypes.bfloat16), causal=True)
+
+    def test_after_the_forward_pass_of_another_stage(self):
+        q, k, v = inputs(1, 4, 2, 45, 70)
+        do = inputs(seed=3, heads=4, rows=45)[0]
+        o, lse = flashladder.forward(2, q, k, v, causal=True)
+        for gradient, right in zip(flashladder.backward("fa2_backward", q, k, v, o, lse, do, causal=True),
+                                   reference_backward(q, k, v, do, causal=True)):
+            np.testing.assert_allclose(gradient, right, rtol=2e-5, atol=2e-5)
+
+    def test_arrays_are_read_where_they_lie(self):
+        """NaN between the rows and around them would show, and so would a change."""
+        for stage in (stage for stage in BACKWARD if "float32" in stage.dtypes):
+            with self.subTest(stage=str(stage)):
+                *tensors, lse, do = self.arguments(*inputs(2, 4, 2), causal=True)
+                views, whole = [], []
+                for x in (*tensors, do):
+                    memory = np.full((2 * x.shape[0], 2 * x.shape[2], 2 * x.shape[1], x.shape[3] + 8), np.nan, np.float32)
+                    view = memory[1::2, ::2, ::2, 4:-4].transpose(0, 2, 1, 3)
+                    view[:] = x
+                    view.flags.writeable = False
+                    views.append(view)
+                    whole.append((memory, memory.copy()))
+                q, k, v, o, do = views
+                found = flashladder.backward(stage, q, k, v, o, lse, do, causal=True,
+                                             saved=flashladder.saved(stage, q, k, causal=True))
+                for gradient, right in zip(found, reference_backward(*tensors[:3], do, causal=True)):
+                    np.testing.assert_allclose(gradient, right, rtol=2e-5, atol=2e-5)
+                for memory, before in whole:
+                    np.testing.assert_array_equal(memory, before)
+
+    def test_what_is_saved(self):
+        """What a stage says it needs is what it is given, and it is right."""
+        by_number = {stage.number: stage for stage in BACKWARD}
+        self.assertEqual((by_number[10].saved, by_number[20].saved, by_number[21].saved), (("p",), ("m", "l"), ()))
+        q, k, v = inputs(1, 4, 2, 70, 45)
+        _, lse = reference(q, k, v, causal=True)
+        saved = flashladder.saved(20, q, k, causal=True)
+        with np.errstate(divide="ignore"):
+            np.testing.assert_allclose(saved["m"] + np.log(saved["l"]), lse, rtol=2e-5, atol=2e-5)
+        p = flashladder.saved(10, q, k, causal=True)["p"]
+        self.assertEqual((p.shape, p.dtype), ((1, 4, 70, 45), np.float32))
+        np.testing.assert_allclose(p.sum(-1), np.isfinite(lse), atol=1e-5)
+        self.assertEqual(flashladder.saved(21, q, k), {})
+
+    @with_torch
+    def test_torch(self):
+        arguments = self.arguments(*inputs(2, 4, 2, 45, 70), causal=True)
+        tensors = [torch.from_numpy(x) for x in arguments]
+        for stage in (stage for stage in BACKWARD if "float32" in stage.dtypes):
+            saved = flashladder.saved(stage, *arguments[:2], causal=True)
+            kept = flashladder.saved(stage, *tensors[:2], causal=True)
+            right = flashladder.backward(stage, *arguments, causal=True, saved=saved)
+            for name, x in kept.items():
+                self.assertIsInstance(x, torch.Tensor)
+                np.testing.assert_allclose(x, saved[name], rtol=1e-5, atol=1e-5)
+            for gradient, wanted in zip(flashladder.backward(stage, *tensors, causal=True, saved=kept), right):
+                self.assertIsInstance(gradient, torch.Tensor)
+                np.testing.assert_allclose(gradient, wanted, rtol=1e-4, atol=1e-5)
+
+    def fails(self, error, message, stage, *arguments, **options):
+        with self.assertRaisesRegex(error, message):
+            flashladder.backward(stage, *arguments, **options)
+
+    def test_errors(self):
+        arguments = q, k, v, o, lse, do = self.arguments(*inputs())
+        self.fails(ValueError, "stage 02 tiled_cpu has no backward pass: those that have one are 00 naive_cpu, 10", 2,
+                   *arguments)
+        with self.assertRaisesRegex(ValueError, "stage 20 fa1_backward has no forward pass: those that have one are 00"):
+            flashladder.forward(20, q, k, v)
+        with self.assertRaisesRegex(ValueError, "has no forward pass"):
+            flashladder.ledger(20)
+        self.fails(ValueError, r"needs m and l .* m and l is not in saved: give saved=flashladder.saved\(20", 20, *arguments)
+        self.fails(ValueError, "needs p .* p is not in saved", 10, *arguments, saved={"m": lse})
+        self.fails(ValueError, "saved has 'm', and .* takes nothing beside o and lse", 21, *arguments, saved={"m": lse})
+        self.fails(ValueError, r"m has shape \[1, 2, 36\]: it must have \[1, 2, 37\]", 20, *arguments,
+                   saved={"m": lse[..., 1:].copy(), "l": lse})
+        self.fails(ValueError, r"o has shape \[1, 2, 36, 32\]: it must have that of q, \[1, 2, 37, 32\]", 21, q, k, v,
+                   o[:, :, 1:], lse, do)
+        self.fails(ValueError, r"lse has shape \[1, 2, 36\]", 21, q, k, v, o, lse[..., 1:], do)
+        self.fails(ValueError, "lse is not contiguous", 21, q, k, v, o, lse[..., ::-1], do)
+        self.fails(TypeError, "lse is not an array of float32", 21, q, k, v, o, lse.astype("f8"), do)
+        self.fails(TypeError, "do is float64, and stage 21 .* takes float32", 21, q, k, v, o, lse, do.astype("f8"))
+        self.fails(ValueError, "last dimension of do is not contiguous", 21, q, k, v, o, lse,
+                   np.broadcast_to(np.float32(1), do.shape))
+        self.fails(TypeError, "do is a NoneType", 21, q, k, v, o, lse, None)
+        self.fails(ValueError, "it takes 32, 64 and 128", 21, *self.arguments(*inputs(d=48)))
+        with self.assertRaisesRegex(ValueError, "heads a multiple of kv_heads"):
+            flashladder.saved(20, *inputs(1, 3, 2)[:2])
+
+    @with_torch
+    def test_a_graph_is_not_lost_unnoticed(self):
+        tensors = [torch.from_numpy(x) for x in self.arguments(*inputs())]
+        tensors[1].requires_grad_()
+        self.fails(ValueError, "k requires a gradient.*flashladder.torch.attention", 21, *tensors)
+        with self.assertRaisesRegex(ValueError, "k requires a gradient"):
+            flashladder.saved(20, *tensors[:2])
+        with torch.no_grad():
+            self.assertFalse(flashladder.backward(21, *tensors)[0].requires_grad)
+
+
 class OtherLibrariesTest(unittest.TestCase):
     @with_torch
     def test_torch(self):
@@ -164,6 +327,12 @@ class OtherLibrariesTest(unittest.TestCase):
             np.testing.assert_array_equal(o, right[0])
             np.testing.assert_array_equal(lse, right[1])
 
+    def test_torch_is_optional(self):
+        script = ("import sys; sys.modules['torch'] = None; import flashladder\n"
+                  "try: import flashladder.torch\nexcept ImportError: print('only this part')")
+        result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+        self.assertEqual(result.stdout, "only this part\n", result.stderr)
+
     @with_torch
     def test_torch_bfloat16(self):
         for stage in STAGES:
@@ -176,10 +345,19 @@ class OtherLibrariesTest(unittest.TestCase):
             np.testing.assert_allclose(o.float().numpy(), right, rtol=8e-2, atol=8e-2)
 
     @with_torch
+    def test_torch_strides_that_mean_nothing(self):
+        """PyTorch hands a batch of one over with a stride of one number, and 16-bit rows begin at multiples of 16 bytes."""
+        q, k, v = (torch.from_numpy(x).bfloat16() for x in inputs(1, 2))
+        one = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v)]
+        for stage in STAGES:
+            if "bfloat16" in stage.dtypes:
+                self.assertTrue(torch.equal(flashladder.forward(stage, *one)[0], flashladder.forward(stage, q, k, v)[0]))
+
+    @with_torch
     def test_torch_gradients(self):
         q, k, v = map(torch.from_numpy, inputs())
         q.requires_grad_()
-        with self.assertRaisesRegex(ValueError, "q requires a gradient.*detach"):
+        with self.assertRaisesRegex(ValueError, "q requires a gradient.*flashladder.torch.attention.*detach"):
             flashladder.forward(2, q, k, v)
         with torch.no_grad():
             self.assertFalse(flashladder.forward(2, q, k, v)[0].requires_grad)
@@ -202,6 +380,185 @@ class OtherLibrariesTest(unittest.TestCase):
         subprocess.run([sys.executable, "-c", script], check=True)
 
 
+def math_attention(q, k, v, causal=False, scale=None):
+    """The definition by PyTorch's operations; a row that sees no key gives 0."""
+    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+    scores = (q.shape[-1] ** -0.5 if scale is None else scale) * q @ k.transpose(-1, -2)
+    if causal:
+        rows, keys = scores.shape[-2:]
+        visible = torch.ones(rows, keys, dtype=torch.bool, device=q.device).tril(keys - rows)
+        scores = scores.masked_fill(~visible, float("-inf"))
+        return torch.softmax(scores, -1).nan_to_num(0) @ v
+    return torch.softmax(scores, -1) @ v
+
+
+@with_torch
+class TorchAttentionTest(unittest.TestCase):
+    """flashladder.torch.attention in PyTorch's graph, against the definition in fp64."""
+
+    def check(self, q, k, v, stage=None, device="cpu", **options):
+        atol = TOLERANCE[str(q.dtype).removeprefix("torch.")]
+        mine = [x.detach().to(device).requires_grad_() for x in (q, k, v)]
+        right = [x.detach().double().requires_grad_() for x in (q, k, v)]
+        do = torch.from_numpy(np.random.default_rng(9).standard_normal(tuple(q.shape), np.float32)).to(q.dtype)
+        o = flashladder.torch.attention(*mine, stage=stage, **options)
+        wanted = math_attention(*right, **options)
+        self.assertEqual((o.dtype, o.device.type, o.shape), (q.dtype, device, q.shape))
+        torch.testing.assert_close(o.cpu().double(), wanted, rtol=atol, atol=atol)
+        (o.float() * do.to(device).float()).sum().backward()
+        wanted.backward(do.double())
+        for name, x, other in zip("qkv", mine, right):
+            self.assertEqual((x.grad.dtype, x.grad.shape), (x.dtype, x.shape))
+            torch.testing.assert_close(x.grad.cpu().double(), other.grad.nan_to_num(0), rtol=atol, atol=atol,
+                                       msg=lambda text, name=name: f"gradient of {name}: {text}")
+
+    def tensors(self, *sizes, dtype="float32", **options):
+        return [torch.from_numpy(x).to(getattr(torch, dtype)) for x in inputs(*sizes, **options)]
+
+    def test_every_backward_pass(self):
+        for stage in BACKWARD:
+            for dtype in stage.dtypes:
+                with self.subTest(stage=str(stage), dtype=dtype):
+                    self.check(*self.tensors(2, 4, 2, 45, 70, dtype=dtype), stage=stage)
+                    self.check(*self.tensors(1, 2, 1, 70, 45, 64, dtype=dtype), stage=stage, causal=True)
+
+    def test_pairs_and_what_is_chosen(self):
+        q, k, v = self.tensors(1, 4, 2, 45, 70)
+        for pair in ((2, 21), (15, 20), ("naive_gpu", "naive_gpu"), (2, None), (None, 21)):
+            self.check(q, k, v, stage=pair, causal=True, scale=0.2)
+        self.check(q, k, v)
+
+        def numbers(*arguments):
+            return tuple(stage and stage.number for stage in flashladder.torch.stages_for(*arguments))
+
+        highest = [max(stage.number for stage in stages if "float32" in stage.dtypes) for stages in (STAGES, BACKWARD)]
+        self.assertEqual(numbers(q), tuple(highest))
+        self.assertEqual(numbers(q, None, False), (highest[0], None))
+        self.assertEqual(numbers(q, 10), (10, 10))
+        self.assertEqual(numbers(q, 2), (2, highest[1]))
+        self.assertEqual(numbers(q, 20), (highest[0], 20))
+        self.assertEqual(numbers(q, (2, None)), (2, highest[1]))
+        self.assertEqual(numbers(q[..., :19], None, False), (2, None))  # kernels do not take this head dimension
+
+    def test_strides(self):
+        """Projections leave [batch, rows, heads, d]; and dO may be one number that is repeated."""
+        q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in self.tensors(2, 4, 2, 45, 70))
+        self.check(q, k, v, causal=True)
+        one = q.clone().requires_grad_()
+        flashladder.torch.attention(one, k, v).sum().backward()
+        other = q.double().requires_grad_()
+        math_attention(other, k.double(), v.double()).sum().backward()
+        torch.testing.assert_close(one.grad.double(), other.grad, rtol=2e-5, atol=2e-5)
+
+    def test_rows_that_do_not_lie_as_stages_take_them(self):
+        """dO, contiguous, begins in the middle of 16 bytes, as torch.cat's gradient does; and so do q, k and v."""
+        for dtype, stage in (("bfloat16", (19, 23)), ("float32", (2, 21))):
+            q, k, v = (x.requires_grad_() for x in self.tensors(dtype=dtype))
+            do = self.tensors(seed=5, dtype=dtype)[0]
+            right = torch.autograd.grad(flashladder.torch.attention(q, k, v, stage=stage), (q, k, v), do)
+            three = do.new_ones(3)
+            joined = torch.cat([three, flashladder.torch.attention(q, k, v, stage=stage).flatten()])
+            weights = torch.cat([three, do.flatten()])
+            for gradient, wanted in zip(torch.autograd.grad(joined, (q, k, v), weights), right):
+                torch.testing.assert_close(gradient, wanted)
+            odd = [torch.cat([three, x.detach().flatten()])[3:].view(x.shape).requires_grad_() for x in (q, k, v)]
+            self.assertTrue(all(x.is_contiguous() and x.data_ptr() % 16 for x in odd))
+            o = flashladder.torch.attention(*odd, stage=stage)
+            for gradient, wanted in zip(torch.autograd.grad(o, odd, do), right):
+                torch.testing.assert_close(gradient, wanted)
+            apart = q.detach().transpose(2, 3).contiguous().transpose(2, 3)  # its last dimension is not contiguous
+            self.assertTrue(torch.equal(flashladder.torch.attention(apart, k, v, stage=stage), o))
+
+    def test_autocast(self):
+        """q, k and v are cast as PyTorch's own attention casts them; what is saved is computed in fp32 all the same."""
+        tensors = [x.requires_grad_() for x in self.tensors(1, 4, 2, 45, 70)]
+        low = [x.detach().bfloat16().requires_grad_() for x in tensors]
+        with torch.autocast("cpu", torch.bfloat16):
+            o = flashladder.torch.attention(*tensors, causal=True, stage=(19, 23))
+            self.assertEqual(torch.nn.functional.scaled_dot_product_attention(*tensors, enable_gqa=True).dtype, o.dtype)
+            with self.assertRaisesRegex(ValueError, "float64"):
+                flashladder.torch.attention(*(x.double() for x in tensors))
+        other = flashladder.torch.attention(*low, causal=True, stage=(19, 23))
+        self.assertTrue(torch.equal(o, other))
+        for gradient, wanted in zip(torch.autograd.grad(o.float().sum(), tensors),
+                                    torch.autograd.grad(other.float().sum(), low)):
+            self.assertEqual(gradient.dtype, torch.float32)
+            torch.testing.assert_close(gradient, wanted.float(), rtol=1e-2, atol=1e-2)  # 23 adds in no fixed order
+        q, k, _ = (x.detach() for x in tensors)
+        for stage in (10, 20):
+            right = flashladder.saved(stage, q, k, causal=True)
+            with torch.autocast("cpu", torch.bfloat16):
+                for name, x in flashladder.saved(stage, q, k, causal=True).items():
+                    self.assertTrue(torch.equal(x, right[name]), name)
+
+    def test_on_the_cpu_without_the_emulator(self):
+        q = self.tensors()[0]
+        self.assertEqual([stage.kernels for stage in flashladder.torch.stages_for(q, (2, 0))], [False, False])
+        self.check(*self.tensors(1, 4, 2, 45, 70), stage=(2, 0), causal=True)
+
+    def test_it_trains(self):
+        """Steps of gradient descent on q, k and v are those of the definition."""
+        mine = [x.requires_grad_() for x in self.tensors()]
+        right = [x.detach().double().requires_grad_() for x in mine]
+        goal = torch.ones_like(mine[0])
+        losses = []
+        for _ in range(5):
+            for tensors, attention in ((mine, flashladder.torch.attention), (right, math_attention)):
+                loss = (attention(*tensors, causal=True) - goal).square().mean()
+                losses.append(loss.item())
+                for x, gradient in zip(tensors, torch.autograd.grad(loss, tensors)):
+                    x.data -= 300 * gradient
+        np.testing.assert_allclose(losses[::2], losses[1::2], rtol=1e-4)
+        self.assertLess(losses[-1], 0.7 * losses[0])
+
+    def test_without_gradients(self):
+        q, k, v = self.tensors(dtype="bfloat16")
+        self.assertFalse(flashladder.torch.attention(q, k, v).requires_grad)
+        x = self.tensors()[0].requires_grad_()
+        with torch.no_grad():
+            self.assertFalse(flashladder.torch.attention(x, k.float(), v.float()).requires_grad)
+
+    def test_errors(self):
+        q, k, v = (x.requires_grad_() for x in self.tensors())
+        for error, message, options in (
+                (ValueError, "stage 02 tiled_cpu has no backward pass", {"stage": (2, 2)}),
+                (ValueError, "stage 21 fa2_backward has no forward pass", {"stage": (21, 21)}),
+                (ValueError, "give one stage, or a pair", {"stage": (2, 21, 21)}),
+                (ValueError, "stage 99 does not exist", {"stage": 99}),
+                (ValueError, "scale is 0", {"scale": 0})):
+            with self.assertRaisesRegex(error, message):
+                flashladder.torch.attention(q, k, v, **options)
+        for message, x, stage in (
+                ("stage 21 fa2_backward does not take bfloat16: it takes float32", q.bfloat16(), (None, 21)),
+                ("stage 19 tuned does not take float32: it takes float16 and bfloat16", q, 19),
+                ("stage 21 fa2_backward does not take head dimension 48: it takes 32, 64, 128",
+                 torch.zeros(1, 1, 4, 48), (2, 21))):
+            with self.assertRaisesRegex(ValueError, message):
+                flashladder.torch.stages_for(x, stage)
+        with self.assertRaisesRegex(TypeError, "q is a numpy.ndarray: give tensors of PyTorch"):
+            flashladder.torch.attention(*inputs())
+        with self.assertRaisesRegex(TypeError, "k is a NoneType: give"):
+            flashladder.torch.attention(q, None, v)
+        with self.assertRaisesRegex(ValueError, "device"):
+            flashladder.torch.attention(*(x.to("meta") for x in (q, k, v)))
+        with self.assertRaisesRegex(ValueError, "no stage of this build has a forward pass for float64"):
+            flashladder.torch.attention(q.double(), k.double(), v.double())
+        odd = torch.zeros(1, 1, 4, 24, dtype=torch.bfloat16, requires_grad=True)
+        with self.assertRaisesRegex(ValueError, "backward pass for bfloat16 and head dimension 24 on the CPU.*no_grad"):
+            flashladder.torch.attention(odd, odd, odd)
+        o = flashladder.torch.attention(q, k, v)
+        gradient, = torch.autograd.grad(o, q, torch.ones_like(o, requires_grad=True), create_graph=True)
+        with self.assertRaisesRegex(RuntimeError, "once_differentiable"):
+            gradient.sum().backward()
+
+    @with_gpu
+    def test_on_a_gpu(self):
+        for stage in BACKWARD:
+            for dtype in stage.dtypes:
+                with self.subTest(stage=str(stage), dtype=dtype):
+                    self.check(*self.tensors(2, 4, 2, 45, 70, dtype=dtype), stage=stage, device="cuda", causal=True)
+
+
 class GpuTest(unittest.TestCase):
     def tensors(self, *sizes, dtype="float32", **options):
         return [torch.from_numpy(x).cuda().to(getattr(torch, dtype)) for x in inputs(*sizes, **options)]
@@ -219,6 +576,45 @@ class GpuTest(unittest.TestCase):
                     atol = TOLERANCE[dtype]
                     np.testing.assert_allclose(o.float().cpu(), right[0], rtol=atol, atol=atol)
                     np.testing.assert_allclose(lse.cpu(), right[1], rtol=atol, atol=atol)
+
+    def gradients(self, stage, q, k, v, do, **options):
+        """The backward pass after a forward pass of the highest stage that takes these."""
+        dtype = str(q.dtype).removeprefix("torch.")
+        first = next(one for one in reversed(KERNELS) if dtype in one.dtypes)
+        o, lse = flashladder.forward(first, q, k, v, **options)
+        return flashladder.backward(stage, q, k, v, o, lse, do, saved=flashladder.saved(stage, q, k, **options), **options)
+
+    @with_gpu
+    def test_every_backward_pass_is_right(self):
+        for stage in BACKWARD:
+            for dtype in stage.dtypes:
+                with self.subTest(stage=str(stage), dtype=dtype):
+                    q, k, v = self.tensors(2, 4, 2, 45, 70, dtype=dtype)
+                    do = self.tensors(2, 4, rows=45, dtype=dtype, seed=5)[0]
+                    right = reference_backward(*(x.float().cpu().numpy() for x in (q, k, v, do)), causal=True)
+                    do = do.transpose(1, 2).contiguous().transpose(1, 2)
+                    atol = TOLERANCE[dtype]
+                    for gradient, wanted, of in zip(self.gradients(stage, q, k, v, do, causal=True), right, (q, k, v)):
+                        self.assertEqual((gradient.device, gradient.dtype), (of.device, of.dtype))
+                        np.testing.assert_allclose(gradient.float().cpu(), wanted, rtol=atol, atol=atol)
+
+    @with_gpu
+    def test_the_callers_stream_of_the_backward_pass(self):
+        q, k, v = self.tensors(rows=64)
+        do = torch.ones_like(q)
+        right = self.gradients(21, q, k, v, do)
+        o, lse = flashladder.forward(15, q, k, v)
+        torch.cuda.synchronize()
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            late = torch.zeros_like(do)
+            torch.cuda._sleep(1_000_000_000)
+            late.copy_(do)
+            found = flashladder.backward(21, q, k, v, o, lse, late)
+            self.assertFalse(stream.query())
+        stream.synchronize()
+        for gradient, wanted in zip(found, right):
+            torch.testing.assert_close(gradient, wanted, rtol=1e-5, atol=1e-5)
 
     @with_gpu
     def test_the_callers_stream(self):
@@ -263,6 +659,16 @@ class GpuTest(unittest.TestCase):
         with self.assertRaisesRegex(MemoryError, "out of memory"):
             flashladder.forward(10, long, long, long)
         self.assertEqual(flashladder.forward(14, q, k, v)[0].shape, q.shape)  # and it goes on
+
+
+    @with_gpu
+    def test_the_most_memory_of_workspaces(self):
+        q, k, v = self.tensors(rows=256)
+        flashladder._core.trim_workspaces()
+        flashladder.forward(10, q, k, v)
+        torch.cuda.synchronize()
+        self.assertGreaterEqual(flashladder._core.trim_workspaces(), 4 * 2 * 2 * 256 * 256)
+        self.assertEqual(flashladder._core.trim_workspaces(), 0)
 
 
 class ErrorTest(unittest.TestCase):
@@ -344,6 +750,21 @@ class LedgerTest(unittest.TestCase):
                         self.assertEqual(form["value"], form["measured"], form)
                         self.assertEqual(ledger["counts"].get(form["counter"], form["value"]), form["value"], form)
 
+    def test_of_the_backward_pass(self):
+        for stage in BACKWARD:
+            if not stage.kernels:
+                continue
+            with self.subTest(stage=str(stage)):
+                ledger = flashladder.ledger(stage, backward=True, causal=True, rows=77, keys=130, heads=4, kv_heads=2, d=32)
+                self.assertGreater(len(ledger["closed_forms"]), 5)
+                for form in ledger["closed_forms"]:
+                    self.assertEqual(form["value"], form["measured"], form)
+        self.assertEqual(flashladder.ledger(20, backward=True, rows=64, d=32)["counts"]["global.m.read_bytes"], 4 * 2 * 2 * 64)
+        with self.assertRaisesRegex(ValueError, "stage 13 fa2_sequence_parallel has no backward pass"):
+            flashladder.ledger(13, backward=True)
+        with self.assertRaisesRegex(ValueError, "of random arrays"):
+            flashladder.ledger(21, *inputs(), backward=True)
+
     def test_on_arrays(self):
         for stage in KERNELS:
             if "float32" in stage.dtypes:
@@ -389,11 +810,15 @@ class StagesTest(unittest.TestCase):
         self.assertEqual((by_number[2].head_dims, by_number[13].head_dims), (None, (32, 64, 128)))
         self.assertEqual((by_number[2].dtypes, by_number[2].backends), (("float32",), ("cpu",)))
         self.assertEqual(by_number[13].backends[0], "emulator")
+        for number, passes in ((13, (True, False)), (10, (True, True)), (20, (False, True))):
+            stage = next(stage for stage in flashladder.stages() if stage.number == number)
+            self.assertEqual((stage.forward, stage.backward), passes)
         for stage in STAGES:
             self.assertTrue(stage.forward and stage.title and stage.idea and stage.claim, stage)
 
     def test_help(self):
-        for text in (flashladder.__doc__, flashladder.forward.__doc__, flashladder.ledger.__doc__,
+        for text in (flashladder.__doc__, flashladder.forward.__doc__, flashladder.backward.__doc__,
+                     flashladder.saved.__doc__, flashladder.ledger.__doc__,
                      flashladder.Stage.__doc__, flashladder.KernelError.__doc__):
             self.assertGreater(len(text), 100)
 

@@ -120,8 +120,8 @@ void check_stage(const Stage& stage, const Inputs& inputs, Layout layout) {
 void check_backward_of(const Stage& stage, const Inputs& inputs, Layout layout) {
   const Dtype dtype = computing_dtype(stage, inputs.problem.dtype);
   const std::vector<float> dO = random_output_gradient(inputs.problem, 5);
-  const Result<float> forward = plain_forward(inputs, dtype);
-  const ExpectedGradients expected = expect_backward(inputs, forward, dO, dtype);
+  const Result<float> forward = saved_forward(inputs);
+  const ExpectedGradients expected = expect_backward(inputs, plain_forward(inputs, dtype), dO, dtype);
   Gradients<float> result;
   const Verdict verdict = run_and_check_backward(stage, inputs, forward, dO, layout, expected, &result);
   CHECK(verdict.why == "");

@@ -18,110 +18,246 @@ SOURCE = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(SOURCE / "bench"))
 
 import ablation  # noqa: E402
+import atomics  # noqa: E402
 import tune  # noqa: E402
 import variants  # noqa: E402
+from tuned import MOST_REGISTERS, SHARED_BYTES, TUNED  # noqa: E402
 
-TEXT = variants.TABLE.read_text()
+STAGES = list(TUNED.values())
+STAGE = TUNED[19]
+TEXT = STAGE.table.read_text()
 
 
-def row(architecture=90, dtype="bf16", d=64, causal=False, tile=(128, 64, 4, 1)):
+def row(architecture=90, dtype="bf16", d=64, causal=False, tile=(128, 64, 4, 1, 2)):
     return {"architecture": architecture, "dtype": dtype, "d": d, "causal": causal, "tile": [*tile]}
 
 
 class TableTest(unittest.TestCase):
     def test_what_is_written_is_what_is_read(self):
-        rows = variants.read_table(TEXT)
-        self.assertEqual(variants.with_rows(TEXT, rows), TEXT)
-        self.assertEqual(variants.read_table(variants.with_rows(TEXT, [row()])), [row()])
+        for stage in STAGES:
+            rows, text = variants.read_table(stage), stage.table.read_text()
+            self.assertEqual(variants.with_rows(text, rows), text)
+            one = row(tile=range(1, len(stage.fields) + 1))
+            self.assertEqual(variants.read_table(stage, variants.with_rows(text, [one])), [one])
 
     def test_every_dtype_head_dimension_and_mask_has_a_row_that_fits(self):
-        rows = variants.read_table(TEXT)
-        for architecture in {r["architecture"] for r in rows}:
-            keys = [(r["dtype"], r["d"], r["causal"]) for r in rows if r["architecture"] == architecture]
-            self.assertEqual(sorted(keys), sorted((t, d, c) for t in ("fp16", "bf16") for d in tune.HEAD_DIMS
-                                                  for c in (False, True)))
-        for r in rows:
-            self.assertEqual(tune.does_not_fit(r["tile"][:3], r["tile"][3], r["d"],
-                                               tune.SHARED_BYTES[r["architecture"]]), "", r)
+        for stage in STAGES:
+            rows = variants.read_table(stage)
+            for architecture in {r["architecture"] for r in rows}:
+                keys = [(r["dtype"], r["d"], r["causal"]) for r in rows if r["architecture"] == architecture]
+                self.assertEqual(sorted(keys), sorted((t, d, c) for t in ("fp16", "bf16") for d in tune.head_dims(stage)
+                                                      for c in (False, True)))
+            for r in rows:
+                self.assertEqual(stage.does_not_fit(r["tile"], r["d"], SHARED_BYTES[r["architecture"]]), "", r)
 
     def test_a_table_of_another_form_is_refused(self):
-        for broken in ("", TEXT.replace("{128, 64, 4, 1}", "{128, 64, 4}", 1), TEXT.replace(", true,", ", 1,", 1)):
-            with self.assertRaisesRegex(variants.VariantError, "is not as ./ladder tune writes it"):
-                variants.read_table(broken)
+        for broken in ("", TEXT.replace("{128, 64, 4, 1, 2}", "{128, 64, 4, 1}"), TEXT.replace(", true,", ", 1,", 1)):
+            with self.assertRaisesRegex(variants.VariantError, "19_tuned/table.hpp is not as ./ladder tune writes it"):
+                variants.read_table(STAGE, broken)
 
     def test_only_what_was_tuned_changes(self):
-        rows = variants.read_table(TEXT)
-        new = tune.new_table(rows, [row(tile=(64, 64, 4, 2))], 90)
-        self.assertEqual([r for r in new if r not in rows], [row(tile=(64, 64, 4, 2))])
+        rows = variants.read_table(STAGE)
+        new = tune.new_table(rows, [row(tile=(64, 64, 4, 2, 2))], 90)
+        self.assertEqual([r for r in new if r not in rows], [row(tile=(64, 64, 4, 2, 2))])
         self.assertEqual(len(new), len(rows))
-        self.assertEqual(tune.new_table(rows, [], 90), rows)
+        for stage in STAGES:
+            rows = variants.read_table(stage)
+            self.assertEqual(tune.new_table(rows, [], 90), rows)
 
     def test_a_new_gpu_begins_as_the_one_before_it(self):
-        rows = variants.read_table(TEXT)
-        new = tune.new_table(rows, [row(89, tile=(64, 32, 4, 1))], 89)
+        rows = variants.read_table(STAGE)
+        new = tune.new_table(rows, [row(89, tile=(64, 64, 4, 1, 2))], 89)
         mine = [r for r in new if r["architecture"] == 89]
         self.assertEqual(len(new) - len(rows), len(mine))
         like = {(r["dtype"], r["d"], r["causal"]): r["tile"] for r in rows if r["architecture"] == 80}
         for r in mine:
             tuned = (r["dtype"], r["d"], r["causal"]) == ("bf16", 64, False)
-            self.assertEqual(r["tile"], [64, 32, 4, 1] if tuned else like[r["dtype"], r["d"], r["causal"]])
+            self.assertEqual(r["tile"], [64, 64, 4, 1, 2] if tuned else like[r["dtype"], r["d"], r["causal"]])
+
+    def test_the_tables_fit_every_gpu_that_they_serve(self):
+        for stage in STAGES:
+            rows = variants.read_table(stage)
+            for architecture, shared_bytes in SHARED_BYTES.items():
+                serves = max(row["architecture"] for row in rows if row["architecture"] <= architecture)
+                for row in rows:
+                    if row["architecture"] == serves:
+                        need, _, why = stage.takes(dict(zip(stage.fields, row["tile"], strict=True)), row["d"])
+                        self.assertLessEqual(need, shared_bytes, (stage.name, architecture, row))
+                        self.assertEqual(why, "")
+
+
+class MeasureTest(unittest.TestCase):
+    def test_results_longer_than_a_pipe_holds_arrive(self):
+        """A program that writes a megabyte, and only then its last line of progress."""
+        with tempfile.TemporaryDirectory() as folder:
+            program = Path(folder) / "bench/flashladder_variants"
+            program.parent.mkdir()
+            program.write_text(f"#!{sys.executable}\nimport sys\n"
+                               "print([1] * 400_000, flush=True)\nprint('  1 of 1', file=sys.stderr)\n")
+            program.chmod(0o755)
+            said = []
+            self.assertEqual(len(variants.measure(Path(folder), folder, [], 1, said.append)), 400_000)
+            self.assertEqual(said, ["  1 of 1"])
+
+    def test_a_program_that_fails_is_quoted(self):
+        with tempfile.TemporaryDirectory() as folder:
+            program = Path(folder) / "bench/flashladder_variants"
+            program.parent.mkdir()
+            program.write_text("#!/bin/sh\necho 'no GPU' >&2\nexit 1\n")
+            program.chmod(0o755)
+            with self.assertRaisesRegex(variants.VariantError, "could not be measured: no GPU"):
+                variants.measure(Path(folder), folder, [], 1, lambda text: None)
+
+
+class CandidatesTest(unittest.TestCase):
+    def test_each_has_all_numbers_of_a_tile_and_is_tried_once(self):
+        for stage in STAGES:
+            self.assertEqual(stage.fields[:4], ["Br", "Bc", "warps", "stages"])
+            self.assertEqual({len(tile) for tile in stage.candidates}, {len(stage.fields)})
+            self.assertEqual(len(stage.candidates), len(set(map(tuple, stage.candidates))))
+
+    def test_the_kernels_take_the_tiles_of_the_backward_passes(self):
+        """What the kernel asserts when it is compiled, and that the warps' keys and rows are all of the tile."""
+        for tile in TUNED[23].candidates:
+            t = dict(zip(TUNED[23].fields, tile))
+            self.assertEqual(t["Bc"] * t["share"] % (16 * t["warps"]), 0, tile)
+            self.assertEqual((t["Br"] % t["step"], t["step"] % 16, t["Br"] % 32), (0, 0, 0), tile)
+            self.assertTrue(t["share"] == 1 or t["warps"] // 2 * (t["Br"] // t["step"]) < 16, tile)
+
+    def test_what_does_not_fit(self):
+        fits = STAGE.does_not_fit
+        self.assertEqual(fits((128, 64, 4, 1, 2), 128, 227 << 10), "")
+        self.assertIn("256 KiB of shared memory", fits((128, 96, 8, 2, 2), 256, 227 << 10))
+        self.assertIn("320 registers", fits((128, 64, 4, 1, 2), 256, 1 << 20))
+
+    def test_what_does_not_fit_of_the_backward_passes(self):
+        def why(tile, d, shared_bytes=227 << 10):
+            return TUNED[23].does_not_fit([*tile, 2], d, shared_bytes)
+
+        self.assertEqual(why((64, 128, 4, 2, 1, 32), 64), "")
+        self.assertEqual(why((64, 128, 4, 2, 1, 32), 64, 81 << 10), "")  # 64, 16 for dS, and 1 for L2 and D
+        self.assertIn("takes 81 KiB", why((64, 128, 4, 2, 1, 32), 64, (81 << 10) - 1))
+        self.assertIn("takes 177 KiB", why((64, 128, 8, 2, 2, 64), 128, 100 << 10))
+        self.assertIn(f"takes {2 * 2 * 64 + 64} registers", why((64, 128, 4, 1, 1, 32), 128))
+        self.assertIn("dQ of 32 rows and 32 columns over 8 warps", why((32, 128, 8, 2, 1, 32), 32))
+        self.assertIn("64 keys over 8 groups", why((64, 64, 8, 1, 1, 32), 64))
+        self.assertGreater(2 * 2 * 64, MOST_REGISTERS)
 
 
 class SearchTest(unittest.TestCase):
-    def test_what_does_not_fit(self):
-        self.assertEqual(tune.does_not_fit((128, 64, 4), 1, 128, 227 << 10), "")
-        self.assertIn("256 KiB of shared memory", tune.does_not_fit((128, 96, 8), 2, 256, 227 << 10))
-        self.assertIn("320 registers", tune.does_not_fit((128, 64, 4), 1, 256, 1 << 20))
-
     def test_the_score(self):
         fast, slow = [[1.0, 1.1, 1.0], [4.0, 4.0, 9.0]], [[2.0, 2.0, 2.0], [4.0, 4.0, 4.0]]
         self.assertEqual(tune.score(fast, [fast, slow]), 1)
         self.assertAlmostEqual(tune.score(slow, [fast, slow]), 2 ** 0.5)
 
-    def search(self, *, spilled=0, wrong=""):
-        """A search over two tiles whose kernels and times are made up: 64x32 is twice as fast as all others."""
+    def search(self, *, stage=STAGE, spilled=0, wrong="", middle=1.05):
+        """A search over tiles whose kernels and times are made up: the candidate 2 takes 1 ms, all others 1.05, but
+        `middle` at N = 2048."""
+        special = stage.candidates[2]
+        name = f"{stage.number}_" + "x".join(map(str, special))
+
         def make_all(orders, say):
             return [{"name": o["name"], "library": o["name"], "kernels": [
                 {"dtype": r["dtype"], "d": r["d"], "causal": r["causal"], "tile": r["tile"], "registers": 100,
-                 "spilled": spilled if r["tile"] == [64, 32, 4, 1] else 0} for r in variants.read_table(o["table"])]}
+                 "spilled": spilled if r["tile"] == special else 0} for r in variants.read_table(stage, o["table"])]}
                     for o in orders]
 
         def measure(build, folder, tasks, rounds, say):
-            return [{name: {"wrong": wrong if name == "64x32x4x1" else "",
-                            "ms": [[1.0 if name == "64x32x4x1" else 2.0] * 3 for _ in task["time"]]}
-                     for name in task["libraries"]} for task in tasks]
+            def ms(library, N):
+                return [1.0 if library == name else middle if N == 2048 else 1.05] * rounds
 
-        with mock.patch.object(sys, "argv", ["tune", "--d", "64", "--dtype", "bf16"]):
+            return [{library: {"wrong": wrong if library == name and task["check"][1:] else "",
+                               "ms": [ms(library, problem["Nq"]) for problem in task["time"]]}
+                     for library in task["libraries"]} for task in tasks]
+
+        with mock.patch.object(sys, "argv", ["tune", "--d", "64", "--dtype", "bf16", "--N", "512", "2048", "8192"]):
             args = tune.arguments()
         facts = {"gpu": "a GPU", "driver": "1", "architecture": 90}
         with mock.patch.object(tune, "make_all", make_all), mock.patch.object(tune, "measure", measure):
-            return tune.search(args, facts, "/nowhere", lambda text: None)
+            return tune.search(stage, args, facts, "/nowhere", lambda text: None)
 
     def best(self, **how):
         return min((r for r in self.search(**how) if "score" in r), key=lambda r: r["score"])
 
     def test_the_fastest_is_best(self):
-        self.assertEqual(self.best()["tile"], [64, 32, 4, 1])
+        for stage in STAGES:
+            self.assertEqual(self.best(stage=stage)["tile"], stage.candidates[2])
+
+    def test_every_candidate_is_timed_or_rejected_for_each_mask(self):
+        """Also those of the table, in the autotuner's list or not."""
+        for stage in STAGES:
+            found = self.search(stage=stage)
+            tiles = {tuple(tile) for tile in stage.candidates}
+            tiles |= {tuple(r["tile"]) for r in variants.read_table(stage) if r["architecture"] == 90}
+            self.assertEqual(sorted((tuple(r["tile"]), r["causal"]) for r in found),
+                             sorted((tile, causal) for tile in tiles for causal in (False, True)))
+            self.assertTrue(all(("score" in r) != ("rejected" in r) and r["stage"] == stage.number for r in found))
 
     def test_what_spills_or_is_wrong_is_rejected_with_its_reason(self):
         for how, why in (({"spilled": 8}, "spills 8 bytes"), ({"wrong": "O is off"}, "is not right: O is off")):
-            self.assertNotEqual(self.best(**how)["tile"], [64, 32, 4, 1])
+            self.assertNotEqual(self.best(**how)["tile"], STAGE.candidates[2])
             self.assertTrue(any(why in r.get("rejected", "") for r in self.search(**how)))
+
+    def test_what_takes_much_longer_at_the_middle_length_is_not_timed_further(self):
+        found = self.search(middle=1.12)
+        self.assertEqual({tuple(r["tile"]) for r in found if "score" in r}, {tuple(STAGE.candidates[2])})
+        self.assertIn("takes 1.12 times the fastest at N = 2048", {r.get("rejected") for r in found})
 
     def test_times_that_are_no_numbers_are_refused(self):
         with mock.patch.object(tune, "score", lambda *_: float("nan")), self.assertRaises(variants.VariantError):
             self.search()
 
+    def run_tune(self, stages, *options):
+        """The whole program on made-up times, with tables and the result in a folder of their own; what it prints and
+        the folder's files by name."""
+        with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+            mine = {}
+            for stage in stages:
+                table = Path(folder) / f"{stage.number}.hpp"
+                table.write_text(stage.table.read_text())
+                found = self.search(stage=stage)
+                mine[stage.number] = mock.Mock(wraps=stage, number=stage.number, folder=stage.folder, table=table,
+                                               fields=stage.fields, found=found)
+            for name, value in (("TUNED", mine), ("gpu", lambda: {"gpu": "a GPU", "driver": "1", "architecture": 90}),
+                                ("search", lambda stage, *_: stage.found)):
+                stack.enter_context(mock.patch.object(tune, name, value))
+            stack.enter_context(mock.patch.object(sys, "argv", [
+                "tune", "--d", "64", "--dtype", "bf16", "--out", f"{folder}/tune.json", "--commit", "abc", "--stage",
+                *(str(stage.number) for stage in stages), *options]))
+            with contextlib.redirect_stdout(io.StringIO()) as said:
+                tune.main()
+            return said.getvalue(), {path.name: path.read_text() for path in Path(folder).iterdir()}
+
+    def test_the_tables_of_all_stages_are_rewritten_and_one_file_keeps_what_was_found(self):
+        said, files = self.run_tune(STAGES)
+        for stage in STAGES:
+            new = variants.read_table(stage, files[f"{stage.number}.hpp"])
+            best = [row(causal=causal, tile=stage.candidates[2]) for causal in (False, True)]
+            self.assertEqual([r for r in new if (r["architecture"], r["dtype"], r["d"]) == (90, "bf16", 64)], best)
+            self.assertIn(f"Stage {stage.number} on a GPU: the best tile ({', '.join(stage.fields)})", said)
+        result = json.loads(files["tune.json"])
+        self.assertEqual((result["commit"], set(result["tiles"])), ("abc", {"19", "23", "24"}))
+        self.assertEqual({r["stage"] for r in result["candidates"]}, set(TUNED))
+
+    def test_a_dry_run_writes_no_table(self):
+        _, files = self.run_tune([TUNED[23]], "--dry-run")
+        self.assertEqual(files["23.hpp"], TUNED[23].table.read_text())
+        self.assertIn("tune.json", files)
+
     def test_without_a_gpu_one_sentence_and_the_table_stays(self):
         with mock.patch.dict("os.environ", {"PATH": ""}), self.assertRaisesRegex(variants.VariantError, "on a GPU"):
             tune.gpu()
-        self.assertEqual(variants.TABLE.read_text(), TEXT)
+        self.assertEqual(STAGE.table.read_text(), TEXT)
 
     def test_bad_options(self):
-        for bad in (["--N", "1000"], ["--rounds", "0"], ["--d", "48"]):
-            with mock.patch.object(sys, "argv", ["tune", *bad]), contextlib.redirect_stderr(io.StringIO()), \
+        for bad, why in ((["--N", "1000"], "divisors of 16384"), (["--rounds", "0"], "from 1 on"),
+                         (["--stage", "19", "--d", "48"], "stage 19 has no tiles for d = 48, only for 32 64 96"),
+                         (["--stage", "23", "--d", "64", "192"], "stage 23 has no tiles for d = 192"),
+                         (["--stage", "18"], "invalid choice: 18")):
+            with mock.patch.object(sys, "argv", ["tune", *bad]), contextlib.redirect_stderr(io.StringIO()) as said, \
                     self.assertRaises(SystemExit):
                 tune.arguments()
+            self.assertIn(why, said.getvalue())
 
 
 class VariantTest(unittest.TestCase):
@@ -132,19 +268,25 @@ class VariantTest(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = Path(folder.name)
 
-    def wrong(self, **how):
-        one = variants.make(self.folder, "one", build=BUILD, backend="emulator", **how)
-        tasks = [{"libraries": [one["library"]], "time": [], "check": variants.small_problems(64, causal, "bf16")}
+    def wrong(self, stage=STAGE, **how):
+        one = variants.make(stage, self.folder, "one", build=BUILD, backend="emulator", **how)
+        tasks = [{"libraries": [one["library"]], "time": [],
+                  "check": variants.small_problems(stage, 64, causal, "bf16")}
                  for causal in (False, True)]
         return [next(iter(result.values()))["wrong"]
                 for result in variants.measure(BUILD, self.folder, tasks, 1, lambda text: None)]
 
     def test_two_buffers_are_right(self):
-        rows = [row(causal=causal, tile=(64, 32, 4, 2)) for causal in (False, True)]
+        rows = [row(causal=causal, tile=(64, 32, 4, 2, 2)) for causal in (False, True)]
         self.assertEqual(self.wrong(table=variants.with_rows(TEXT, rows)), ["", ""])
 
+    def test_another_tile_of_a_backward_pass_is_right(self):
+        rows = [row(causal=causal, tile=(64, 96, 4, 1, 2, 32, 2)) for causal in (False, True)]
+        table = variants.with_rows(TUNED[23].table.read_text(), rows)
+        self.assertEqual(self.wrong(TUNED[23], table=table), ["", ""])
+
     def test_a_wrong_variant_is_found(self):
-        rows = [row(causal=causal, tile=(64, 32, 4, 1)) for causal in (False, True)]
+        rows = [row(causal=causal, tile=(64, 64, 4, 1, 2)) for causal in (False, True)]
         patch = SOURCE / "tests/mutants/19_l_of_one_lane.patch"
         for text in self.wrong(table=variants.with_rows(TEXT, rows), patch=patch):
             self.assertRegex(text, "^B=.*: .* off by ")
@@ -159,28 +301,54 @@ class VariantTest(unittest.TestCase):
 
     def test_registers_and_spills_are_read(self):
         try:
-            variants.compiler(BUILD, "cuda")
+            variants.compiler(STAGE, BUILD, "cuda")
         except variants.VariantError as error:
             self.skipTest(str(error))
-        one = variants.make(self.folder, "one", build=BUILD, backend="cuda", table=variants.with_rows(TEXT, [row()]))
-        self.assertEqual([(k["dtype"], k["d"], k["causal"], k["tile"]) for k in one["kernels"]],
-                         [("bf16", 64, False, [128, 64, 4, 1])])
-        self.assertTrue(100 < one["kernels"][0]["registers"] <= 255, one)
-        for output in ("", "Compiling entry function '_Z1kv'\nUsed 20 registers"):
+        for stage, tile in ((STAGE, (128, 64, 4, 1, 2)), (TUNED[23], variants.read_table(TUNED[23])[-1]["tile"])):
+            table = variants.with_rows(stage.table.read_text(), [row(tile=tile)])
+            one = variants.make(stage, self.folder, str(stage.number), build=BUILD, backend="cuda", table=table)
+            self.assertEqual([(k["dtype"], k["d"], k["causal"], k["tile"]) for k in one["kernels"]],
+                             [("bf16", 64, False, [*tile])])
+            self.assertTrue(100 < one["kernels"][0]["registers"] <= 255, one)
+        for output in ("", "Compiling entry function '_Z1kv'\nUsed 20 registers",
+                       "Compiling entry function '_Z11fa2_forwardI6__halfLi64ELb0ELi128EE'\nUsed 20 registers"):
             with self.assertRaises(variants.VariantError):
-                variants.resources(output)
+                variants.resources(STAGE, output)
 
 
 class AblationTest(unittest.TestCase):
-    def test_every_patch_applies_and_says_what_it_leaves_out(self):
-        paths = sorted((SOURCE / "bench/ablations").glob("*.patch"))
-        self.assertGreater(len(paths), 4)
-        for path in paths:
-            with self.subTest(patch=path.name):
-                self.assertFalse(path.read_text().startswith("---"))
-                subprocess.run(["patch", "-p0", "-s", "-F0", "--dry-run", "-d", SOURCE, "-i", path], check=True)
+    # Without the mask and with it; small, so that the emulator is quick.
+    TILES = {19: [(64, 64, 4, 2, 2), (64, 64, 4, 1, 2)], 23: [(32, 64, 4, 2, 1, 32, 2), (64, 64, 4, 1, 2, 32, 1)]}
 
-    def test_the_readme_has_the_table_of_the_results(self):
+    def test_every_patch_applies_and_says_what_it_leaves_out(self):
+        for number in ablation.TILES:
+            paths = ablation.patches(TUNED[number])
+            self.assertGreater(len(paths), 4)
+            for path in paths:
+                with self.subTest(patch=path.name):
+                    self.assertFalse(path.read_text().startswith("---"))
+                    subprocess.run(["patch", "-p0", "-s", "-F0", "--dry-run", "-d", SOURCE, "-i", path], check=True)
+
+    def test_the_stage_is_right_without_each_idea(self):
+        orders, tasks = [], []
+        with tempfile.TemporaryDirectory(prefix="tune test ") as folder:
+            for number, tiles in self.TILES.items():
+                stage = TUNED[number]
+                rows = [row(causal=causal, tile=tile) for causal, tile in zip((False, True), tiles)]
+                table = variants.with_rows(stage.table.read_text(), rows)
+                orders += [{"stage": stage, "folder": folder, "name": f"{number}_{path.stem}", "patch": path,
+                            "build": BUILD, "backend": "emulator", "table": table} for path in ablation.patches(stage)]
+            made = variants.make_all(orders, lambda text: None)
+            for number in self.TILES:
+                libraries = [one["library"] for one in made if one["name"].startswith(str(number))]
+                tasks += [{"libraries": libraries, "time": [],
+                           "check": variants.small_problems(TUNED[number], 64, causal, "bf16")[::2]}
+                          for causal in (False, True)]
+            for result in variants.measure(BUILD, folder, tasks, 1, lambda text: None):
+                for library, found in result.items():
+                    self.assertEqual(found["wrong"], "", library)
+
+    def test_the_readmes_have_the_tables_of_the_results(self):
         self.assertEqual(subprocess.run([sys.executable, SOURCE / "bench/ablation.py", "--check"]).returncode, 0)
 
     def test_the_table(self):
@@ -190,15 +358,151 @@ class AblationTest(unittest.TestCase):
         table = ablation.block(result).splitlines()
         self.assertEqual(table[-1], "| it | 2.000 (spills 4 B) | - | - | - | - | - |")
         rows[1]["ratio"][0] = float("nan")
-        with self.assertRaisesRegex(variants.VariantError, "no number"):
+        with self.assertRaisesRegex(variants.VariantError, "no number, without 'it'"):
             ablation.block(json.loads(json.dumps(result)))
 
+    def test_each_variant_is_measured_against_the_whole(self):
+        """On made-up times: the whole takes 1 ms, variant i 1 + i; the last has no kernel without the mask."""
+        stage, facts = TUNED[23], {"architecture": 90}
+        names = [what for what, _ in ablation.variants(stage, facts)]
+
+        def make_all(orders, say):
+            self.assertTrue(all(order["stage"] is stage for order in orders))
+            return [{"name": o["name"], "library": f"lib{i}", "kernels": [
+                {**r, "spilled": i} for r in variants.read_table(stage, o["table"])
+                if r["causal"] or i + 1 < len(orders)]} for i, o in enumerate(orders)]
+
+        def measure(build, folder, tasks, rounds, say):
+            return [{library: {"wrong": "", "ms": [[1.0 + int(library[3:])] * rounds for _ in task["time"]]}
+                     for library in task["libraries"]} for task in tasks]
+
+        args = mock.Mock(stage=23, rounds=3, build=BUILD)
+        with mock.patch.object(ablation, "make_all", make_all), mock.patch.object(ablation, "measure", measure):
+            rows = ablation.measured(args, facts, "/nowhere", lambda text: None)
+        for r in rows:
+            i = names.index(r["without"])
+            self.assertEqual((r["spilled"], r["ratio"]), (i, [1.0 + i] * len(ablation.LENGTHS)))
+            self.assertTrue(r["causal"] or i + 1 < len(names))
+        self.assertEqual({r["without"] for r in rows}, {*names})
+
     def test_variants_without_a_tile_that_fits_are_left_out(self):
-        names = [what for what, _ in ablation.variants({"architecture": 90})]
-        self.assertEqual(len(names), len(set(names)))
-        self.assertEqual(names[0], "")
-        with self.assertRaisesRegex(variants.VariantError, "no rows for this GPU"):
-            list(ablation.variants({"architecture": 75}))
+        for number in ablation.TILES:
+            orders = dict(ablation.variants(TUNED[number], {"architecture": 90}))
+            self.assertEqual([*orders][0], "")
+            tiles = [order for what, order in orders.items() if what in ablation.TILES[number]]
+            self.assertGreaterEqual(len(tiles), 3)
+            for order in tiles:
+                for r in variants.read_table(TUNED[number], order["table"]):
+                    self.assertEqual(TUNED[number].does_not_fit(r["tile"], r["d"], SHARED_BYTES[90]), "")
+            with self.assertRaisesRegex(variants.VariantError, f"stage {number} has no rows for this GPU"):
+                list(ablation.variants(TUNED[number], {"architecture": 75}))
+
+    def test_bad_options(self):
+        for bad, why in ((["--stage", "19"], "give both"), (["--out", "x.json"], "give both"),
+                         (["--stage", "24", "--out", "x.json"], "invalid choice"),
+                         (["--stage", "19", "--out", "x.json", "--check"], "leave out --out")):
+            with mock.patch.object(sys, "argv", ["ablation", *bad]), \
+                    contextlib.redirect_stderr(io.StringIO()) as said, self.assertRaises(SystemExit):
+                ablation.arguments()
+            self.assertIn(why, said.getvalue())
+
+
+class AtomicsTest(unittest.TestCase):
+    FACTS = {"gpu": "a GPU", "driver": "1", "architecture": 90}
+
+    def test_the_counts_are_those_of_the_ledger(self):
+        """`./ladder ledger 23 24 --random 1,2,512,64 --backward`, without the mask and with it: additions, tiles of
+        keys, and of the device memory of 24 what is not D and L2."""
+        kernels = [{"variant": name, "d": 64, "causal": causal, "tile": [64, 128, 4, 2, 1, 32, 1]}
+                   for name in (atomics.WHOLE, atomics.DETERMINISTIC) for causal in (False, True)]
+        for causal, elements in ((False, 262_144), (True, 163_840)):
+            row = {"d": 64, "causal": causal, "N": 512, "batch": 1, "heads": 2}
+            self.assertEqual(atomics.counts(row, kernels), {"blocks": 4, "added": 4 * elements, "splits": 2,
+                                                          "split_bytes": 532_480 - 2 * 4 * 2 * 512})
+        long = {"d": 64, "causal": False, "N": 16384, "batch": 1, "heads": 32}
+        self.assertEqual(atomics.counts(long, kernels)["splits"], 8)
+
+    def test_what_is_compiled(self):
+        orders = atomics.orders(self.FACTS, "/nowhere", BUILD)
+        self.assertEqual([*orders], [name for name, *_ in atomics.VARIANTS])
+        for (name, number, patch, _), order in zip(atomics.VARIANTS, orders.values()):
+            rows = variants.read_table(TUNED[number], order["table"])
+            self.assertEqual({(r["d"], r["causal"], r["dtype"]) for r in rows},
+                             {(d, causal, "bf16") for d in (64, 128) for causal in (False, True)})
+            self.assertEqual(order["patch"], patch and SOURCE / "bench/atomics" / patch)
+
+    def test_the_shapes_are_those_of_the_page(self):
+        for d in atomics.HEAD_DIMS:
+            shapes = {(one["batch"] * one["heads"], one["Nq"]) for one in atomics.problems(d, True)}
+            self.assertEqual(len(shapes), len(atomics.problems(d, True)))
+            self.assertLessEqual({(16384 // N * 2048 // d, N) for N in atomics.LENGTHS}, shapes)
+            self.assertLessEqual({(heads, 16384) for heads in atomics.HEADS}, shapes)
+
+    def measured(self, memory, wrong=""):
+        """Rows for made-up times: each variant takes as many milliseconds as its place among them, and 1."""
+        names = [name for name, *_ in atomics.VARIANTS]
+        def make_all(orders, say):
+            return [{"name": o["name"], "library": f"lib{o['name']}", "kernels": [
+                {**r, "registers": 9, "spilled": 0} for r in variants.read_table(o["stage"], o["table"])]}
+                    for o in orders]
+
+        def measure(build, folder, tasks, rounds, say):
+            for task in tasks:  # what is wrong by design is never checked, and all others are
+                self.assertTrue(not task["check"] or task["libraries"] == ["lib0", "lib3", "lib4"])
+            self.assertEqual(sum(bool(task["check"]) for task in tasks), 4)
+            return [{library: {"wrong": wrong if task["check"] else "",
+                               "ms": [[1.0 + int(library[3:])] * 3 for _ in task["time"]]}
+                     for library in task["libraries"]} for task in tasks]
+
+        with mock.patch.object(atomics, "make_all", make_all), mock.patch.object(atomics, "measure", measure):
+            kernels, rows = atomics.measured(mock.Mock(rounds=3, build=BUILD), self.FACTS, memory, "/nowhere",
+                                             lambda text: None)
+        self.assertEqual({kernel["variant"] for kernel in kernels}, {*names})
+        self.assertEqual({kernel["d"] for kernel in kernels}, {*atomics.HEAD_DIMS})
+        self.assertEqual(len(rows), 2 * sum(len(atomics.problems(d, False)) for d in atomics.HEAD_DIMS))
+        for row in rows:
+            for name, ms in row["ms"].items():
+                self.assertEqual(ms, 1 + names.index(name))
+        return rows
+
+    def test_all_variants_are_timed_at_all_shapes(self):
+        self.assertTrue(all(len(row["ms"]) == len(atomics.VARIANTS) for row in self.measured(1 << 40)))
+
+    def test_what_takes_too_much_memory_is_left_out_alone(self):
+        rows = self.measured(4 << 30)
+        left_out = [row for row in rows if atomics.APART not in row["ms"]]
+        self.assertTrue(0 < len(left_out) < len(rows))
+        self.assertTrue(all(len(row["ms"]) == len(atomics.VARIANTS) - 1 and row["N"] >= 2048 for row in left_out))
+        one = {"batch": 1, "heads": 32, "Nq": 16384, "Nk": 16384, "d": 64}
+        self.assertEqual(atomics.apart_bytes(one, 128), 16 << 30)
+
+    def test_one_that_should_be_right_and_is_not_ends_it(self):
+        with self.assertRaisesRegex(variants.VariantError, "stage 23 is not right: dQ is off"):
+            self.measured(1 << 40, wrong="dQ is off")
+
+    def test_dq_is_wrong_where_it_is_meant_to_be_and_nowhere_else(self):
+        """On the emulator. What is wrong by design is right where there is one tile of keys."""
+        tile = (64, 64, 4, 1, 2, 32, 1)
+        orders = []
+        with tempfile.TemporaryDirectory(prefix="tune test ") as folder:
+            for i, (_, number, patch, _) in enumerate(atomics.VARIANTS):
+                stage = TUNED[number]
+                rows = [row(causal=causal, tile=tile) for causal in (False, True)]
+                orders.append({"stage": stage, "folder": folder, "name": str(i), "build": BUILD, "backend": "emulator",
+                               "table": variants.with_rows(stage.table.read_text(), rows),
+                               "patch": patch and atomics.PATCHES / patch})
+            libraries = [one["library"] for one in variants.make_all(orders, lambda text: None)]
+            shape = {"batch": 2, "heads": 2, "Nq": 130, "d": 64, "dtype": "bf16"}
+            tasks = [{"libraries": libraries, "time": [], "check": [{**shape, "Nk": Nk, "causal": causal}]}
+                     for Nk in (60, 130) for causal in (False, True)]
+            found = variants.measure(BUILD, folder, tasks, 1, lambda text: None)
+        for i, result in enumerate(found):
+            for (name, _, _, is_right), library in zip(atomics.VARIANTS, libraries):
+                with self.subTest(variant=name, **tasks[i]["check"][0]):
+                    if is_right or i < 2:
+                        self.assertEqual(result[library]["wrong"], "")
+                    else:
+                        self.assertRegex(result[library]["wrong"], "dQ")
 
 
 if __name__ == "__main__":

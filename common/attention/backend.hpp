@@ -35,6 +35,10 @@ std::vector<std::pair<std::string, std::string>> gpu_facts();
 /// Bytes of memory free for a stage of `backend`.
 std::int64_t free_memory(Backend backend);
 
+/// Gives back what the current GPU's pool of freed workspaces keeps; call it once all kernels are done.
+/// Returns the most bytes of workspaces in use at one time since the last such call; 0 without a GPU.
+std::int64_t trim_workspaces();
+
 /// Memory that the kernels of a backend reach: the GPU's for cuda, else the host's.
 class BackendMemory {
  public:

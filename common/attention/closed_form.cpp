@@ -65,8 +65,7 @@ simt::Ledger count_backward(const Stage& stage, const Inputs& inputs, const simt
   simt::Emulator emulator(options);
   const simt::UseEmulator use(emulator);
   const Inputs own = for_stage(stage, inputs);
-  BackwardRun run(stage, own, plain_forward(own, computing_dtype(stage, own.problem.dtype)),
-                  random_output_gradient(own.problem, 1));
+  BackwardRun run(stage, own, saved_forward(own), random_output_gradient(own.problem, 1));
   Workspace workspace;
   run.run(workspace);
   if (launches != nullptr) *launches = emulator.launches();

@@ -189,25 +189,36 @@ Gradients<double> oracle_backward(const Inputs& inputs, const std::vector<float>
   return backward(inputs, nullptr, dO, Exact{});
 }
 
+Gradients<double> oracle_backward_from(const Inputs& inputs, const Result<float>& saved,
+                                       const std::vector<float>& dO) {
+  return backward(inputs, &saved, dO, Exact{});
+}
+
 Result<float> plain_forward(const Inputs& inputs, Dtype dtype, PlainWay way) {
   return with_plain(dtype, way, [&](auto plain) { return forward(inputs, plain); });
+}
+
+Result<float> saved_forward(const Inputs& inputs) {
+  return plain_forward(inputs, Dtype::fp32);
 }
 
 Statistics plain_statistics(const Inputs& inputs, bool with_P) {
   const Problem& p = inputs.problem;
   const Plain<false, false> way{Dtype::fp32};
-  Statistics all;
-  if (with_P) all.P.assign(p.batch * p.q_heads * p.Nq * p.Nk, 0);
+  const std::int64_t rows = p.batch * p.q_heads * p.Nq;
+  Statistics all{std::vector<float>(rows), std::vector<float>(rows), {}};
+  if (with_P) all.P.assign(rows * p.Nk, 0);
   std::vector<float> S, P;
-  for (std::int64_t row = 0; row < p.batch * p.q_heads * p.Nq; ++row) {
+#pragma omp parallel for schedule(dynamic, 16) firstprivate(S, P) if (rows * p.Nk > 4096)
+  for (std::int64_t row = 0; row < rows; ++row) {
     const std::int64_t bh = row / p.Nq;
     const std::int64_t kv = (bh / p.q_heads * p.kv_heads + p.kv_head(bh % p.q_heads)) * p.Nk * p.d;
     score_row(p, p.visible_keys(row % p.Nq), &inputs.Q[row * p.d], &inputs.K[kv], way, S);
     float m = -std::numeric_limits<float>::infinity(), l = 0;
     for (float s : S) m = std::max(m, s);
     for (float s : S) l += std::exp(s - m);
-    all.m.push_back(m);
-    all.l.push_back(l);
+    all.m[row] = m;
+    all.l[row] = l;
     if (!with_P) continue;
     softmax_row(S, way, P);
     std::ranges::copy(P, all.P.begin() + row * p.Nk);

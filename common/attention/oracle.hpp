@@ -39,6 +39,12 @@ Result<double> oracle_forward(const Inputs& inputs);
 /// dK and dV are summed over the query heads that share them.
 Gradients<double> oracle_backward(const Inputs& inputs, const std::vector<float>& dO);
 
+/// As oracle_backward, with P = exp(S - L) and D = rowsum(dO * O) from the forward pass that was saved:
+/// also right where `inputs` are some of the rows or some of the keys of a larger problem, for the
+/// gradients that need no others.
+Gradients<double> oracle_backward_from(const Inputs& inputs, const Result<float>& saved,
+                                       const std::vector<float>& dO);
+
 /// How a plain computation adds up. All ways are as plain, and their errors differ by luck.
 struct PlainWay {
   bool descending;  ///< From the last term to the first.
@@ -52,6 +58,10 @@ inline constexpr PlainWay plain_ways[] = {{false, false}, {true, false}, {false,
 /// other, with S, P and O rounded to `dtype`. Its error is the yardstick for a stage's error
 /// (common/check/check.hpp).
 Result<float> plain_forward(const Inputs& inputs, Dtype dtype, PlainWay way = plain_ways[0]);
+
+/// O and L as a forward pass leaves them for the backward pass: its sums are fp32 in every dtype, L stays
+/// so, and O is rounded where it is stored. (plain_forward in 16 bits rounds the scores too, and then L.)
+Result<float> saved_forward(const Inputs& inputs);
 
 /// What a forward pass may save for the backward pass beside L.
 struct Statistics {

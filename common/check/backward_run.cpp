@@ -47,6 +47,11 @@ Buffer BackwardRun::of_rows(std::int64_t elements, bool needed) const {
 }
 
 void BackwardRun::run(Workspace& workspace) {
+  start(workspace);
+  synchronise(stage_.backend);
+}
+
+void BackwardRun::start(Workspace& workspace) {
   const auto saved = [](Buffer& buffer, bool needed) {
     return needed ? static_cast<const float*>(buffer.tensor().data) : nullptr;
   };
@@ -54,7 +59,6 @@ void BackwardRun::run(Workspace& workspace) {
   run_backward(stage_, {problem_, Q_.tensor(), K_.tensor(), V_.tensor(), O_.tensor(), saved(L_, true),
                         dO_.tensor(), dQ_.tensor(), dK_.tensor(), dV_.tensor(), workspace,
                         saved(m_, m_and_l), saved(l_, m_and_l), saved(P_, stage_.saved == Saved::P)});
-  synchronise(stage_.backend);
 }
 
 void BackwardRun::poison() {

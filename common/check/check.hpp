@@ -62,9 +62,14 @@ struct ExpectedGradients {
   Bound dV;                  ///< How far dV may be.
 };
 
-/// @param saved  O and L of the forward pass, which the stage is given too
+/// @param saved  O and L of the plain computation's own forward pass, plain_forward in `dtype`
 ExpectedGradients expect_backward(const Inputs& inputs, const Result<float>& saved,
                                   const std::vector<float>& dO, Dtype dtype);
+
+/// As expect_backward, from `saved` alone: of some rows or some keys of a larger problem, whose O and L
+/// these are.
+ExpectedGradients expect_backward_part(const Inputs& inputs, const Result<float>& saved,
+                                       const std::vector<float>& dO, Dtype dtype);
 
 /// dQ, dK and dV, each against its bound.
 Verdict check_backward(const Gradients<float>& result, const ExpectedGradients& expected);
@@ -80,7 +85,7 @@ Verdict run_and_check(const Stage& stage, const Inputs& inputs, Layout layout, c
                       Result<float>* result = nullptr);
 
 /// As run_and_check, of the backward pass.
-/// @param saved   O and L of the forward pass, those that `expected` was made with
+/// @param saved   O and L of the forward pass as the stage is given them: saved_forward
 /// @param result  receives dQ, dK and dV when not null.
 Verdict run_and_check_backward(const Stage& stage, const Inputs& inputs, const Result<float>& saved,
                                const std::vector<float>& dO, Layout layout,

@@ -105,6 +105,8 @@ class BackwardRun {
 
   /// One backward pass, complete when it returns. Throws as run_backward.
   void run(Workspace& workspace);
+  /// One backward pass that may still run on the GPU when it returns.
+  void start(Workspace& workspace);
   /// Turns dQ, dK and dV back into NaN, so that the next run has to write them again.
   void poison();
   /// dQ, dK and dV as the last run left them.

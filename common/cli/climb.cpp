@@ -49,14 +49,15 @@ double quantile(const std::vector<double>& sorted, double q) {
 /// What became of one stage.
 struct Climbed {
   const Stage* stage = nullptr;
-  std::string status = "failed";  ///< "passed", "failed" or "out of memory"
-  std::string why;                ///< Why not passed.
-  Verdict oracle, before;         ///< `before` is not checked where there is no stage before.
-  const Stage* compared = nullptr;
-  std::int64_t extra_bytes = 0;  ///< Peak extra memory; what it would have been where that did not fit.
-  std::vector<double> ms;        ///< Sorted; empty unless passed, and where emulated.
-  LedgerSummary ledger;          ///< Of a stage of kernels that passed.
-  bool disturbed = false;        ///< Other programs ran on the same cores meanwhile.
+  std::string status = "failed";     ///< "passed", "failed" or "out of memory"
+  std::string why;                   ///< Why not passed.
+  Verdict oracle, before;            ///< `before` is not checked where there is no stage before.
+  const Stage* yardstick = nullptr;  ///< The stage before; nullptr where there is none.
+  const Stage* compared = nullptr;   ///< The same where it is right.
+  std::int64_t extra_bytes = 0;      ///< Peak extra memory; what it would have been where that did not fit.
+  std::vector<double> ms;            ///< Sorted; empty unless passed, and where emulated.
+  LedgerSummary ledger;              ///< Of a stage of kernels that passed.
+  bool disturbed = false;            ///< Other programs ran on the same cores meanwhile.
 
   bool passed() const { return status == "passed"; }
   bool emulated() const { return stage->backend == Backend::emulator; }
@@ -74,7 +75,8 @@ long interruptions() {
 }
 
 /// One run, in milliseconds: of the machine's clock, or of the GPU's own.
-double timed_run(ForwardRun& run, Backend backend, GpuTimer* timer) {
+template <class Run>
+double timed_run(Run& run, Backend backend, GpuTimer* timer) {
   Workspace workspace(free_memory(backend));
   if (timer != nullptr) {
     timer->start();
@@ -87,7 +89,8 @@ double timed_run(ForwardRun& run, Backend backend, GpuTimer* timer) {
 }
 
 /// Times a stage that has passed, until timed_enough().
-void time_stage(ForwardRun& run, Climbed& climbed, Progress& progress) {
+template <class Run>
+void time_stage(Run& run, Climbed& climbed, Progress& progress) {
   std::vector<double>& ms = climbed.ms;
   const std::string name = label(*climbed.stage);
   const Backend backend = climbed.stage->backend;
@@ -116,21 +119,18 @@ std::string one_line(std::string text) {
 /// Right results first, a stage at a time, each computed once however many stages are compared with it.
 class Checker {
  public:
-  Checker(const Inputs& inputs, Progress& progress) : inputs_(inputs), progress_(progress) {}
-
-  const Expected& expected(Dtype dtype) {
-    auto& slot = expected_[dtype];
-    if (!slot) {
-      progress_.step(fmt::format("computing the fp64 oracle for {} ...", to_string(inputs_.problem)));
-      slot = std::make_unique<Expected>(expect_forward(inputs_, dtype));
-    }
-    return *slot;
+  Checker(const Inputs& inputs, bool backward, Progress& progress)
+      : inputs_(inputs), backward_(backward), progress_(progress) {
+    if (!backward_) return;
+    dO_ = random_output_gradient(inputs.problem, 1);
+    saved_ = saved_forward(inputs);
   }
 
   struct Checked {
     Verdict verdict;
-    Result<float> result;
-    LedgerSummary ledger;  ///< Of an emulated stage.
+    Result<float> result;        ///< Of the forward pass.
+    Gradients<float> gradients;  ///< Of the backward pass.
+    LedgerSummary ledger;        ///< Of an emulated stage.
     std::int64_t extra_bytes = 0;
     bool out_of_memory = false;
   };
@@ -139,9 +139,12 @@ class Checker {
     const auto [at, is_new] = checked_.try_emplace(stage.number);
     Checked& checked = at->second;
     if (!is_new) return checked;
-    const Expected& right = expected(computing_dtype(stage, inputs_.problem.dtype));
+    const Right& right = right_for(stage);
     const auto run = [&] {
-      checked.verdict = run_and_check(stage, inputs_, Layout::contiguous, right, &checked.result);
+      checked.verdict =
+          backward_ ? run_and_check_backward(stage, inputs_, saved_, dO_, Layout::contiguous,
+                                             right.gradients, &checked.gradients)
+                    : run_and_check(stage, inputs_, Layout::contiguous, right.forward, &checked.result);
     };
     try {
       if (stage.backend == Backend::emulator) {
@@ -161,16 +164,68 @@ class Checker {
     return checked;
   }
 
+  /// The stage that the pass of `stage` is measured against; nullptr where there is none.
+  const Stage* before(const Stage& stage) const {
+    if (backward_) return backward_before(stage);
+    return stage.before == stage.number ? nullptr : &on_backend(find_stage(stage.before), stage.backend);
+  }
+
+  /// `stage`, which has passed, against another that has.
+  Verdict against(const Stage& stage, const Stage& other) {
+    const Checked &mine = check(stage), &its = check(other);
+    const Right &right = right_for(stage), &its_right = right_for(other);
+    return backward_
+               ? check_backward_against(mine.gradients, right.gradients, its.gradients, its_right.gradients)
+               : check_against(mine.result, right.forward, its.result, its_right.forward);
+  }
+
+  /// Calls `use` with the pass of `stage`, ready to run.
+  template <class Use>
+  void with_run(const Stage& stage, Use use) {
+    if (backward_) {
+      BackwardRun run(stage, inputs_, saved_, dO_);
+      use(run);
+    } else {
+      ForwardRun run(stage, inputs_);
+      use(run);
+    }
+  }
+
  private:
+  /// What is right in a dtype.
+  struct Right {
+    Expected forward;
+    ExpectedGradients gradients;
+  };
+
+  const Right& right_for(const Stage& stage) {
+    const Dtype dtype = computing_dtype(stage, inputs_.problem.dtype);
+    auto& slot = right_[dtype];
+    if (!slot) {
+      progress_.step(fmt::format("computing the fp64 oracle for {} ...", to_string(inputs_.problem)));
+      slot = std::make_unique<Right>();
+      if (backward_) {
+        slot->gradients = expect_backward(inputs_, plain_forward(inputs_, dtype), dO_, dtype);
+      } else {
+        slot->forward = expect_forward(inputs_, dtype);
+      }
+    }
+    return *slot;
+  }
+
   const Inputs& inputs_;
+  bool backward_;
   Progress& progress_;
-  std::map<Dtype, std::unique_ptr<Expected>> expected_;
+  std::vector<float> dO_;
+  Result<float> saved_;  ///< O and L, which a backward pass is given.
+  std::map<Dtype, std::unique_ptr<Right>> right_;
   std::map<int, Checked> checked_;
 };
 
-Climbed climb_stage(const Stage& stage, const Inputs& inputs, Checker& checker, Progress& progress) {
+Climbed climb_stage(const Stage& stage, Checker& checker, Progress& progress) {
   Climbed climbed;
   climbed.stage = &stage;
+  climbed.yardstick = checker.before(stage);
   const Checker::Checked& checked = checker.check(stage);
   climbed.oracle = checked.verdict;
   climbed.why = checked.verdict.why;
@@ -181,17 +236,12 @@ Climbed climb_stage(const Stage& stage, const Inputs& inputs, Checker& checker, 
   }
   if (!checked.verdict.passed) return climbed;
 
-  if (stage.before != stage.number) {
-    const Stage& before = on_backend(find_stage(stage.before), stage.backend);
-    const Checker::Checked& other = checker.check(before);
-    if (other.verdict.passed) {  // a wrong stage is no yardstick for the next one
-      const Dtype dtype = inputs.problem.dtype;
-      climbed.compared = &before;
-      climbed.before = check_against(checked.result, checker.expected(computing_dtype(stage, dtype)),
-                                     other.result, checker.expected(computing_dtype(before, dtype)));
-      climbed.why = climbed.before.why;
-      if (!climbed.before.passed) return climbed;
-    }
+  // A wrong stage is no yardstick for the next one.
+  if (climbed.yardstick != nullptr && checker.check(*climbed.yardstick).verdict.passed) {
+    climbed.compared = climbed.yardstick;
+    climbed.before = checker.against(stage, *climbed.compared);
+    climbed.why = climbed.before.why;
+    if (!climbed.before.passed) return climbed;
   }
 
   if (climbed.emulated()) {  // its time would be the emulator's
@@ -201,17 +251,20 @@ Climbed climb_stage(const Stage& stage, const Inputs& inputs, Checker& checker, 
     return climbed;
   }
   try {
-    ForwardRun run(stage, inputs);
-    Workspace workspace(free_memory(stage.backend));
-    run.run(workspace);  // also the warm-up
-    climbed.extra_bytes = workspace.peak_bytes();
-    time_stage(run, climbed, progress);
+    checker.with_run(stage, [&](auto& run) {
+      Workspace workspace(free_memory(stage.backend));
+      run.run(workspace);  // also the warm-up
+      climbed.extra_bytes = workspace.peak_bytes();
+      time_stage(run, climbed, progress);
+    });
     if (stage.backend == Backend::cuda) {
       progress.step(label(stage) + ": counting on the emulator ...");
       const Stage& twin = find_stage(stage.number);
       climbed.ledger = count_launches([&] {
-        Workspace host;
-        ForwardRun(twin, inputs).run(host);
+        checker.with_run(twin, [](auto& run) {
+          Workspace host;
+          run.run(host);
+        });
       });
     }
     climbed.status = "passed";
@@ -249,12 +302,10 @@ std::string table(const std::vector<Climbed>& all) {
         row.insert(row.end(), {bytes_text(one.extra_bytes), "emulated", "", ""});
       } else {
         const auto before = std::ranges::find_if(
-            all, [&](const Climbed& x) { return x.timed() && x.stage->number == one.stage->before; });
-        row.insert(
-            row.end(),
-            {bytes_text(one.extra_bytes), ms_text(one),
-             before == all.end() || &*before == &one ? "" : times_text(before->median() / one.median()),
-             times_text(first->median() / one.median())});
+            all, [&](const Climbed& x) { return x.timed() && x.stage == one.yardstick; });
+        row.insert(row.end(), {bytes_text(one.extra_bytes), ms_text(one),
+                               before == all.end() ? "" : times_text(before->median() / one.median()),
+                               times_text(first->median() / one.median())});
       }
     }
     rows.push_back(row);
@@ -308,11 +359,16 @@ Json verdict_json(const Verdict& verdict) {
 }
 
 Json stage_json(const Climbed& one) {
-  Json json = {{"number", one.stage->number},    {"name", one.stage->name},
-               {"title", one.stage->title},      {"idea", one.stage->idea},
-               {"before", one.stage->before},    {"backend", to_string(one.stage->backend)},
-               {"status", one.status},           {"why", one.why},
-               {"extra_bytes", one.extra_bytes}, {"oracle", verdict_json(one.oracle)}};
+  Json json = {{"number", one.stage->number},
+               {"name", one.stage->name},
+               {"title", one.stage->title},
+               {"idea", one.stage->idea},
+               {"before", (one.yardstick != nullptr ? one.yardstick : one.stage)->number},
+               {"backend", to_string(one.stage->backend)},
+               {"status", one.status},
+               {"why", one.why},
+               {"extra_bytes", one.extra_bytes},
+               {"oracle", verdict_json(one.oracle)}};
   if (one.compared != nullptr) json["against_before"] = verdict_json(one.before);
   if (one.counted()) {
     for (const LedgerSummary::Field& field : LedgerSummary::fields())
@@ -331,10 +387,14 @@ Json stage_json(const Climbed& one) {
 /// The longest N that --memory emulates, which takes 16 times as long for every fourfold N.
 constexpr std::int64_t emulated_memory_up_to = 4096;
 
+/// The longest N of --memory for backward passes: what they are given of the forward pass is computed
+/// plainly.
+constexpr std::int64_t backward_memory_up_to = 4096;
+
 /// The peak extra memory of each stage over N, from real runs of one causal head (the mask halves the time,
 /// not the memory). A stage that does not fit ends its line: longer sequences would not fit either.
-Json measure_memory(const std::vector<const Stage*>& chosen, std::int64_t d, std::int64_t up_to,
-                    Progress& progress) {
+Json measure_memory(const std::vector<const Stage*>& chosen, std::int64_t d, Dtype dtype,
+                    std::int64_t up_to, bool backward, Progress& progress) {
   Json lines = Json::array();
   for (const Stage* stage : chosen) {
     Json points = Json::array();
@@ -343,12 +403,13 @@ Json measure_memory(const std::vector<const Stage*>& chosen, std::int64_t d, std
       Problem problem;
       problem.Nq = problem.Nk = N;
       problem.d = d;
+      problem.dtype = dtype;
       problem.causal = true;
       progress.step(fmt::format("{}: extra memory at N = {} ...", label(*stage), N));
       const Inputs inputs = random_inputs(problem, 1);
       Workspace workspace(free_memory(stage->backend));
       try {
-        ForwardRun(*stage, inputs).run(workspace);
+        Checker(inputs, backward, progress).with_run(*stage, [&](auto& run) { run.run(workspace); });
         points.push_back({{"N", N}, {"bytes", workspace.peak_bytes()}});
       } catch (const OutOfMemory& error) {
         points.push_back({{"N", N}, {"bytes", error.peak}, {"out_of_memory", true}});
@@ -481,12 +542,11 @@ int climb(const ClimbOptions& options) {
   std::map<std::string, std::vector<const Stage*>> left_out;  // by what they do not take
   for (const Stage* stage : options.stages.empty() ? std::vector(stages().begin(), stages().end())
                                                    : select_stages(options.stages)) {
-    if (stage->forward == nullptr) {  // a climb is of the forward pass
+    if (options.backward ? stage->backward == nullptr : stage->forward == nullptr) {
       if (options.stages.empty()) continue;
-      throw UsageError(
-          fmt::format("stage {} has a backward pass only, and climb runs the forward pass: "
-                      "./ladder test {} checks it, ./ladder ledger {} --backward counts it",
-                      label(*stage), stage->number, stage->number));
+      throw UsageError(fmt::format("stage {} has no {} pass: {} --backward, or choose other stages",
+                                   label(*stage), options.backward ? "backward" : "forward",
+                                   options.backward ? "leave out" : "add"));
     }
     if (!options.stages.empty()) require_supported(*stage, problem);
     const Dtype dtype = computing_dtype(*stage, problem.dtype);
@@ -501,7 +561,7 @@ int climb(const ClimbOptions& options) {
   const fs::path out = options.out;
   prepare_output(out);
 
-  fmt::print("{}: {}\n", loaded.source, to_string(problem));
+  fmt::print("{}: {}{}\n", loaded.source, to_string(problem), options.backward ? ", backward pass" : "");
   Json machine = machine_json();
   if (backend == Backend::cuda) machine["gpu"] = gpu_name();
   fmt::print("{}, {} thread{}{}; times are medians ± half the interquartile range\n\n",
@@ -520,6 +580,7 @@ int climb(const ClimbOptions& options) {
                  {"date", fmt::format("{:%Y-%m-%d %H:%M:%S}", fmt::localtime(std::time(nullptr)))},
                  {"machine", machine},
                  {"input", to_json(loaded)}};
+  if (options.backward) report["pass"] = "backward";
   for (const Stage* stage : stages()) {
     for (const auto& [what, without] : left_out) {
       if (std::ranges::find(without, stage) != without.end())
@@ -529,8 +590,8 @@ int climb(const ClimbOptions& options) {
   std::vector<Climbed> all;
   {
     Progress progress;
-    Checker checker(inputs, progress);
-    for (const Stage* stage : chosen) all.push_back(climb_stage(*stage, inputs, checker, progress));
+    Checker checker(inputs, options.backward, progress);
+    for (const Stage* stage : chosen) all.push_back(climb_stage(*stage, checker, progress));
   }
   report["stages"] = Json::array();
   for (const Climbed& one : all) report["stages"].push_back(stage_json(one));
@@ -539,12 +600,18 @@ int climb(const ClimbOptions& options) {
   // Before the memory is measured, which takes long and much memory: what is known must not be lost.
   write_file(out / "climb.json", report.dump(2) + "\n");
   if (options.memory) {
+    const std::int64_t up_to =
+        options.backward ? std::min(options.memory_up_to, backward_memory_up_to) : options.memory_up_to;
     {
       Progress progress;
-      report["memory"] = measure_memory(chosen, problem.d, options.memory_up_to, progress);
+      report["memory"] =
+          measure_memory(chosen, problem.d, problem.dtype, up_to, options.backward, progress);
     }
     fmt::print("\n{}", memory_table(report["memory"]));
-    if (options.memory_up_to > emulated_memory_up_to &&
+    if (up_to < options.memory_up_to)
+      fmt::print("backward passes up to N = {}: what they are given would take minutes to compute\n",
+                 up_to);
+    if (up_to > emulated_memory_up_to &&
         std::ranges::any_of(chosen, [](const Stage* s) { return s->backend == Backend::emulator; })) {
       fmt::print("emulated stages up to N = {}, which takes seconds: further on it would be minutes\n",
                  emulated_memory_up_to);

@@ -11,6 +11,7 @@ struct ClimbOptions {
   std::string stages;            ///< A selection; "" is all that take the input.
   std::string backend = "auto";  ///< Of the stages of kernels: "auto", "emulator" or "cuda".
   std::string out = "out";       ///< Where climb.json and report.html go.
+  bool backward = false;         ///< The backward pass instead of the forward pass.
   bool memory = false;           ///< Also measure the peak extra memory over N.
   std::int64_t memory_up_to = 65536;
 };

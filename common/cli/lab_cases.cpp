@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <span>
 
 #include "common/attention/closed_form.hpp"
 
@@ -83,14 +84,16 @@ std::vector<Job> clean_cases(const Stage& stage) {
     return jobs;
   }
   // Two tiles of keys and a part of one, so that what one leaves behind meets the next. With d = 64 the
-  // stages that exchange O through shared memory do so twice for each tile.
+  // stages that exchange O through shared memory do so twice for each tile. And a tile of rows that sees no
+  // key.
   const std::int64_t keys = 2 * claim_of(stage)->Bc + 6;
   for (const auto schedule : {simt::Schedule::forward, simt::Schedule::reverse, simt::Schedule::random}) {
     jobs.push_back(random_job(stage, {1, 2, 1, 65, keys, true}, 32));
     jobs.push_back(random_job(stage, {2, 1, 1, 33, 64, false}, 64, 1));
-    for (Job* job : {&jobs.back(), &jobs.back() - 1}) {
-      job->check = true;
-      job->schedule = schedule;
+    jobs.push_back(random_job(stage, {1, 1, 1, 140, 8, true}, 32, 1));
+    for (Job& job : std::span(jobs).last(3)) {
+      job.check = true;
+      job.schedule = schedule;
     }
   }
   return jobs;

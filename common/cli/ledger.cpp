@@ -387,8 +387,7 @@ int run_once(const std::vector<const Stage*>& chosen, const LoadedInputs& loaded
     const Inputs own = for_stage(*stage, loaded.inputs);
     if (backward) {
       run_pass(*stage,
-               BackwardRun(*stage, own, plain_forward(own, computing_dtype(*stage, own.problem.dtype)),
-                           random_output_gradient(own.problem, 1)));
+               BackwardRun(*stage, own, saved_forward(own), random_output_gradient(own.problem, 1)));
     } else {
       run_pass(*stage, ForwardRun(*stage, own));
     }

@@ -169,9 +169,12 @@ def measured(before: Stage, after: Stage) -> Measured:
     on_cpu = [stage.backend == "cpu" for stage in (before, after)]
     if any(on_cpu) and not all(on_cpu):
         return Measured(problem="One of them runs on a CPU, the other on a GPU.")
-    find = timed_on_cpu if all(on_cpu) else run_of
     try:
-        found = [find(stage) for stage in (before, after)]
+        if all(on_cpu):
+            found = [timed_on_cpu(stage) for stage in (before, after)]
+        else:  # of the pass that both have
+            family = "grid" if before.forward and after.forward else "backward"
+            found = [run_of(stage, family) for stage in (before, after)]
     except gpu_results.BadResult as bad:
         return Measured(problem=f"{bad}.")
     for stage, one in zip((before, after), found):
@@ -191,13 +194,13 @@ def measured(before: Stage, after: Stage) -> Measured:
 Run = tuple[str, dict[tuple[int, str], dict[int, float]]]  # machine; by (d, mask) and N
 
 
-def run_of(stage: Stage) -> Run | None:
-    """The GPU's run that has this stage, in TFLOP/s."""
+def run_of(stage: Stage, family: str) -> Run | None:
+    """The GPU's run that has this stage, in TFLOP/s; family: "grid" for the forward pass, "backward"."""
     for path in sorted(gpu_results.FOLDER.glob("*.json")):
         run = gpu_results.read(path)
         shapes: dict[tuple[int, str], dict[int, float]] = {}
         for one in run.results:
-            if one.family == "grid" and one.stage == stage.number and one.tflops:
+            if one.family == family and one.stage == stage.number and one.tflops:
                 shapes.setdefault((one.d, one.mask), {})[one.N] = one.tflops
         if shapes:
             c = run.context

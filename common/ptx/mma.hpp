@@ -89,6 +89,21 @@ template <class T>
 __device__ __forceinline__ void store_pair(T* p, std::uint32_t both) {
   *reinterpret_cast<std::uint32_t*>(p) = both;
 }
+/// The eight numbers from p on, widened to fp32, as one access of 16 bytes.
+template <class T>
+__device__ __forceinline__ void load_eight(float (&x)[8], const T* p) {
+  const int4 all = *reinterpret_cast<const int4*>(p);
+  T numbers[8];
+  memcpy(numbers, &all, 16);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) x[i] = static_cast<float>(numbers[i]);
+}
+/// Stores eight fp32 numbers, rounded to T, from p on, as one access of 16 bytes.
+template <class T>
+__device__ __forceinline__ void store_eight(T* p, const float (&x)[8]) {
+  *reinterpret_cast<uint4*>(p) = make_uint4(round_pair<T>(x[0], x[1]), round_pair<T>(x[2], x[3]),
+                                            round_pair<T>(x[4], x[5]), round_pair<T>(x[6], x[7]));
+}
 /// Copies 16 bytes from global to shared memory through registers; where not `valid`, writes zeros and
 /// reads nothing.
 template <class T>
@@ -96,6 +111,12 @@ __device__ __forceinline__ void copy_16B(T* to, const T* from, bool valid = true
   int4 all = make_int4(0, 0, 0, 0);
   if (valid) all = *reinterpret_cast<const int4*>(from);
   *reinterpret_cast<int4*>(to) = all;
+}
+/// Copies 16 bytes from shared to global memory; where not `valid`, writes nothing.
+template <class T>
+__device__ __forceinline__ void store_16B(T* to, const T* from, bool valid) {
+  const int4 all = *reinterpret_cast<const int4*>(from);
+  if (valid) *reinterpret_cast<int4*>(to) = all;
 }
 
 }  // namespace for_cuda
@@ -176,6 +197,31 @@ void store_pair(simt::gmem<T> p, std::uint32_t both, simt::Where where = simt::W
   simt::gmem<T>::template check<2>(p.buffer(), p.offset(), where);
   simt::gmem<T>::template store<std::uint32_t>(p.buffer(), p.offset(), both, where);
 }
+/// Stores two numbers from p on, as one access of 4 bytes.
+template <class T>
+void store_pair(simt::smem<T> p, std::uint32_t both, simt::Where where = simt::Where::here()) {
+  std::memcpy(p.template write<2>(where), &both, sizeof both);
+}
+/// The eight numbers from p on, widened to fp32, as one access of 16 bytes.
+template <class T>
+void load_eight(f32 (&x)[8], simt::gmem<const T> p, simt::Where where = simt::Where::here()) {
+  struct alignas(16) Numbers {
+    T of[8];
+  };
+  simt::gmem<const T>::template check<8>(p.buffer(), p.offset(), where);
+  const Numbers all = simt::gmem<const T>::template load<Numbers>(p.buffer(), p.offset(), where);
+  for (int i = 0; i < 8; ++i) x[i] = static_cast<f32>(all.of[i]);
+}
+/// Stores eight fp32 numbers, rounded to T, from p on, as one access of 16 bytes.
+template <class T>
+void store_eight(simt::gmem<T> p, const f32 (&x)[8], simt::Where where = simt::Where::here()) {
+  struct alignas(16) Numbers {
+    T of[8];
+  } all;
+  for (int i = 0; i < 8; ++i) all.of[i] = T(x[i]);
+  simt::gmem<T>::template check<8>(p.buffer(), p.offset(), where);
+  simt::gmem<T>::template store<Numbers>(p.buffer(), p.offset(), all, where);
+}
 /// Copies 16 bytes from global to shared memory through registers; where not `valid`, writes zeros and
 /// reads nothing.
 template <class T>
@@ -189,6 +235,17 @@ void copy_16B(simt::smem<T> to, simt::gmem<const std::type_identity_t<T>> from, 
     all = simt::gmem<const T>::template load<Bytes>(from.buffer(), from.offset(), where);
   }
   std::memcpy(to.template write<8>(where), &all, sizeof all);
+}
+/// Copies 16 bytes from shared to global memory; where not `valid`, writes nothing.
+template <class T>
+void store_16B(simt::gmem<T> to, simt::smem<T> from, bool valid, simt::Where where = simt::Where::here()) {
+  struct alignas(16) Bytes {
+    std::byte of[16];
+  } all;
+  std::memcpy(&all, from.template read<8>(where), sizeof all);
+  if (!valid) return;
+  simt::gmem<T>::template check<8>(to.buffer(), to.offset(), where);
+  simt::gmem<T>::template store<Bytes>(to.buffer(), to.offset(), all, where);
 }
 
 }  // namespace for_emulator

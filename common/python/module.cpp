@@ -5,12 +5,14 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <limits>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "common/attention/closed_form.hpp"
 #include "common/attention/stage.hpp"
@@ -120,9 +122,11 @@ struct Given {
   }
 
   std::int64_t size(std::size_t i) const { return static_cast<std::int64_t>(array.shape(i)); }
-  /// What a stage reads: the caller's memory itself.
+  /// What a stage reads: the caller's memory itself. Where there is one of something, its stride means
+  /// nothing, and libraries give any number for it.
   Tensor tensor() const {
-    return {const_cast<void*>(array.data()), dtype, {array.stride(0), array.stride(1), array.stride(2)}};
+    const auto stride = [&](std::size_t i) { return array.shape(i) > 1 ? array.stride(i) : 0; };
+    return {const_cast<void*>(array.data()), dtype, {stride(0), stride(1), stride(2)}};
   }
 };
 
@@ -172,6 +176,39 @@ Call assemble(const Stage& stage, const Given& q, const Given& k, const Given& v
   return {problem, q.tensor(), k.tensor(), v.tensor()};
 }
 
+/// Throws ValueError unless `array` has the shape of `like`, TypeError unless it has its dtype.
+void require_like(const Given& array, const Given& like) {
+  for (std::size_t i = 0; i < 4; ++i)
+    if (array.size(i) != like.size(i))
+      throw UsageError(array.name + " has shape " + shape_of(array.array) + ": it must have that of " +
+                       like.name + ", " + shape_of(like.array));
+  if (array.dtype != like.dtype)
+    wrong_type(array.name + " is " + name_of(array.dtype) + " and " + like.name + " " +
+               name_of(like.dtype) + ": give both the same dtype");
+}
+
+/// One of the numbers that a forward pass leaves for each row: fp32, contiguous, of this shape. The memory
+/// is the caller's, who keeps it while the call lasts.
+const float* numbers(const std::string& name, nb::handle object, const std::vector<std::int64_t>& shape) {
+  Array array;
+  if (!nb::try_cast(object, array) || array.dtype() != dtypes[0].dlpack)
+    wrong_type(name + " is not an array of float32: give it as the forward pass left it");
+  bool same = array.ndim() == shape.size();
+  std::string wanted;
+  for (std::size_t i = 0; i < shape.size(); ++i) {
+    same = same && static_cast<std::int64_t>(array.shape(i)) == shape[i];
+    wanted += (i == 0 ? "[" : ", ") + std::to_string(shape[i]);
+  }
+  if (!same) throw UsageError(name + " has shape " + shape_of(array) + ": it must have " + wanted + "]");
+  std::int64_t stride = 1;
+  for (std::size_t i = shape.size(); i-- > 0; stride *= shape[i]) {
+    if (shape[i] > 1 && array.stride(i) != stride)
+      throw UsageError(name + " is not contiguous: copy it, with numpy.ascontiguousarray(" + name +
+                       ") or " + name + ".contiguous()");
+  }
+  return static_cast<const float*>(array.data());
+}
+
 // --- running
 
 /// The emulator counts device memory, and what is written of it, for the whole process: one call at a time.
@@ -186,18 +223,31 @@ void emulate(simt::Emulator& emulator, Run run) {
   run();
 }
 
-/// Starts `stage` on the GPU, on `stream`.
-void run_cuda(const Stage& stage, const Call& call, const Tensor& O, float* L, void* stream) {
+/// Calls `pass` with a workspace on the GPU; what it launches goes to `stream`.
+template <class Pass>
+void run_cuda(void* stream, Pass pass) {
   const simt::UseStream use(stream);
   // Not limited to what is free: asking for it at each call would take longer than a small kernel.
   Workspace workspace(std::numeric_limits<std::int64_t>::max());
   try {
-    run_forward(stage, {call.problem, call.Q, call.K, call.V, O, L, workspace});
+    pass(workspace);
   } catch (const Error&) {
     const std::int64_t free = free_memory(Backend::cuda);
     if (workspace.peak_bytes() > free) throw OutOfMemory(workspace.peak_bytes(), 0, free);
     throw;
   }
+}
+
+/// Calls `pass` with a workspace, on the backend of `stage`.
+template <class Pass>
+void run(const Stage& stage, std::uintptr_t stream, Pass pass) {
+  const nb::gil_scoped_release released;
+  if (stage.backend == Backend::cuda) return run_cuda(reinterpret_cast<void*>(stream), pass);
+  Workspace workspace;
+  if (stage.backend == Backend::cpu) return pass(workspace);
+  simt::Emulator emulator;
+  emulator.counts = false;
+  emulate(emulator, [&] { pass(workspace); });
 }
 
 Backend parse_backend(const std::string& name) {
@@ -215,26 +265,59 @@ std::string unavailable_text(const std::string& backend) {
   return why;
 }
 
-void forward(int number, const std::string& backend, nb::handle q, nb::handle k, nb::handle v, nb::handle o,
-             nb::handle lse, bool causal, std::optional<double> scale, std::uintptr_t stream) {
+/// Stage `number` as compiled for `backend`. Throws Error where that cannot run here.
+const Stage& chosen(int number, const std::string& backend) {
   const Stage& found = find_stage(number);
   if (const std::string why = unavailable_text(backend); !why.empty()) throw Error(why);
-  const Stage& stage = on_backend(found, parse_backend(backend));
+  return on_backend(found, parse_backend(backend));
+}
+
+/// Memory of the result that `array` is: contiguous, as flashladder/__init__.py makes it.
+void* written(nb::handle array) {
+  return nb::cast<nb::ndarray<>>(array).data();
+}
+
+void forward(int number, const std::string& backend, nb::handle q, nb::handle k, nb::handle v, nb::handle o,
+             nb::handle lse, bool causal, std::optional<double> scale, std::uintptr_t stream) {
+  const Stage& stage = chosen(number, backend);
   const Given Q("q", q, stage), K("k", k, stage), V("v", v, stage);
   const Call call = assemble(stage, Q, K, V, causal, scale);
-  const auto O_array = nb::cast<nb::ndarray<>>(o), L_array = nb::cast<nb::ndarray<>>(lse);
   const Problem& p = call.problem;
-  const Tensor O = contiguous(O_array.data(), p.dtype, p.q_heads, p.Nq, p.d);
-  auto* const L = static_cast<float*>(L_array.data());
+  const Tensor O = contiguous(written(o), p.dtype, p.q_heads, p.Nq, p.d);
+  auto* const L = static_cast<float*>(written(lse));
+  run(stage, stream, [&](Workspace& workspace) {
+    run_forward(stage, {p, call.Q, call.K, call.V, O, L, workspace});
+  });
+}
 
-  const nb::gil_scoped_release released;
-  if (stage.backend == Backend::cuda) return run_cuda(stage, call, O, L, reinterpret_cast<void*>(stream));
-  Workspace workspace;
-  const Forward f{p, call.Q, call.K, call.V, O, L, workspace};
-  if (stage.backend == Backend::cpu) return run_forward(stage, f);
-  simt::Emulator emulator;
-  emulator.counts = false;
-  emulate(emulator, [&] { run_forward(stage, f); });
+/// `saved`: what Stage::saved names beside O and L, in the order of saved_names().
+void backward(int number, const std::string& backend, nb::handle q, nb::handle k, nb::handle v,
+              nb::handle o, nb::handle lse, nb::handle gradient, nb::handle dq, nb::handle dk,
+              nb::handle dv, const std::vector<nb::object>& saved, bool causal, std::optional<double> scale,
+              std::uintptr_t stream) {
+  const Stage& stage = chosen(number, backend);
+  const Given Q("q", q, stage), K("k", k, stage), V("v", v, stage), O("o", o, stage),
+      dO("do", gradient, stage);
+  const Call call = assemble(stage, Q, K, V, causal, scale);
+  require_like(O, Q);
+  require_like(dO, Q);
+  const Problem& p = call.problem;
+  const std::vector<std::int64_t> of_rows = {p.batch, p.q_heads, p.Nq};
+  const float* const L = numbers("lse", lse, of_rows);
+  const float *m = nullptr, *l = nullptr, *P = nullptr;
+  if (stage.saved == Saved::m_and_l) {
+    m = numbers("m", saved.at(0), of_rows);
+    l = numbers("l", saved.at(1), of_rows);
+  } else if (stage.saved == Saved::P) {
+    P = numbers("p", saved.at(0), {p.batch, p.q_heads, p.Nq, p.Nk});
+  }
+  const Tensor dQ = contiguous(written(dq), p.dtype, p.q_heads, p.Nq, p.d),
+               dK = contiguous(written(dk), p.dtype, p.kv_heads, p.Nk, p.d),
+               dV = contiguous(written(dv), p.dtype, p.kv_heads, p.Nk, p.d);
+  run(stage, stream, [&](Workspace& workspace) {
+    run_backward(stage,
+                 {p, call.Q, call.K, call.V, O.tensor(), L, dO.tensor(), dQ, dK, dV, workspace, m, l, P});
+  });
 }
 
 // --- the ledger
@@ -263,7 +346,8 @@ nb::dict problem_dict(const Problem& p) {
   return dict;
 }
 
-nb::dict ledger_dict(const Stage& stage, const Problem& problem, const simt::Emulator& emulator) {
+nb::dict ledger_dict(const Stage& stage, const Problem& problem, const simt::Emulator& emulator,
+                     bool backward = false) {
   const simt::Ledger total = emulator.total();
   nb::dict dict;
   dict["number"] = stage.number;
@@ -277,7 +361,7 @@ nb::dict ledger_dict(const Stage& stage, const Problem& problem, const simt::Emu
     tile["Bc"] = symbols.Bc;
     dict["tile"] = tile;
     nb::list forms;
-    for (const ClosedForm& form : claim->forms) {
+    for (const ClosedForm& form : backward ? claim->backward_forms : claim->forms) {
       nb::dict entry;
       entry["counter"] = text(form.counter);
       entry["text"] = text(form.text);
@@ -331,7 +415,7 @@ nb::dict ledger(int number, nb::handle q, nb::handle k, nb::handle v, bool causa
 /// Counts one call on the arrays of ./ladder ledger --random.
 nb::dict random_ledger(int number, std::int64_t batch, std::int64_t heads, std::int64_t kv_heads,
                        std::int64_t rows, std::int64_t keys, std::int64_t d, bool causal,
-                       std::optional<double> scale, bool banks, bool check) {
+                       std::optional<double> scale, bool banks, bool check, bool backward) {
   const Stage& stage = stage_of_kernels(number);
   const auto& dtypes = stage.supports.dtypes;
   const bool fp32 = std::ranges::count(dtypes, Dtype::fp32) != 0;
@@ -351,12 +435,24 @@ nb::dict random_ledger(int number, std::int64_t batch, std::int64_t heads, std::
     const nb::gil_scoped_release released;
     const Inputs inputs = random_inputs(p, 1);
     Workspace workspace;
-    emulate(emulator, [&] { ForwardRun(stage, inputs).run(workspace); });
+    if (backward) {
+      BackwardRun run(stage, inputs, saved_forward(inputs), random_output_gradient(p, 1));
+      emulate(emulator, [&] { run.run(workspace); });
+    } else {
+      emulate(emulator, [&] { ForwardRun(stage, inputs).run(workspace); });
+    }
   }
-  return ledger_dict(stage, p, emulator);
+  return ledger_dict(stage, p, emulator, backward);
 }
 
 // --- the rest
+
+/// What the backward pass of `stage` is given of the forward pass beside o and lse, by their names in
+/// Python.
+nb::tuple saved_names(const Stage& stage) {
+  if (stage.backward == nullptr || stage.saved == Saved::L) return nb::make_tuple();
+  return stage.saved == Saved::m_and_l ? nb::make_tuple("m", "l") : nb::make_tuple("p");
+}
 
 /// The fields of flashladder.Stage.
 nb::dict stage_dict(const Stage& stage) {
@@ -376,6 +472,7 @@ nb::dict stage_dict(const Stage& stage) {
       stage.supports.head_dims.empty() ? nb::object(nb::none()) : nb::object(nb::tuple(dims));
   dict["forward"] = stage.forward != nullptr;
   dict["backward"] = stage.backward != nullptr;
+  dict["saved"] = saved_names(stage);
   dict["kernels"] = stage.backend != Backend::cpu;
   return dict;
 }
@@ -456,13 +553,19 @@ NB_MODULE(_core, m) {
 
   m.def("stages", &stage_list);
   m.def("unavailable", &unavailable_text, nb::arg("backend"));
+  m.def("trim_workspaces", &trim_workspaces);
   m.def("as_bfloat16", &as_bfloat16, nb::arg("bits"));
   m.def("forward", &forward, nb::arg("stage"), nb::arg("backend"), nb::arg("q"), nb::arg("k"), nb::arg("v"),
         nb::arg("o"), nb::arg("lse"), nb::kw_only(), nb::arg("causal"), nb::arg("scale").none(),
+        nb::arg("stream"));
+  m.def("backward", &backward, nb::arg("stage"), nb::arg("backend"), nb::arg("q"), nb::arg("k"),
+        nb::arg("v"), nb::arg("o"), nb::arg("lse"), nb::arg("do"), nb::arg("dq"), nb::arg("dk"),
+        nb::arg("dv"), nb::arg("saved"), nb::kw_only(), nb::arg("causal"), nb::arg("scale").none(),
         nb::arg("stream"));
   m.def("ledger", &ledger, nb::arg("stage"), nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::kw_only(),
         nb::arg("causal"), nb::arg("scale").none(), nb::arg("banks"), nb::arg("check"));
   m.def("random_ledger", &random_ledger, nb::arg("stage"), nb::arg("batch"), nb::arg("heads"),
         nb::arg("kv_heads"), nb::arg("rows"), nb::arg("keys"), nb::arg("d"), nb::kw_only(),
-        nb::arg("causal"), nb::arg("scale").none(), nb::arg("banks"), nb::arg("check"));
+        nb::arg("causal"), nb::arg("scale").none(), nb::arg("banks"), nb::arg("check"),
+        nb::arg("backward"));
 }

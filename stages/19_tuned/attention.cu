@@ -1,6 +1,6 @@
-// Tuned: larger tiles, so that a warp has 32 rows and each fragment of K and V serves two products; K and V
-// take turns at being copied, each while the other is used; powers of 2 whose scale is folded into one
-// multiply-add; the blocks with the most tiles first.
+// Tuned: larger tiles, so that a warp has 32 rows and each fragment of K and V serves two products; with
+// two buffers one barrier a tile, with one K and V take turns at being copied; powers of 2 whose scale is
+// folded into one multiply-add; the blocks with the most tiles first; O leaves in whole rows.
 #include <array>
 #include <utility>
 
@@ -31,7 +31,7 @@ struct Swizzle {
   }
 };
 
-template <class T, int d, bool causal, int Br, int Bc, int warps, int stages>
+template <class T, int d, bool causal, int Br, int Bc, int warps, int stages, int unroll>
 __global__ void __launch_bounds__(32 * warps)
     fa2_forward(gmem<const T> Qg,  // [batch, q_heads, Nq, columns]
                 gmem<const T> Kg,  // [batch, kv_heads, Nk, columns]
@@ -59,20 +59,23 @@ __global__ void __launch_bounds__(32 * warps)
   // exp(scale * s - scale * m) = 2^(s * scale2 - m * scale2), with the sign of the scale moved into Q.
   const float size = n.scale < 0 ? -n.scale : n.scale, scale2 = size * 1.4426950408889634f;
 
-  // The copies that come before the first turn: Q and K_0, then V_0, K_1 ... as far as there are buffers.
+  const auto bring_K = [&](int j0, int to) {
+    load_tile_async<Bc, d, threads>(K, to, Kh, n.K.row, j0, n.Nk, place, columns);
+  };
+  const auto bring_V = [&](int j0, int to) {
+    load_tile_async<Bc, d, threads>(V, to, Vh, n.V.row, j0, n.Nk, place, columns);
+  };
+
+  // The copies that come before the first tile: Q and K_0, with two buffers V_0 too.
   const int visible = n.visible_keys(i0 + Br - 1);  // to the last row, which sees the most
   load_tile_async<Br, d, threads>(Q, 0, Qh, n.Q.row, i0, n.Nq, place, columns);
-#pragma unroll
-  for (int ahead = 0; ahead < 2 * stages - 1; ++ahead) {
-    const int j0 = ahead / 2 * Bc;
-    const bool of_K = ahead % 2 == 0;
-    if (j0 < visible)
-      load_tile_async<Bc, d, threads>(of_K ? K : V, j0, of_K ? Kh : Vh, of_K ? n.K.row : n.V.row, j0, n.Nk,
-                                      place, columns);
-    cp_async_commit();
+  if (visible > 0) {
+    bring_K(0, 0);
+    if (stages == 2) bring_V(0, 0);
   }
+  cp_async_commit();
   if (n.scale < 0.f) {
-    cp_async_wait<2 * stages - 2>();
+    cp_async_wait<0>();
     __syncthreads();  // Q changes: the copies of all threads must have arrived
     for (int e = threadIdx.x; e < Br * d; e += threads) Q[e] = T(-static_cast<f32>(static_cast<T>(Q[e])));
   }
@@ -81,12 +84,17 @@ __global__ void __launch_bounds__(32 * warps)
 #pragma unroll
   for (int f = 0; f < M; ++f) m[f][0] = m[f][1] = -INFINITY;
   for (int j0 = 0; j0 < visible; j0 += Bc) {
-    const int now = j0 / Bc % stages * Bc;  // where K_j and V_j lie
-    // lab: K's turn: see that this tile of K has come, begin to bring a tile of V
-    cp_async_wait<2 * stages - 2>();
-    __syncthreads();  // K is read, V changes: K's copies must have arrived, all warps have read the last V
-    if (const int j = j0 + (stages - 1) * Bc; j < visible)
-      load_tile_async<Bc, d, threads>(V, j / Bc % stages * Bc, Vh, n.V.row, j, n.Nk, place, columns);
+    const int now = j0 / Bc % stages * Bc, next = j0 + Bc, to = next / Bc % stages * Bc;  // where tiles lie
+    // lab: see that what is read next has come, begin to bring what is read after it
+    cp_async_wait<0>();
+    __syncthreads();  // K, and V of two buffers, is read: its copies must have arrived; what was read last
+                      // changes, V of the tile before, and of two buffers K: all warps must have read it
+    if (stages == 1) {
+      bring_V(j0, now);
+    } else if (next < visible) {
+      bring_K(next, to);
+      bring_V(next, to);
+    }
     cp_async_commit();
     // end of lab
     const bool masked = j0 + Bc > n.visible_keys(i0);  // the first row sees the least
@@ -94,7 +102,7 @@ __global__ void __launch_bounds__(32 * warps)
 
     // S = Q K^T
     f32 s[M][Bc / 8][4] = {};
-#pragma unroll 2
+#pragma unroll unroll
     for (int k = 0; k < d; k += 16) {
       std::uint32_t q[M][4] = {};
 #pragma unroll
@@ -116,12 +124,13 @@ __global__ void __launch_bounds__(32 * warps)
       }
       // end of lab
     }
-    // lab: V's turn: see that this tile of V has come, begin to bring a tile of K, if there is one
-    cp_async_wait<2 * stages - 2>();
-    __syncthreads();  // V is read, K changes: V's copies must have arrived, all warps have read K
-    if (const int j = j0 + stages * Bc; j < visible)
-      load_tile_async<Bc, d, threads>(K, now, Kh, n.K.row, j, n.Nk, place, columns);
-    cp_async_commit();
+    // lab: with one buffer see that V has come, begin to bring the next K
+    if (stages == 1) {
+      cp_async_wait<0>();
+      __syncthreads();  // V is read, K changes: V's copies must have arrived, all warps have read K
+      if (next < visible) bring_K(next, to);
+      cp_async_commit();
+    }
     // end of lab
 
     std::uint32_t p[M][Bc / 16][4];  // P~ as mma takes it
@@ -194,23 +203,34 @@ __global__ void __launch_bounds__(32 * warps)
     }
   }
 
-  // O = O~ / l, L = m + log l
+  // O = O~ / l, L = m + log l. O goes to the place of this warp's rows of Q, and from there to memory 16
+  // bytes a lane, whole rows at a time.
+  if (visible == 0) {
+    cp_async_wait<0>();
+    __syncthreads();  // Q changes, and no tile has waited for the copies of Q
+  }
+  __syncwarp();  // Q changes: all lanes of the warp, which alone reads these rows, must have read it
   const gmem<T> Oh = Og + n.O.at(b, h);
   const gmem<f32> Lh = Lg + n.row0(b, h);
 #pragma unroll
   for (int f = 0; f < M; ++f) {
 #pragma unroll
     for (int a = 0; a < 2; ++a) {
-      const int i = i0 + r0 + 16 * f + a * row_lanes;
+      const int r = r0 + 16 * f + a * row_lanes, i = i0 + r;
       const f32 l_all = lanes_sum<key_lanes>(l[f][a]);
       const f32 inverse = 1.f / (l_all == 0.f ? f32(1.f) : l_all);  // a row that sees no key keeps O = 0
 #pragma unroll
-      for (int x = 0; x < d / 8; ++x) {
-        const std::uint32_t o_all = round_pair<T>(o[f][x][2 * a] * inverse, o[f][x][2 * a + 1] * inverse);
-        if (i < n.Nq && 8 * x < columns) store_pair(Oh + (i * n.O.row + 8 * x + 2 * t), o_all);
-      }
+      for (int x = 0; x < d / 8; ++x)
+        store_pair(Q.at(r, place(r, 8 * x) + 2 * t),
+                   round_pair<T>(o[f][x][2 * a] * inverse, o[f][x][2 * a + 1] * inverse));
       if (t == 0 && i < n.Nq) Lh[i] = m[f][a] * size + logf(l_all);
     }
+  }
+  __syncwarp();  // each row of O is read by lanes that have not written it: all must have
+#pragma unroll 4
+  for (int e = lane; e < warp_rows * (d / 8); e += 32) {
+    const int r = warp * warp_rows + e / (d / 8), i = i0 + r, c = e % (d / 8) * 8;
+    store_16B<T>(Oh + (i * n.O.row + c), Q.at(r, place(r, c)), i < n.Nq && c < columns);
   }
 }
 
@@ -226,7 +246,8 @@ void launch_row(const Forward& f) {
     constexpr Tile tile = row.tile;
     const ForwardBuffers<T> x(f);
     const unsigned heads = x.heads, batch = x.batch, Tr = tiles(f.problem.Nq, tile.Br);
-    launch("fa2_forward", fa2_forward<T, row.d, row.causal, tile.Br, tile.Bc, tile.warps, tile.stages>,
+    launch("fa2_forward",
+           fa2_forward<T, row.d, row.causal, tile.Br, tile.Bc, tile.warps, tile.stages, tile.unroll>,
            row.causal ? dim3(heads, batch, Tr) : dim3(Tr, heads, batch), 32 * tile.warps,
            2 * (tile.Br + 2 * tile.stages * tile.Bc) * row.d, x.Q, x.K, x.V, x.O, x.L, x.sizes,
            static_cast<int>(f.problem.d));
@@ -240,7 +261,7 @@ void launch_one_of(const Forward& f, const Row& row, std::index_sequence<i...>) 
 
 void forward(const Forward& f) {
   const Problem& p = f.problem;
-  launch_one_of(f, row_for(architecture(), p.dtype, p.d, p.causal),
+  launch_one_of(f, row_for(table, architecture(), p.dtype, p.d, p.causal),
                 std::make_index_sequence<std::size(table)>());
 }
 
@@ -251,7 +272,8 @@ const Stage stage{
     .number = 19,
     .name = "tuned",
     .title = "tuned",
-    .idea = "32 rows a warp, K and V copied in turns, exponentials to base 2, longest blocks first",
+    .idea =
+        "32 rows a warp, one barrier a tile, exponentials to base 2, O in whole rows, longest blocks first",
     .claim =
         "shared bytes of K and V read for a row and tile halved for d <= 128; wavefronts / ideal stays "
         "1.00",

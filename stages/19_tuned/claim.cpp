@@ -13,7 +13,7 @@ constexpr std::int64_t R = 4;  // the lanes that hold a row of S and O
 
 /// What the emulator runs; fp32 inputs are rounded to fp16 for it.
 const Row& row(const Problem& p) {
-  return row_for(90, p.dtype == Dtype::bf16 ? Dtype::bf16 : Dtype::fp16, p.d, p.causal);
+  return row_for(table, 90, p.dtype == Dtype::bf16 ? Dtype::bf16 : Dtype::fp16, p.d, p.causal);
 }
 
 /// Columns of a tile: d, and the zeros that follow it.
@@ -24,6 +24,11 @@ std::int64_t D(const Symbols& n) {
 /// Warps of a block, each of which reads all of a tile of K and V.
 std::int64_t warps(const Symbols& n) {
   return row(n.problem).tile.warps;
+}
+
+/// Buffers of K and of V.
+std::int64_t stages(const Symbols& n) {
+  return row(n.problem).tile.stages;
 }
 
 constexpr ClosedForm forms[] = {
@@ -59,12 +64,14 @@ constexpr ClosedForm forms[] = {
               n.BH * n.Tr * n.Br * D(n) + n.BH * n.Nq;
      }},
     {"log", "BH Nq", [](const Symbols& n) { return n.BH * n.Nq; }},
-    {"barriers", "2 BH sum(live_i)",
-     [](const Symbols& n) { return 2 * n.BH * n.sum([&](auto i) { return n.live(i); }); }},
-    {"flops_during_copies", "2 Br Bc D BH sum(2 live_i - 1) over live_i > 0",
+    {"barriers", "BH sum(max((3 - stages) live_i, 1))",
+     [](const Symbols& n) {
+       return n.BH * n.sum([&](auto i) { return std::max<std::int64_t>((3 - stages(n)) * n.live(i), 1); });
+     }},
+    {"flops_during_copies", "2 Br Bc D BH sum(2 live_i - stages) over live_i > 0",
      [](const Symbols& n) {
        return 2 * n.Br * n.Bc * D(n) * n.BH *
-              n.sum([&](auto i) { return std::max<std::int64_t>(2 * n.live(i) - 1, 0); });
+              n.sum([&](auto i) { return n.live(i) > 0 ? 2 * n.live(i) - stages(n) : 0; });
      }},
     {"shared.K.read_bytes", "2 warps BH sum(live_i) Bc D",
      [](const Symbols& n) {

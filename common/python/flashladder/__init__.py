@@ -4,11 +4,13 @@
 
     q = numpy.random.randn(1, 8, 512, 64).astype("float32")     # [batch, heads, rows, d]
     k, v = numpy.random.randn(2, 1, 2, 512, 64).astype("float32")  # fewer heads: grouped-query attention
-    o, lse = flashladder.forward("tiled_cpu", q, k, v, causal=True)
+    o, lse = flashladder.forward("fa2_split_q", q, k, v, causal=True)
+    dq, dk, dv = flashladder.backward("fa2_backward", q, k, v, o, lse, do=o, causal=True)
     flashladder.ledger("fa2_split_q", rows=512)["counts"]["barriers"]
 
-stages() lists the rungs. forward() runs one, on arrays of NumPy, PyTorch, CuPy, JAX or any other library with DLPack,
-without copying them. ledger() counts what a stage of kernels moves and computes.
+stages() lists the rungs and says which pass each has. forward() and backward() run one, on arrays of NumPy, PyTorch,
+CuPy, JAX or any other library with DLPack, without copying them. ledger() counts what a stage of kernels moves and
+computes. flashladder.torch has both passes as one function of PyTorch, to train with.
 
 A stage is named by its number (13), its name ("fa2_sequence_parallel") or a Stage. The stages 0x are C++ for the CPU.
 All others are CUDA kernels: they run on a GPU, where the arrays lie there and the module was built with nvcc, and
@@ -24,14 +26,14 @@ from __future__ import annotations
 import contextlib
 import operator
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from . import _core
 from ._core import KernelError
 
-__all__ = ["KernelError", "Stage", "forward", "ledger", "stages"]
+__all__ = ["KernelError", "Stage", "backward", "forward", "ledger", "saved", "stages"]
 __version__: str = _core.version
 
 
@@ -48,7 +50,8 @@ class Stage:
     dtypes     what it takes and computes in: "float32", "float16", "bfloat16"
     head_dims  head dimensions that it takes; None: any up to 256
     forward    whether it has a forward pass
-    backward   whether it has a backward pass (which cannot be called from Python yet)
+    backward   whether it has a backward pass
+    saved      what its backward pass is given of the forward pass beside o and lse, by name: "m", "l", "p"; see saved()
     kernels    whether it is CUDA kernels; else it is C++ for the CPU
     backends   what it can run on here: "cpu", or those of "emulator" and "cuda" that can
     """
@@ -63,6 +66,7 @@ class Stage:
     head_dims: tuple[int, ...] | None
     forward: bool
     backward: bool
+    saved: tuple[str, ...]
     kernels: bool
 
     @property
@@ -107,9 +111,9 @@ def forward(
     Returns (o, lse), arrays of q's library, contiguous: o [batch, heads, rows, d] of q's dtype, lse
     [batch, heads, rows] in float32. A row that sees no key gives o = 0 and lse = -inf.
 
-    The arrays are read where they lie, whatever their strides, except that the last dimension must be contiguous and
-    none may run backwards. All have one dtype, of those in stage.dtypes, and lie on one device. (bfloat16 in NumPy is
-    that of ml_dtypes.)
+    The arrays are read where they lie, whatever their strides, except that the last dimension must be contiguous, none
+    may run backwards, and rows of 16-bit numbers begin at multiples of 16 bytes. All have one dtype, of those in
+    stage.dtypes, and lie on one device. (bfloat16 in NumPy is that of ml_dtypes.)
 
     On a GPU, arrays of PyTorch and CuPy are taken. The kernels run on that library's current stream, and the call
     returns without waiting for them, as the library's own functions do; the results are allocated by the library.
@@ -117,16 +121,84 @@ def forward(
 
     Other Python threads run meanwhile. Calls on the emulator wait for each other.
     """
-    found = _find(stage)
-    library, on_gpu = _examine(q, k, v)
+    found = _find(stage, "forward")
+    library, on_gpu = _examine(q=q, k=k, v=v)
     backend = _choose(found, backend, on_gpu)
     with library.current(q, on_gpu) as stream:
         o = library.empty(q.shape, q.dtype)
         lse = library.empty(q.shape[:-1], None)
-        arrays = [_readable(x, name, stream if on_gpu else None)
-                  for x, name in ((q, "q"), (k, "k"), (v, "v"), (o, "o"), (lse, "lse"))]
+        arrays = _all_readable(stream if on_gpu else None, q=q, k=k, v=v, o=o, lse=lse)
         _core.forward(found.number, backend, *arrays, causal=bool(causal), scale=_number(scale), stream=stream)
         return library.result(o), library.result(lse)
+
+
+def backward(
+    stage: int | str | Stage,
+    q: Any,
+    k: Any,
+    v: Any,
+    o: Any,
+    lse: Any,
+    do: Any,
+    causal: bool = False,
+    scale: float | None = None,
+    backend: str | None = None,
+    saved: Mapping[str, Any] | None = None,
+) -> tuple[Any, Any, Any]:
+    """The gradients of attention by one stage: what dO, the gradient of O, makes of Q, K and V.
+
+    stage    number, name or Stage, one whose `backward` is true
+    q, k, v  as forward() was given them, and so causal and scale
+    o, lse   as forward() returned them, of any stage: lse is in float32 and contiguous
+    do       gradient of o, of o's shape and dtype
+    backend  as in forward()
+    saved    what the stage needs of the forward pass beside o and lse, an array for each name in stage.saved, as saved()
+             gives it; None for stages that need nothing more
+
+    Returns (dq, dk, dv), arrays of q's library, contiguous, of the shapes and the dtype of q, k and v. Where heads share
+    keys, dk and dv are sums over these heads. A row that sees no key has a gradient of 0 and adds nothing to others.
+
+    Memory, devices, streams and threads are as in forward(). Stages that add atomically may give sums that differ in
+    their last bits from call to call, on a GPU.
+    """
+    found = _find(stage, "backward")
+    kept = _kept(found, saved)
+    library, on_gpu = _examine(q=q, k=k, v=v, o=o, lse=lse, do=do, **kept)
+    backend = _choose(found, backend, on_gpu)
+    with library.current(q, on_gpu) as stream:
+        dq, dk, dv = (library.empty(x.shape, q.dtype) for x in (q, k, v))
+        wait = stream if on_gpu else None
+        arrays = _all_readable(wait, q=q, k=k, v=v, o=o, lse=lse, do=do, dq=dq, dk=dk, dv=dv)
+        _core.backward(found.number, backend, *arrays, _all_readable(wait, **kept), causal=bool(causal),
+                       scale=_number(scale), stream=stream)
+        return library.result(dq), library.result(dk), library.result(dv)
+
+
+def saved(
+    stage: int | str | Stage, q: Any, k: Any, causal: bool = False, scale: float | None = None
+) -> dict[str, Any]:
+    """What backward() of a stage is given as `saved`: an array for each name in stage.saved; {} where there is none.
+
+    m  [batch, heads, rows]: the largest score of each row, -inf where it sees no key
+    l  [batch, heads, rows]: its sum of exp(score - m)
+    p  [batch, heads, rows, keys]: exp(score - m) / l; 0 where a row does not see a key
+
+    The kernels of the forward pass keep these to themselves. They are computed here plainly, by the operations of q's
+    own library in float32, on its device; the scores are stored in full for it, so that it takes memory for rows * keys
+    numbers a head, a few times. Use it to try the early stages, not to measure them.
+    """
+    found = _find(stage, "backward")
+    if not found.saved:
+        return {}
+    library, on_gpu = _examine(q=q, k=k)
+    fits = len(q.shape) == len(k.shape) == 4 and q.shape[0] == k.shape[0] and q.shape[3] == k.shape[3]
+    if not fits or not k.shape[1] or q.shape[1] % k.shape[1]:
+        raise ValueError(f"q {list(q.shape)} and k {list(k.shape)} do not fit together: give [batch, heads, rows, d] and "
+                         "[batch, kv_heads, keys, d], heads a multiple of kv_heads")
+    with library.current(q, on_gpu):
+        all_ = library.statistics(*(_detached(x, name) for x, name in ((q, "q"), (k, "k"))), bool(causal),
+                                  _number(scale))
+        return {name: library.result(all_[name]) for name in found.saved}
 
 
 def ledger(
@@ -145,6 +217,7 @@ def ledger(
     scale: float | None = None,
     banks: bool = False,
     check: bool = False,
+    backward: bool = False,
 ) -> dict[str, Any]:
     """What one call of a stage of kernels moves and computes, counted exactly, as ./ladder ledger does.
 
@@ -153,6 +226,7 @@ def ledger(
     causal, scale  as in forward()
     banks    also bank conflicts and sectors (10 to 30 times slower)
     check    also looks for races, reads of what nobody wrote, endless loops: KernelError where it finds one
+    backward the backward pass instead of the forward pass, on random arrays
 
     Returns a dict:
         number, name  of the stage
@@ -162,34 +236,57 @@ def ledger(
         closed_forms  the stage's claim, [{"counter", "text": in symbols, "value": of the text here, "measured"}]
         launches      the counts of each kernel, [{"kernel", "counts"}]
     """
-    found = _find(stage)
+    found = _find(stage, "backward" if backward else "forward")
     how: dict[str, Any] = {"causal": bool(causal), "scale": _number(scale), "banks": bool(banks), "check": bool(check)}
     given = [x is not None for x in (q, k, v)]
     if any(given):
         if not all(given):
             raise ValueError("q, k and v go together: give all three, or sizes for random ones")
-        if _examine(q, k, v)[1]:
+        if backward:
+            raise ValueError("the ledger of a backward pass is of random arrays: give sizes instead of q, k and v")
+        if _examine(q=q, k=k, v=v)[1]:
             raise ValueError("the ledger is the emulator's, and q, k and v are on a GPU: copy them to the CPU")
         return _core.ledger(found.number, _readable(q, "q"), _readable(k, "k"), _readable(v, "v"), **how)
     kv_heads = heads if kv_heads is None else kv_heads
     keys = rows if keys is None else keys
-    return _core.random_ledger(found.number, *map(operator.index, (batch, heads, kv_heads, rows, keys, d)), **how)
+    return _core.random_ledger(found.number, *map(operator.index, (batch, heads, kv_heads, rows, keys, d)),
+                               backward=bool(backward), **how)
 
 
 # --- stages and backends
 
 
-def _find(stage: int | str | Stage) -> Stage:
-    if isinstance(stage, Stage):
-        return stage
-    try:
-        wanted = stage if isinstance(stage, str) else operator.index(stage)
-    except TypeError:
-        raise TypeError(f"stage is {stage!r}: give a number, a name or a Stage") from None
-    for one in _stages:
-        if wanted in (one.number, one.name, f"{one.number:02}_{one.name}"):
-            return one
-    raise ValueError(f"stage {stage!r} does not exist: this build has {', '.join(map(str, _stages))}")
+def _find(stage: int | str | Stage, needed: str = "") -> Stage:
+    """The stage, which has the pass that is needed: "forward" or "backward"; "": any."""
+    if not isinstance(stage, Stage):
+        try:
+            wanted = stage if isinstance(stage, str) else operator.index(stage)
+        except TypeError:
+            raise TypeError(f"stage is {stage!r}: give a number, a name or a Stage") from None
+        for one in _stages:
+            if wanted in (one.number, one.name, f"{one.number:02}_{one.name}"):
+                stage = one
+                break
+        else:
+            raise ValueError(f"stage {stage!r} does not exist: this build has {', '.join(map(str, _stages))}")
+    if needed and not getattr(stage, needed):
+        others = ", ".join(str(one) for one in _stages if getattr(one, needed))
+        raise ValueError(f"stage {stage} has no {needed} pass: those that have one are {others}")
+    return stage
+
+
+def _kept(stage: Stage, saved: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What the stage names in stage.saved, in that order."""
+    given = dict(saved or {})
+    names = " and ".join(stage.saved)
+    if missing := [name for name in stage.saved if name not in given]:
+        raise ValueError(f"the backward pass of stage {stage} needs {names} of the forward pass beside o and lse, and "
+                         f"{' and '.join(missing)} is not in saved: give "
+                         f"saved=flashladder.saved({stage.number}, q, k, causal, scale)")
+    if more := sorted(set(given) - set(stage.saved)):
+        raise ValueError(f"saved has {', '.join(map(repr, more))}, and the backward pass of stage {stage} takes "
+                         f"{names or 'nothing beside o and lse'}: leave it out")
+    return {name: given[name] for name in stage.saved}
 
 
 def _choose(stage: Stage, backend: str | None, on_gpu: bool) -> str:
@@ -220,10 +317,10 @@ def _number(scale: float | None) -> float | None:
 _CPU, _CUDA, _CUDA_HOST, _CUDA_MANAGED = 1, 2, 3, 13  # DLPack's device types
 
 
-def _examine(q: Any, k: Any, v: Any) -> tuple[_Library, bool]:
-    """The library of q, and whether the arrays are on a GPU; all three are on one device."""
-    devices = []
-    for x, name in ((q, "q"), (k, "k"), (v, "v")):
+def _examine(**arrays: Any) -> tuple[_Library, bool]:
+    """The library of q, and whether the arrays are on a GPU; all are on one device."""
+    devices = {}
+    for name, x in arrays.items():
         if not hasattr(x, "__dlpack_device__") or not hasattr(x, "shape"):
             raise TypeError(f"{name} is a {type(x).__name__}: give an array of NumPy, PyTorch, CuPy, JAX or another "
                             "library with DLPack")
@@ -231,11 +328,12 @@ def _examine(q: Any, k: Any, v: Any) -> tuple[_Library, bool]:
         if kind not in (_CPU, _CUDA, _CUDA_HOST, _CUDA_MANAGED):
             raise ValueError(f"{name} is on a device that no stage runs on (type {kind} of DLPack): copy it to the CPU "
                              "or an NVIDIA GPU")
-        devices.append(f"GPU {index}" if kind in (_CUDA, _CUDA_MANAGED) else "the CPU")
-    if len(set(devices)) > 1:
-        raise ValueError(f"q is on {devices[0]}, k on {devices[1]} and v on {devices[2]}: copy them to one device")
-    on_gpu = devices[0] != "the CPU"
-    return _library_of(q, on_gpu), on_gpu
+        devices[name] = f"GPU {index}" if kind in (_CUDA, _CUDA_MANAGED) else "the CPU"
+    if len(set(devices.values())) > 1:
+        first, *others, last = (f"{name} on {device}" for name, device in devices.items())
+        raise ValueError(f"{first.replace(' on ', ' is on ', 1)}, {', '.join(others)} and {last}: copy them to one device")
+    on_gpu = devices["q"] != "the CPU"
+    return _library_of(arrays["q"], on_gpu), on_gpu
 
 
 class _Library:
@@ -264,6 +362,31 @@ class _Library:
         elif not isinstance(dtype, numpy.dtype):
             dtype = str(dtype).rpartition(".")[2]  # "library.float32"
         return numpy.empty(tuple(shape), dtype)
+
+    def arithmetic(self, array: Any) -> tuple[Any, Any]:
+        """A module of functions as NumPy's, and the array, in float32, as they take it."""
+        import numpy
+
+        return numpy, numpy.asarray(array).astype("float32")
+
+    def statistics(self, q: Any, k: Any, causal: bool, scale: float | None) -> dict[str, Any]:
+        """As saved()."""
+        math, q = self.arithmetic(q)
+        _, k = self.arithmetic(k)
+        (batch, heads, rows, d), (_, kv_heads, keys, _) = q.shape, k.shape
+        if not scale:  # 0 is an error that backward() reports
+            scale = d**-0.5
+        grouped = q.reshape(batch, kv_heads, heads // kv_heads, rows, d) @ k[:, :, None].swapaxes(-1, -2)
+        s = scale * grouped.reshape(batch, heads, rows, keys)
+        visible = math.ones_like(s[0, 0], dtype=bool)
+        if causal:
+            visible = math.tril(visible, keys - rows)
+        s = math.where(visible, s, math.full_like(s, -math.inf))
+        m = math.amax(s, -1)
+        top = math.where(m == -math.inf, math.zeros_like(m), m)
+        p = math.exp(s - top[..., None])
+        l = p.sum(-1)  # noqa: E741: its name in the papers
+        return {"m": m, "l": l, "p": p / math.where(l == 0, math.ones_like(l), l)[..., None]}
 
     def result(self, array: Any) -> Any:
         """The array as the caller gets it."""
@@ -295,6 +418,13 @@ class _Torch(_Library):
     def empty(self, shape: Any, dtype: Any) -> Any:
         return self.module.empty(tuple(shape), dtype=dtype or self.module.float32, device=self.device)
 
+    def arithmetic(self, array: Any) -> tuple[Any, Any]:
+        return self.module, array.float()
+
+    def statistics(self, q: Any, k: Any, causal: bool, scale: float | None) -> dict[str, Any]:
+        with self.module.autocast(self.device.type, enabled=False):  # it would round the scores to 16 bits
+            return super().statistics(q, k, causal, scale)
+
     def result(self, array: Any) -> Any:
         return array
 
@@ -310,6 +440,9 @@ class _CuPy(_Library):
 
     def empty(self, shape: Any, dtype: Any) -> Any:
         return self.module.empty(tuple(shape), "float32" if dtype is None else dtype)
+
+    def arithmetic(self, array: Any) -> tuple[Any, Any]:
+        return self.module, array.astype("float32")
 
     def result(self, array: Any) -> Any:
         return array
@@ -333,16 +466,27 @@ def _library_of(array: Any, on_gpu: bool) -> _Library:
     return _Library(array)
 
 
+def _detached(array: Any, name: str) -> Any:
+    """The array apart from PyTorch's graph, where that would get lost unnoticed: an error."""
+    if _is(array, "torch", "Tensor") and array.requires_grad:
+        if sys.modules["torch"].is_grad_enabled():
+            raise ValueError(f"{name} requires a gradient, and this function leaves none in PyTorch's graph: call "
+                             f"flashladder.torch.attention, which does, or give {name}.detach(), or call within "
+                             "torch.no_grad()")
+        array = array.detach()
+    return array
+
+
 def _readable(array: Any, name: str, stream: int | None = None) -> Any:
     """What _core reads in place of the array: the same memory. On a GPU, whatever is still being written to it will
     be complete for what follows on `stream`."""
-    if _is(array, "torch", "Tensor") and array.requires_grad:
-        if sys.modules["torch"].is_grad_enabled():
-            raise ValueError(f"{name} requires a gradient, and there is no backward pass from Python: give "
-                             f"{name}.detach(), or call within torch.no_grad()")
-        array = array.detach()
+    array = _detached(array, name)
     if _is(array, "numpy", "ndarray") and array.dtype.name == "bfloat16":  # ml_dtypes; not in NumPy's DLPack
         return _core.as_bfloat16(array.view("uint16"))
     if stream is None:
         return array
     return array.__dlpack__(stream=stream or 1)  # DLPack calls the default stream 1
+
+
+def _all_readable(stream: int | None, **arrays: Any) -> list[Any]:
+    return [_readable(x, name, stream) for name, x in arrays.items()]

@@ -20,10 +20,14 @@ def forward(
     stage: int, backend: str, q: Any, k: Any, v: Any, o: Any, lse: Any, *,
     causal: bool, scale: float | None, stream: int,
 ) -> None: ...
+def backward(
+    stage: int, backend: str, q: Any, k: Any, v: Any, o: Any, lse: Any, do: Any, dq: Any, dk: Any, dv: Any,
+    saved: list[Any], *, causal: bool, scale: float | None, stream: int,
+) -> None: ...
 def ledger(
     stage: int, q: Any, k: Any, v: Any, *, causal: bool, scale: float | None, banks: bool, check: bool
 ) -> dict[str, Any]: ...
 def random_ledger(
     stage: int, batch: int, heads: int, kv_heads: int, rows: int, keys: int, d: int, *,
-    causal: bool, scale: float | None, banks: bool, check: bool,
+    causal: bool, scale: float | None, banks: bool, check: bool, backward: bool,
 ) -> dict[str, Any]: ...

@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+"""Measures on the GPU present everything that the repository's charts and tables of a GPU are made of.
+
+    pip install . && python3 bench/measure_all.py --commit HASH --out bench/results/h200 
+    python3 bench/measure_all.py --commit HASH --out DIR --only peers_bf16.json profile.json
+
+Each file is made by one command, which --list shows; what a command does, its own --help says. They run one after the
+other. Where one fails, the others still run, and this script fails at the end.
+"""
+
+import argparse
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from markers import ROOT  # noqa: E402
+
+
+def bench(pattern):
+    """Rows of ./ladder bench: with the peaks, which it measures along with any of them."""
+    return ["{build}/bench/flashladder_bench", f"--benchmark_filter={pattern}", "--benchmark_out={file}",
+            "--benchmark_out_format=json", "--benchmark_context=commit={commit}"]
+
+
+def script(name, *options):
+    return [sys.executable, f"bench/{name}.py", *options, "--commit", "{commit}", "--out", "{file}"]
+
+
+# File and command; {build}, {file} and {commit} are filled in.
+RESULTS = {
+    "tensor_cores.json": bench("^1[6-9] .*/grid/"),
+    "stages.json": bench("^1[0-5] .*/(grid|heads)/"),
+    "backward.json": bench("/backward/"),
+    "peers_bf16.json": script("compare", "--stages", "16", "17", "18", "19"),
+    "backward_peers_bf16.json": script("compare", "--backward"),
+    "profile.json": script("nsight", "--profile", "--program", "{build}/flashladder"),
+    "nsight.json": script("nsight", "--program", "{build}/flashladder"),
+    "ablation_19.json": script("ablation", "--stage", "19", "--build", "{build}"),
+    "ablation_23.json": script("ablation", "--stage", "23", "--build", "{build}"),
+    "atomics.json": script("atomics", "--build", "{build}"),
+    "train_gpt.json": script("train_gpt"),
+    "train_gpt_bf16.json": script("train_gpt", "--dtype", "bf16", "--stages", "19", "23"),
+    "training.json": script("train_throughput"),
+}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--commit", help="what is measured")
+    parser.add_argument("--out", type=Path, help="the folder to write to")
+    parser.add_argument("--only", nargs="+", choices=RESULTS, default=list(RESULTS), metavar="FILE",
+                        help=f"of {' '.join(RESULTS)} (all)")
+    parser.add_argument("--build", type=Path, default=ROOT / "build/release", help="build folder (build/release)")
+    parser.add_argument("--list", action="store_true", help="print the commands, and run none")
+    chosen = parser.parse_args()
+    if not chosen.list and (chosen.commit is None or chosen.out is None):
+        parser.error("--commit HASH and --out DIR are needed: what is measured, and where that goes")
+    if not chosen.list and not chosen.out.is_dir():
+        parser.error(f"--out {chosen.out} is no folder: make it first")
+    failed = []
+    folder = "DIR" if chosen.out is None else chosen.out if chosen.list else chosen.out.resolve()
+    for name in chosen.only:
+        values = {"build": chosen.build, "file": f"{folder}/{name}", "commit": chosen.commit or "HASH"}
+        words = [word.format(**values) for word in RESULTS[name]]
+        print(f"{name}: {shlex.join(words)}", flush=True)
+        if chosen.list:
+            continue
+        begin = time.monotonic()
+        try:
+            status = subprocess.run(words, cwd=ROOT).returncode
+        except OSError as error:
+            print(f"measure_all: {words[0]} cannot be run: {error.strerror}: ./ladder setup builds it", file=sys.stderr)
+            status = 127
+        print(f"{name}: {'done' if status == 0 else f'exit status {status}'} after {time.monotonic() - begin:.0f} s\n",
+              flush=True)
+        if status != 0:
+            failed.append(name)
+    if failed:
+        sys.exit(f"measure_all: failed: {', '.join(failed)}")
+    if not chosen.list:
+        print("Next: bench/gpu_report.py, bench/attribution.py and bench/ablation.py write the charts and tables")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+#!/usr/bin/env python3
+"""A small GPT learns the letters of a text, with PyTorch's math attention and with ours, from the same beginning.
+
+    pip install . && python3 bench/train_gpt.py --out train_gpt.json --chart train_gpt.png    # on a GPU
+    python3 bench/train_gpt.py --dtype bf16 --stages 19 23 --out train_gpt_bf16.json
+    python3 bench/train_gpt.py --tiny --steps 3                                              # anywhere, emulated
+
+All runs have the same weights at first, the same batches and the same optimiser, so only the rounding of the attention
+is different, and the curves of the loss must agree. What rounding may do, a third run says, whose attention is in fp64:
+at each step ours may be further from that one than math attention has been so far, FACTOR times and FLOOR more, but no
+further. So what goes apart late does not hide what was wrong early.
+"""
+
+import argparse
+import itertools
+import json
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from markers import ROOT, commit_of  # noqa: E402
+from on_torch import (MISSING, Missing, backends, device_of, libraries, machine, new_file,  # noqa: E402
+                      own, peer)
+
+TEXT = ROOT / "common/data/text.txt"
+SMALL = {"layers": 4, "hidden": 256, "heads": 4, "context": 256, "batch": 16}  # d = 64
+TINY = {"layers": 2, "hidden": 64, "heads": 2, "context": 48, "batch": 2}      # d = 32
+# Times, and nats. Of right attentions that round in other ways (PyTorch's on a CPU, 200 steps of the tiny model) six
+# came to 0.28 of this in fp32 at most, eight to about half in bf16, where a gradient that is 5 % too large may go unseen.
+FACTOR, FLOOR = {"fp32": 5, "bf16": 10}, {"fp32": 2e-6, "bf16": 2e-4}
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--tiny", action="store_true", help="a model that the emulator can train, slowly")
+    parser.add_argument("--dtype", choices=["fp32", "bf16"], default="fp32",
+                        help="of attention and matrix products; weights are in fp32 (fp32)")
+    parser.add_argument("--stages", nargs=2, type=int, metavar=("FORWARD", "BACKWARD"),
+                        help="ours (default: the highest that take the dtype)")
+    parser.add_argument("--device", choices=["cuda", "cpu"], help="default: a GPU where PyTorch finds one")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--commit", help="what the stages were built from; asked of git where left out")
+    parser.add_argument("--out", type=new_file, help="write the curves to this JSON file")
+    parser.add_argument("--chart", type=new_file, help="draw them, into this file; needs Matplotlib")
+    chosen = parser.parse_args()
+    if chosen.steps < 1:
+        parser.error("--steps is to be at least 1")
+    return chosen
+
+
+def train(torch, chosen, sizes, text, attention, device):
+    """The loss at each step."""
+    from gpt import GPT
+    torch.manual_seed(chosen.seed)  # the weights
+    letters, tokens = torch.unique(torch.tensor(list(text)), return_inverse=True)
+    context, batch = sizes["context"], sizes["batch"]
+    model = GPT(len(letters), context, sizes["layers"], sizes["hidden"], sizes["heads"]).to(device)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95))
+    batches = torch.Generator().manual_seed(chosen.seed)
+    losses = []
+    for _ in range(chosen.steps):
+        begins = torch.randint(len(tokens) - context, (batch,), generator=batches).tolist()
+        part = torch.stack([tokens[begin:begin + context + 1] for begin in begins]).to(device)
+        with torch.autocast(device, torch.bfloat16, enabled=chosen.dtype == "bf16"):
+            loss = model.loss(part, attention)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    return losses
+
+
+def largest(values):
+    """NaN where there is one."""
+    return max(values, key=lambda x: (x != x, x))
+
+
+def away(losses, others):
+    """The difference at each step."""
+    return [abs(one - other) for one, other in zip(losses, others, strict=True)]
+
+
+def allowed(math_away, dtype):
+    """What ours may be away at each step, where math attention is so far away."""
+    return [FACTOR[dtype] * so_far + FLOOR[dtype] for so_far in itertools.accumulate(math_away, max)]
+
+
+def most_of(differences, bounds):
+    """The largest share of its bound that a difference comes to: above 1, or NaN, is too much."""
+    return largest([one / bound for one, bound in zip(differences, bounds, strict=True)])
+
+
+def main():
+    chosen = arguments()
+    torch, flashladder = libraries()
+    device = device_of(torch, chosen.device)
+    if device == "cpu" and not chosen.tiny:
+        raise Missing("without a GPU the emulator runs the kernels, too slowly for this model: give --tiny")
+    if chosen.chart:
+        try:
+            import gpu_pictures
+        except (ImportError, SystemExit):  # bench/report.py's, which is also a program
+            raise Missing(MISSING["matplotlib"]) from None
+    sizes = TINY if chosen.tiny else SMALL
+    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[chosen.dtype]
+    sample = torch.empty(1, 1, 1, sizes["hidden"] // sizes["heads"], dtype=dtype, device=device)
+    try:
+        first, second = flashladder.torch.stages_for(sample, tuple(chosen.stages) if chosen.stages else None)
+    except (ValueError, RuntimeError) as error:
+        raise Missing(str(error)) from None
+    math = peer(backends()["math"])
+    attentions = {"math in fp64": lambda q, k, v, causal: math(q.double(), k.double(), v.double(), causal).to(q.dtype),
+                  "math": math, f"stages {first.number} and {second.number}": own(flashladder, (first, second))}
+    curves, apart = {}, {}
+    for name, attention in attentions.items():
+        curves[name] = train(torch, chosen, sizes, TEXT.read_bytes(), attention, device)
+        apart[name] = away(curves[name], curves["math in fp64"])
+        print(f"{name}: loss {curves[name][0]:.4f} at first, {curves[name][-1]:.4f} after {chosen.steps} steps, never "
+              f"further than {largest(apart[name]):.1e} from that of math in fp64", flush=True)
+    bounds = allowed(apart["math"], chosen.dtype)
+    share = most_of(apart[name], bounds)
+    print(f"ours: at most {share:.2f} of what its step allows")
+    data = {"context": {**machine(torch, commit_of(chosen.commit)), "device": device, "dtype": chosen.dtype,
+                        "steps": chosen.steps, "seed": chosen.seed, **sizes},
+            "furthest_from_fp64": {name: largest(differences) for name, differences in apart.items()},
+            "allowed": bounds, "losses": curves}
+    if chosen.out:
+        chosen.out.write_text(json.dumps(data, indent=1) + "\n")
+    if chosen.chart:
+        shown = gpu_pictures.training([data])
+        gpu_pictures.save(gpu_pictures.draw_training(shown), chosen.chart, shown)
+    if not share <= 1:  # NaN is not
+        sys.exit("train_gpt: the loss with our attention does not agree with that of math attention")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except Missing as failure:
+        sys.exit(f"train_gpt: {failure}")

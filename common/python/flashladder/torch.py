@@ -1,0 +1,134 @@
+"""Attention for PyTorch that can be trained: the forward pass of one stage and the backward pass of another.
+
+    import torch, flashladder.torch
+
+    q, k, v = (torch.randn(1, 4, 64, 32, requires_grad=True) for _ in range(3))
+    flashladder.torch.attention(q, k, v, causal=True).square().mean().backward()
+    print(q.grad.shape)
+
+Only this part of flashladder needs PyTorch.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+
+import flashladder
+
+__all__ = ["attention", "stages_for"]
+
+
+def attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    causal: bool = False,
+    scale: float | None = None,
+    stage: int | str | flashladder.Stage | tuple[Any, Any] | None = None,
+) -> torch.Tensor:
+    """softmax(scale * Q K^T) V, and in PyTorch's graph its gradients for q, k and v.
+
+    q, k, v  tensors [batch, heads, rows, d] and [batch, kv_heads, keys, d]; heads may share keys. They are read where
+             they lie, whatever their strides; one whose rows do not lie as stages take them (contiguous, and in 16
+             bits from a multiple of 16 bytes on) is copied
+    causal   query i sees key j when j <= i + keys - rows: aligned at the bottom right, where PyTorch's own is_causal is
+             aligned at the top left
+    scale    factor on the scores; None: 1/sqrt(d)
+    stage    which stages run: None, a stage, or a pair (forward, backward). A pass that is not named, or that the stage
+             has not, is of the highest stage that takes q: stages_for() says which. In 16 bits the highest backward
+             pass is the deterministic one of stage 24; stage=(None, 23) has the one that adds to dQ atomically. On the
+             CPU the highest is an emulated one; stage=(2, 0) runs both passes there without the emulator, in float32.
+
+    Returns o, of q's shape and dtype, contiguous. On a GPU nothing waits for the kernels, in either pass. Under
+    torch.autocast q, k and v are cast to its dtype first, as those of PyTorch's own attention are; float64 stays.
+
+    Where a gradient is required, q, k, v, o and the logsumexp of each row are kept for the backward pass. Stages that
+    need more (Stage.saved) compute it in the backward pass, with memory for all scores: they are there to be looked at.
+    The gradients have no gradients of their own. Errors are those of stages_for, flashladder.forward and
+    flashladder.backward.
+    """
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(x, torch.Tensor):
+            kind = f"{type(x).__module__}.{type(x).__name__}".removeprefix("builtins.")
+            raise TypeError(f"{name} is a {kind}: give tensors of PyTorch")
+    device = q.device.type
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+        q, k, v = (x if x.dtype == torch.float64 else x.to(dtype) for x in (q, k, v))
+    q, k, v = map(_rows, (q, k, v))
+    trains = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
+    return _Attention.apply(q, k, v, causal, scale, *stages_for(q, stage, trains))
+
+
+def stages_for(q: torch.Tensor, stage: Any = None, trains: bool = True) -> tuple[flashladder.Stage, flashladder.Stage | None]:
+    """The stages whose forward and backward pass attention(q, ..., stage=stage) runs; without gradients None for the
+    second. ValueError where no stage takes q, or one that is named does not."""
+    is_pair = isinstance(stage, (tuple, list))
+    named = stage if is_pair else (stage, stage)
+    if len(named) != 2:
+        raise ValueError(f"stage is {stage!r}: give one stage, or a pair of which the second has the backward pass")
+    pair, dtype, d = [], str(q.dtype).removeprefix("torch."), q.shape[-1] if q.dim() else 0
+    for which, needed in zip(named, ("forward", "backward") if trains else ("forward",)):
+        found = None if which is None else flashladder._find(which, needed if is_pair else "")
+        if found is None or not getattr(found, needed):
+            found = _highest(needed, dtype, d, q.is_cuda)
+        else:
+            _require(found, dtype, d, q.is_cuda)
+        pair.append(found)
+    return pair[0], pair[1] if trains else None
+
+
+def _require(stage: flashladder.Stage, dtype: str, d: int, on_gpu: bool) -> None:
+    """ValueError where the stage does not take such arrays, RuntimeError where it cannot run where they lie."""
+    if dtype not in stage.dtypes:
+        raise ValueError(f"stage {stage} does not take {dtype}: it takes {' and '.join(stage.dtypes)}")
+    if stage.head_dims is not None and d not in stage.head_dims:
+        raise ValueError(f"stage {stage} does not take head dimension {d}: it takes "
+                         f"{', '.join(map(str, stage.head_dims))}")
+    if reason := flashladder._core.unavailable(flashladder._choose(stage, None, on_gpu)):
+        raise RuntimeError(reason)
+
+
+@functools.lru_cache
+def _highest(needed: str, dtype: str, d: int, on_gpu: bool) -> flashladder.Stage:
+    """The stage with the largest number that has the pass and takes such arrays here."""
+    for one in reversed(flashladder.stages()):
+        takes_d = d in one.head_dims if one.head_dims is not None else 0 < d <= 256
+        runs = "cuda" in one.backends if on_gpu else one.backends[:1] in (("cpu",), ("emulator",))
+        if getattr(one, needed) and dtype in one.dtypes and takes_d and runs:
+            return one
+    raise ValueError(f"no stage of this build has a {needed} pass for {dtype} and head dimension {d} on "
+                     f"{'a GPU' if on_gpu else 'the CPU'}: './ladder list' says what each takes"
+                     + ("; for a forward pass alone call within torch.no_grad()" if needed == "backward" else ""))
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q, k, v, causal, scale, first, second):
+        o, lse = flashladder.forward(first, q, k, v, causal, scale)
+        if second is not None:
+            ctx.save_for_backward(q, k, v, o, lse)
+        ctx.how = causal, scale, second
+        return o
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, do):
+        q, k, v, o, lse = ctx.saved_tensors
+        causal, scale, second = ctx.how
+        gradients = flashladder.backward(second, q, k, v, o, lse, _rows(do), causal, scale,
+                                         saved=flashladder.saved(second, q, k, causal, scale))
+        return *gradients, None, None, None, None
+
+
+def _rows(x: torch.Tensor) -> torch.Tensor:
+    """x, copied where its rows do not lie as stages take them: PyTorch chooses how dO lies, not the caller."""
+    size = x.element_size()
+    begin = 16 if size == 2 else size  # a row begins at a multiple of so many bytes
+    steps = [stride * size for stride, n in zip(x.stride()[:-1], x.shape) if n > 1]
+    fits = x.dim() == 0 or x.stride(-1) == 1 and not any(at % begin for at in (*steps, x.data_ptr()))
+    return x if fits else x.clone(memory_format=torch.contiguous_format)  # contiguous() leaves some where they are

@@ -1,0 +1,447 @@
+// The tuned backward pass: swizzled tiles; Q and dO of the next step copied while this one is worked on;
+// more keys a warp, so that each fragment of Q and dO serves more products; powers of 2; dQ added to in the
+// order in which a warp has it, 16 bytes a lane; the blocks with the most tiles first.
+#include <utility>
+
+#include "common/attention/gpu.hpp"
+#include "common/ptx/atomic_add4.hpp"
+#include "common/ptx/exp2.hpp"
+#include "common/ptx/named_barrier.hpp"
+#include "stages/23_tuned_backward/table.hpp"
+
+namespace flashladder::stage_23 {
+namespace {
+
+using namespace tiles_23;
+
+// Lane 4 g + t has keys g and g + 8 of 16, and of every 8 rows 2 t and 2 t + 1.
+constexpr int row_lanes = 4;
+constexpr int helpers = 128;  // threads of a block of the kernels that go before and after
+constexpr float log2_e = 1.4426950408889634f;
+
+/// Where columns c ... c + 7 of row r lie in their row. A row of 64 numbers, 128 bytes, fills all banks,
+/// and so do two of 32.
+template <int d>
+struct Swizzle {
+  static_assert(d % 32 == 0);
+  __device__ __forceinline__ int operator()(int r, int c) const {
+    return d % 64 == 0 ? c ^ (r % 8 * 8) : c ^ (r / 2 % 4 * 8);
+  }
+};
+
+/// X^T += A B^T, for 16 M keys from k0 on and 8 C rows from `row` on.
+template <int unroll, class T, int M, int C, int keys, int all, int d>
+__device__ __forceinline__ void product(f32 (&x)[M][C][4],         // [16 M, 8 C]
+                                        smem_tile<T, keys, d>& A,  // K or V
+                                        smem_tile<T, all, d>& B,   // Q or dO
+                                        int k0, int row, int lane) {
+  constexpr Swizzle<d> place;  // repeats after 8 rows
+#pragma unroll unroll
+  for (int k = 0; k < d; k += 16) {
+    std::uint32_t a[M][4];
+#pragma unroll
+    for (int f = 0; f < M; ++f) {
+      const int key = k0 + 16 * f + lane % 16, column = k + lane / 16 * 8;
+      ldmatrix_x4<T>(a[f], A.at(key, place(lane, column)));
+    }
+#pragma unroll
+    for (int c = 0; c < C; c += 2) {
+      const int i = row + 8 * c + lane % 8 + lane / 16 * 8, column = k + lane / 8 % 2 * 8;
+      std::uint32_t b[4];
+      ldmatrix_x4<T>(b, B.at(i, place(lane, column)));
+#pragma unroll
+      for (int f = 0; f < M; ++f) {
+        mma_m16n8k16<T>(x[f][c], a[f], {b[0], b[1]});
+        mma_m16n8k16<T>(x[f][c + 1], a[f], {b[2], b[3]});
+      }
+    }
+  }
+}
+
+/// C += A B, for A in registers and 16 rows and 8 X columns of B, from (row, column) on.
+template <class T, int M, int X, int all, int d>
+__device__ __forceinline__ void add_product(f32 (&c)[M][X][4],               // [16 M, 8 X]
+                                            const std::uint32_t (&a)[M][4],  // [16 M, 16]
+                                            smem_tile<T, all, d>& B, int row, int column, int lane) {
+  constexpr Swizzle<d> place;
+#pragma unroll
+  for (int x = 0; x < X; x += 2) {
+    const int r = row + lane % 16;
+    std::uint32_t b[4];
+    ldmatrix_x4_trans<T>(b, B.at(r, place(r, column + 8 * x + lane / 16 * 8)));
+#pragma unroll
+    for (int f = 0; f < M; ++f) {
+      mma_m16n8k16<T>(c[f][x], a[f], {b[0], b[1]});
+      mma_m16n8k16<T>(c[f][x + 1], a[f], {b[2], b[3]});
+    }
+  }
+}
+
+/// A few lanes for each row: D = rowsum(dO * O), L2 = L log2(e), and dQ_sum = 0, to which the blocks of all
+/// tiles of keys add. The last tile's rows past the end get D = 0 and L2 = infinity: P = 0.
+template <class T, int d>
+__global__ void __launch_bounds__(helpers) prepare(gmem<const T> Og,    // [batch, q_heads, Nq, d]
+                                                   gmem<const T> dOg,   // [batch, q_heads, Nq, d]
+                                                   gmem<const f32> Lg,  // [batch, q_heads, Nq]
+                                                   gmem<f32> Dg,        // [batch, q_heads, rows]
+                                                   gmem<f32> L2g,       // [batch, q_heads, rows]
+                                                   gmem<f32> dQ_sumg,   // [batch, q_heads, rows, d]
+                                                   BackwardSizes n, int rows) {
+  constexpr int lanes = d % 64 == 0 ? 8 : 4;  // of a row
+  const int lane = threadIdx.x % lanes, h = blockIdx.y, b = blockIdx.z;
+  const int first = blockIdx.x * (helpers / lanes), i = first + threadIdx.x / lanes;
+  f32 D = 0.f, L2 = INFINITY;
+  if (i < n.Nq) {
+    const gmem<const T> O = Og + (n.O.at(b, h) + i * n.O.row), dO = dOg + (n.dO.at(b, h) + i * n.dO.row);
+#pragma unroll
+    for (int c = 8 * lane; c < d; c += 8 * lanes) {
+      f32 o[8], grad[8];
+      load_eight<T>(o, O + c);
+      load_eight<T>(grad, dO + c);
+#pragma unroll
+      for (int e = 0; e < 8; ++e) D += grad[e] * o[e];
+    }
+  }
+  D = lanes_sum<lanes>(D);
+  if (lane == 0) {
+    if (i < n.Nq)
+      L2 = finite(Lg[n.row0(b, h) + i]) * log2_e;  // a row that sees no key is masked in every tile
+    Dg[n.head(b, h) * rows + i] = D;
+    L2g[n.head(b, h) * rows + i] = L2;
+  }
+  const gmem<f32> dQ_sum = dQ_sumg + (n.head(b, h) * rows + first) * d;
+#pragma unroll
+  for (int e = 4 * threadIdx.x; e < helpers / lanes * d; e += 4 * helpers)
+    store4(dQ_sum + e, make_float4(0.f, 0.f, 0.f, 0.f));
+}
+
+/// Column blocks that the warps share out dQ of a tile into: where they read the least of dS and K.
+template <int Br, int d, int warps>
+constexpr int column_blocks = [] {
+  int best = 0;
+  for (int blocks = 1; blocks <= warps; blocks *= 2) {
+    if (d % (16 * blocks) != 0 || Br * blocks % (16 * warps) != 0) continue;
+    if (best == 0 || blocks * Br + warps / blocks * d < best * Br + warps / best * d) best = blocks;
+  }
+  return best;
+}();
+
+template <class T, int d, bool causal, int Br, int Bc, int warps, int stages, int share, int step,
+          int unroll>
+__global__ void __launch_bounds__(32 * warps) fa2_backward(
+    gmem<const T> Qg,     // [batch, q_heads, Nq, d]
+    gmem<const T> Kg,     // [batch, kv_heads, Nk, d]
+    gmem<const T> Vg,     // [batch, kv_heads, Nk, d]
+    gmem<const T> dOg,    // [batch, q_heads, Nq, d]
+    gmem<const f32> Dg,   // [batch, q_heads, rows]
+    gmem<const f32> L2g,  // [batch, q_heads, rows]
+    gmem<f32> dQ_sumg,    // [batch, q_heads, rows, d], 16 x 8 numbers after another as mma has them
+    gmem<T> dKg,          // [batch, kv_heads, Nk, d]
+    gmem<T> dVg,          // [batch, kv_heads, Nk, d]
+    BackwardSizes n, int rows) {
+  constexpr int threads = 32 * warps, turns = 2 / share;
+  constexpr int M = Bc * share / (16 * warps);  // fragments of 16 keys of a warp
+  constexpr int blocks = column_blocks<Br, d, warps>, R = Br * blocks / (16 * warps), X = d / 8 / blocks;
+  static_assert(M > 0 && R > 0 && Br % step == 0 && (share == 1 || warps / 2 * (Br / step) < 16));
+  auto&& K = dynamic_tile<T, Bc, d, "K">(0);
+  auto&& V = dynamic_tile<T, Bc, d, "V">(2 * Bc * d);
+  auto&& Q = dynamic_tile<T, stages * Br, d, "Q">(4 * Bc * d);
+  auto&& dO = dynamic_tile<T, stages * Br, d, "dO">((4 * Bc + 2 * stages * Br) * d);
+  auto&& L2 = dynamic_tile<f32, stages, Br, "L2">(4 * (Bc + stages * Br) * d);
+  auto&& D = dynamic_tile<f32, stages, Br, "D">(4 * (Bc + stages * Br) * d + 4 * stages * Br);
+  auto&& dS = dynamic_tile<T, Bc, Br, "dS">(4 * (Bc + stages * Br) * d + 8 * stages * Br);  // transposed
+  n.causal = causal;  // known when this is compiled
+
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / row_lanes, t = lane % row_lanes;
+  const int k0 = warp / share * (16 * M);                                      // its keys of a tile
+  const int r0 = warp / blocks * (16 * R), column0 = warp % blocks * (8 * X);  // its rows and columns of dQ
+  constexpr Swizzle<d> place;
+  constexpr Swizzle<Br> place_dS;
+  // Under the mask the first keys, which the most rows see, first, of all heads: no block has much left to
+  // do when the others end.
+  const int hkv = causal ? blockIdx.x : blockIdx.y, b = causal ? blockIdx.y : blockIdx.z;
+  const int j0 = (causal ? blockIdx.z : blockIdx.x) * Bc;
+  const float scale2 = n.scale * log2_e;
+
+  // The tiles of rows that see key j0, of all query heads of the group one after the other: they add to the
+  // same dK and dV.
+  const int first = causal && j0 + n.Nq > n.Nk ? (j0 + n.Nq - n.Nk) / Br * Br : 0;
+  const auto copy = [&](int h, int i0, int to) {
+    load_tile_async<Br, d, threads>(Q, to * Br, Qg + n.Q.at(b, h), n.Q.row, i0, n.Nq, place);
+    load_tile_async<Br, d, threads>(dO, to * Br, dOg + n.dO.at(b, h), n.dO.row, i0, n.Nq, place);
+    if (const int r = 4 * threadIdx.x; r < Br) {
+      cp_async_16B<f32>(L2.at(to, r), L2g + (n.head(b, h) * rows + i0 + r));
+      cp_async_16B<f32>(D.at(to, r), Dg + (n.head(b, h) * rows + i0 + r));
+    }
+    cp_async_commit();
+  };
+  load_tile_async<Bc, d, threads>(K, 0, Kg + n.K.at(b, hkv), n.K.row, j0, n.Nk, place);
+  load_tile_async<Bc, d, threads>(V, 0, Vg + n.V.at(b, hkv), n.V.row, j0, n.Nk, place);
+  copy(hkv * n.group, first, 0);
+
+  // dV and dK as mma has them; where two warps share the keys, one of them.
+  f32 sum[turns][M][d / 8][4] = {};
+  int buffer = 0;
+  for (int h = hkv * n.group, i0 = first; h < (hkv + 1) * n.group;) {
+    const bool last = i0 + Br >= n.Nq;  // of this head
+    const int next_h = last ? h + 1 : h, next_i0 = last ? first : i0 + Br, next = stages - 1 - buffer;
+    const bool more = next_h < (hkv + 1) * n.group;
+    cp_async_wait<0>();
+    // K, V, Q, dO, L2 and D are read, dS and the other buffers change: the copies of all threads must have
+    // arrived, all warps have read the last dS and what was in those buffers.
+    __syncthreads();
+    if (stages == 2 && more) copy(next_h, next_i0, next);
+    const bool masked = j0 + Bc > n.visible_keys(i0);  // the first row sees the least
+    count_tile(masked);
+
+#pragma unroll 1
+    for (int r = 0; r < Br; r += step) {
+      // First S^T = K Q^T, P = exp(S - L) and dV += P^T dO, then dP^T = V dO^T, dS = P * (dP - D) and
+      // dK += dS^T Q: the same products with other operands. Where two warps share the keys, each has one
+      // turn.
+      f32 p[M][step / 8][4];
+#pragma unroll
+      for (int turn = 0; turn < turns; ++turn) {
+        const bool of_dS = turns == 2 ? turn == 1 : warp % 2 == 1;
+        f32 x[M][step / 8][4];
+#pragma unroll
+        for (int c = 0; c < step / 8; ++c) {
+          f32 start[2] = {0.f, 0.f};
+          if (of_dS) {  // dP - D: the sum begins with -D
+            const f32 D_rows[2] = {D(buffer, r + 8 * c + 2 * t), D(buffer, r + 8 * c + 2 * t + 1)};
+            start[0] = -D_rows[0], start[1] = -D_rows[1];
+          }
+#pragma unroll
+          for (int f = 0; f < M; ++f) {
+#pragma unroll
+            for (int e = 0; e < 4; ++e) x[f][c][e] = start[e % 2];
+          }
+        }
+        product<unroll>(x, of_dS ? V : K, of_dS ? dO : Q, k0, buffer * Br + r, lane);
+        if (!of_dS) {
+#pragma unroll
+          for (int c = 0; c < step / 8; ++c) {
+            const f32 L_rows[2] = {L2(buffer, r + 8 * c + 2 * t), L2(buffer, r + 8 * c + 2 * t + 1)};
+#pragma unroll
+            for (int f = 0; f < M; ++f) {
+#pragma unroll
+              for (int e = 0; e < 4; ++e) x[f][c][e] = ex2_approx(fmaf(x[f][c][e], scale2, -L_rows[e % 2]));
+            }
+          }
+          if (masked) {
+#pragma unroll
+            for (int c = 0; c < step / 8; ++c) {
+              const int i = i0 + r + 8 * c + 2 * t, j = j0 + k0 + g;
+              const int visible[2] = {n.visible_keys(i) - j, n.visible_keys(i + 1) - j};
+#pragma unroll
+              for (int f = 0; f < M; ++f) {
+#pragma unroll
+                for (int e = 0; e < 4; ++e)
+                  if (16 * f + e / 2 * 8 >= visible[e % 2]) x[f][c][e] = 0.f;
+              }
+            }
+          }
+        }
+        if constexpr (share == 1) {
+#pragma unroll
+          for (int f = 0; f < M; ++f) {
+#pragma unroll
+            for (int c = 0; c < step / 8; ++c) {
+#pragma unroll
+              for (int e = 0; e < 4; ++e) {
+                if (!of_dS)
+                  p[f][c][e] = x[f][c][e];
+                else
+                  x[f][c][e] *= p[f][c][e];
+              }
+            }
+          }
+        } else {  // P goes to the other warp, lane by lane
+          auto&& P = dynamic_tile<f32, Bc / 16 * (Br / 8), 128, "P">(4 * (Bc + stages * Br) * d +
+                                                                     8 * stages * Br + 2 * Bc * Br);
+          // One for each pair of warps and each step: the first warp goes on, and may be a step ahead.
+          const int barrier = 1 + warp / 2 + r / step * (warps / 2);
+          if (!of_dS) {
+#pragma unroll
+            for (int f = 0; f < M; ++f) {
+#pragma unroll
+              for (int c = 0; c < step / 8; ++c)
+                store4(P.at((k0 / 16 + f) * (Br / 8) + r / 8 + c, 4 * lane),
+                       make_float4(x[f][c][0], x[f][c][1], x[f][c][2], x[f][c][3]));
+            }
+            named_barrier_arrive(barrier, 64);  // P is read: this warp has written it
+          } else {
+            named_barrier_sync(barrier, 64);  // P is read: the other warp must have written it
+#pragma unroll
+            for (int f = 0; f < M; ++f) {
+#pragma unroll
+              for (int c = 0; c < step / 8; ++c) {
+                const float4 other = load4(P.at((k0 / 16 + f) * (Br / 8) + r / 8 + c, 4 * lane));
+                x[f][c][0] *= other.x, x[f][c][1] *= other.y, x[f][c][2] *= other.z, x[f][c][3] *= other.w;
+              }
+            }
+          }
+        }
+#pragma unroll
+        for (int c = 0; c < step / 8; c += 2) {
+          std::uint32_t a[M][4];
+#pragma unroll
+          for (int f = 0; f < M; ++f) {
+#pragma unroll
+            for (int e = 0; e < 4; ++e)
+              a[f][e] = round_pair<T>(x[f][c + e / 2][e % 2 * 2], x[f][c + e / 2][e % 2 * 2 + 1]);
+          }
+          add_product(sum[turn], a, of_dS ? Q : dO, buffer * Br + r + 8 * c, 0, lane);
+          if (of_dS) {
+#pragma unroll
+            for (int f = 0; f < M; ++f) {
+#pragma unroll
+              for (int e = 0; e < 4; ++e) {
+                const int key = k0 + 16 * f + g + e % 2 * 8, row = r + 8 * c + e / 2 * 8;
+                store_pair(dS.at(key, place_dS(key, row) + 2 * t), a[f][e]);
+              }
+            }
+          }
+        }
+      }
+    }
+    // dS is read, and with one buffer Q, dO, L2 and D change: dS must be complete, the others have been
+    // read.
+    __syncthreads();
+    if (stages == 1 && more) copy(next_h, next_i0, next);
+
+    // dQ += dS K: this warp's rows and columns, all keys
+    f32 dq[R][X][4] = {};
+#pragma unroll 2
+    for (int k = 0; k < Bc; k += 16) {
+      std::uint32_t ds[R][4];
+#pragma unroll
+      for (int f = 0; f < R; ++f) {
+        const int key = k + lane % 8 + lane / 16 * 8, row = r0 + 16 * f + lane / 8 % 2 * 8;
+        ldmatrix_x4_trans<T>(ds[f], dS.at(key, place_dS(key, row)));
+      }
+      add_product(dq, ds, K, k, column0, lane);
+    }
+    const gmem<f32> dQ_sum = dQ_sumg + (n.head(b, h) * rows + i0 + r0) * d;
+#pragma unroll
+    for (int f = 0; f < R; ++f) {
+#pragma unroll
+      for (int x = 0; x < X; ++x)
+        atomic_add4(dQ_sum + (16 * f * d + (column0 / 8 + x) * 128 + 4 * lane),
+                    make_float4(dq[f][x][0], dq[f][x][1], dq[f][x][2], dq[f][x][3]));
+    }
+    h = next_h, i0 = next_i0, buffer = next;
+  }
+  // dK goes to the place of this warp's keys of K, dV to that of V, and from there to memory 16 bytes a
+  // lane, whole rows at a time.
+  __syncthreads();  // K and V change: all warps must have read them
+#pragma unroll
+  for (int turn = 0; turn < turns; ++turn) {
+    const bool of_dS = turns == 2 ? turn == 1 : warp % 2 == 1;
+    smem_tile<T, Bc, d>& dX = of_dS ? K : V;
+#pragma unroll
+    for (int f = 0; f < M; ++f) {
+#pragma unroll
+      for (int a = 0; a < 2; ++a) {
+        const int key = k0 + 16 * f + g + a * 8;
+#pragma unroll
+        for (int x = 0; x < d / 8; ++x) {
+          f32 low = sum[turn][f][x][2 * a], high = sum[turn][f][x][2 * a + 1];
+          if (of_dS) low *= n.scale, high *= n.scale;  // dS had no scale
+          store_pair(dX.at(key, place(g, 8 * x) + 2 * t), round_pair<T>(low, high));
+        }
+      }
+    }
+    __syncwarp();  // each row is read by lanes that have not written it: all must have
+    const gmem<T> out = of_dS ? dKg + n.dK.at(b, hkv) : dVg + n.dV.at(b, hkv);
+    const std::int64_t stride = of_dS ? n.dK.row : n.dV.row;
+#pragma unroll(2 * unroll)
+    for (int e = lane; e < 16 * M * (d / 8); e += 32) {
+      const int key = k0 + e / (d / 8), c = e % (d / 8) * 8, j = j0 + key;
+      store_16B<T>(out + (j * stride + c), dX.at(key, place(key, c)), j < n.Nk);
+    }
+  }
+}
+
+/// dQ = scale * dQ_sum, in 16 bits and in rows again: a thread for 8 columns of rows g and g + 8 of 16.
+template <class T, int d>
+__global__ void __launch_bounds__(helpers) convert(gmem<const f32> dQ_sumg,  // [batch, q_heads, rows, d]
+                                                   gmem<T> dQg,              // [batch, q_heads, Nq, d]
+                                                   BackwardSizes n, int rows) {
+  const int e = blockIdx.x * helpers + threadIdx.x, h = blockIdx.y, b = blockIdx.z;
+  const int i0 = e / d * 16, x = e % d / 8, g = e % 8;
+  if (i0 >= n.Nq) return;
+  const gmem<const f32> dQ_sum = dQ_sumg + ((n.head(b, h) * rows + i0) * d + x * 128 + 16 * g);
+  f32 dq[2][8];
+#pragma unroll
+  for (int t = 0; t < row_lanes; ++t) {
+    const float4 of_lane = load4(dQ_sum + 4 * t);
+    dq[0][2 * t] = n.scale * of_lane.x, dq[0][2 * t + 1] = n.scale * of_lane.y;
+    dq[1][2 * t] = n.scale * of_lane.z, dq[1][2 * t + 1] = n.scale * of_lane.w;
+  }
+#pragma unroll
+  for (int a = 0; a < 2; ++a) {
+    const int i = i0 + g + 8 * a;
+    if (i < n.Nq) store_eight<T>(dQg + (n.dQ.at(b, h) + i * n.dQ.row + 8 * x), dq[a]);
+  }
+}
+
+/// The emulator is one GPU, and takes only that one's rows.
+template <Row row>
+constexpr bool is_compiled = kernel_backend == Backend::cuda || row.architecture == architecture();
+
+/// Launches the kernels of a row of the table.
+template <Row row>
+void launch_row(const Backward& f) {
+  if constexpr (is_compiled<row>) {
+    using T = std::conditional_t<row.dtype == Dtype::fp16, f16, bf16>;
+    constexpr Tile tile = row.tile;
+    constexpr int d = row.d, Br = tile.Br, Bc = tile.Bc, stages = tile.stages;
+    const BackwardBuffers<T> x(f);
+    const unsigned heads = x.heads, kv_heads = x.kv_heads, batch = x.batch, Tc = tiles(f.problem.Nk, Bc);
+    const int rows = Br * static_cast<int>(tiles(f.problem.Nq, Br));  // of whole tiles
+    ExtraBuffer D(f, "D", heads * batch * std::int64_t{rows}), L2(f, "L2", D.elements()),
+        dQ_sum(f, "dQ_sum", D.elements() * d);
+    launch("prepare", prepare<T, d>, dim3(tiles(rows, helpers / (d % 64 == 0 ? 8 : 4)), heads, batch),
+           helpers, 0, x.O, x.dO, x.L, D, L2, dQ_sum, x.sizes, rows);
+    launch("fa2_backward",
+           fa2_backward<T, d, row.causal, Br, Bc, tile.warps, stages, tile.share, tile.step, tile.unroll>,
+           row.causal ? dim3(kv_heads, batch, Tc) : dim3(Tc, kv_heads, batch), 32 * tile.warps,
+           4 * (Bc + stages * Br) * d + 8 * stages * Br + (2 + 4 * (tile.share - 1)) * Bc * Br, x.Q, x.K,
+           x.V, x.dO, D, L2, dQ_sum, x.dK, x.dV, x.sizes, rows);
+    launch("convert", convert<T, d>,
+           dim3(tiles(tiles(f.problem.Nq, 16) * std::int64_t{d}, helpers), heads, batch), helpers, 0,
+           dQ_sum, x.dQ, x.sizes, rows);
+  }
+}
+
+template <std::size_t... i>
+void launch_one_of(const Backward& f, const Row& row, std::index_sequence<i...>) {
+  ((&row == &table[i] ? launch_row<table[i]>(f) : void()), ...);
+}
+
+void backward(const Backward& f) {
+  const Problem& p = f.problem;
+  launch_one_of(f, row_for(table, architecture(), p.dtype, p.d, p.causal),
+                std::make_index_sequence<std::size(table)>());
+}
+
+}  // namespace
+
+extern const Stage stage;
+const Stage stage{
+    .number = 23,
+    .name = "tuned_backward",
+    .title = "tuned backward",
+    .idea =
+        "swizzle, copies ahead, more keys a warp, base 2, dQ added to 16 bytes at a time, longest blocks "
+        "first",
+    .claim =
+        "wavefronts / ideal -> 1.00; shared bytes of Q and dO read for a row and key halved for d <= 64",
+    .before = 22,
+    .supports = {.dtypes = half_dtypes, .head_dims = half_head_dims},
+    .backend = kernel_backend,
+    .backward = backward,
+};
+
+}  // namespace flashladder::stage_23

@@ -1,0 +1,328 @@
+"""Tests of what trains through PyTorch: bench/train_gpt.py, bench/train_throughput.py, bench/compare.py --backward.
+
+Usage: training_test.py [unittest options]. They need PyTorch and the module flashladder, but no GPU; exits with 77 where
+one of the two is not there.
+"""
+
+import contextlib
+import io
+import json
+import math
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+from unittest import mock
+
+SOURCE = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(SOURCE / "bench"))
+
+try:
+    import flashladder.torch  # noqa: E402
+    import torch  # noqa: E402
+except ImportError as missing:
+    print(f"skipped: {missing}")
+    sys.exit(77)
+
+import compare  # noqa: E402
+import on_torch  # noqa: E402
+import train_gpt  # noqa: E402
+import train_throughput  # noqa: E402
+
+torch.set_num_threads(1)  # PyTorch's threads wait busily, and would take the cores that the emulator needs
+
+
+class Script(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="training test ")
+        self.addCleanup(folder.cleanup)
+        self.out = Path(folder.name) / "out.json"
+
+    def run_main(self, module, *options):
+        """What it printed, and why it exited: None for success."""
+        printed, failure = io.StringIO(), None
+        with mock.patch.object(sys, "argv", [module.__name__, *map(str, options)]), contextlib.redirect_stdout(printed):
+            try:
+                module.main()
+            except (SystemExit, on_torch.Missing) as error:
+                failure = str(error)
+        return printed.getvalue(), failure
+
+    def refused(self, message, module, *options):
+        """That these arguments are an error."""
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            self.run_main(module, *options)
+        self.assertIn(message, said.getvalue())
+
+
+class TrainGptTest(Script):
+    tiny = "--tiny", "--device", "cpu", "--commit", "abc"
+
+    def test_the_curves_agree_and_are_kept(self):
+        chart = self.out.with_suffix(".png")
+        options = [*self.tiny, "--steps", 3, "--out", self.out]
+        try:
+            import matplotlib  # noqa: F401
+            options += ["--chart", chart]
+        except ImportError:
+            pass
+        printed, failure = self.run_main(train_gpt, *options)
+        self.assertIsNone(failure, printed)
+        data = json.loads(self.out.read_text())
+        self.assertEqual((data["context"]["commit"], data["context"]["device"], data["context"]["steps"]), ("abc", "cpu", 3))
+        first, second = flashladder.torch.stages_for(torch.empty(1, 1, 1, 32))
+        self.assertEqual([*data["losses"]], ["math in fp64", "math", f"stages {first.number} and {second.number}"])
+        for losses in data["losses"].values():
+            self.assertEqual(len(losses), 3)
+            self.assertLess(losses[-1], losses[0])
+        right, _, ours = data["losses"].values()
+        apart = train_gpt.away(ours, right)
+        self.assertEqual(list(data["furthest_from_fp64"].values())[-1], max(apart))
+        self.assertLessEqual(train_gpt.most_of(apart, data["allowed"]), 1)
+        if chart in options:
+            self.assertTrue(chart.read_bytes().startswith(b"\x89PNG"))
+
+    def test_named_stages_and_bf16_in_the_forward_pass(self):
+        printed, failure = self.run_main(train_gpt, *self.tiny, "--steps", 1, "--stages", 2, 20)
+        self.assertIsNone(failure, printed)
+        self.assertIn("stages 2 and 20", printed)
+        printed, failure = self.run_main(train_gpt, *self.tiny, "--steps", 2, "--dtype", "bf16", "--stages", 19, 23, "--out",
+                                         self.out)
+        self.assertIsNone(failure, printed)
+        data = json.loads(self.out.read_text())
+        self.assertEqual((data["context"]["dtype"], [*data["losses"]][2]), ("bf16", "stages 19 and 23"))
+        self.assertGreaterEqual(min(data["allowed"]), 2e-4)
+
+    def test_stages_that_do_not_fit_are_known_before_any_training(self):
+        with mock.patch.object(train_gpt, "train", side_effect=AssertionError("it trains")):
+            for stages, said in (((2, 2), "stage 02 tiled_cpu has no backward pass"),
+                                 ((15, 23), "stage 23 tuned_backward does not take float32")):
+                _, failure = self.run_main(train_gpt, *self.tiny, "--stages", *stages)
+                self.assertIn(said, failure)
+
+    def test_late_divergence_hides_no_early_mistake(self):
+        for early, share in ((1e-6, 0.5), (1e-3, 500), (float("nan"), float("nan"))):
+            found = train_gpt.most_of([early, 0, 1e-2], train_gpt.allowed([0, 1e-6, 1e-2], "fp32"))
+            self.assertTrue(math.isclose(found, share, rel_tol=0.01) or share != share and found != found, found)
+
+    def test_wrong_gradients_show(self):
+        """Each is a mistake in one gradient alone, which the first loss does not know of."""
+        right = on_torch.peer(on_torch.backends()["fa2"])  # another rounding than math's, and fast on a CPU
+
+        def scaled(x, by):  # whose gradient is so many times as large
+            return by * x - (by - 1) * x.detach()
+
+        def nan(x):
+            return x + float("nan")
+
+        for name, steps, wrong in (("no dQ", 20, lambda q, k, v, causal: right(q.detach(), k, v, causal)),
+                                   ("no dK", 20, lambda q, k, v, causal: right(q, k.detach(), v, causal)),
+                                   ("1 % of dK", 80, lambda q, k, v, causal: right(q, scaled(k, 1.01), v, causal)),
+                                   ("5 % of dV", 20, lambda q, k, v, causal: right(q, k, scaled(v, 1.05), causal)),
+                                   ("NaN", 2, lambda q, k, v, causal: nan(right(q, k, v, causal))),
+                                   ("", 80, right)):
+            with mock.patch.object(train_gpt, "own", lambda *_, wrong=wrong: wrong):
+                printed, failure = self.run_main(train_gpt, *self.tiny, "--steps", steps, "--out", self.out)
+            if name:
+                self.assertIn("does not agree", str(failure), f"{name}: {printed}")
+            else:
+                self.assertIsNone(failure, printed)
+
+    def test_in_bf16_a_gradient_that_is_left_out_shows(self):
+        right = on_torch.peer(on_torch.backends()["fa2"])
+        for name, attention in (("dQ", lambda q, k, v, causal: right(q.detach(), k, v, causal)),
+                                ("dK", lambda q, k, v, causal: right(q, k.detach(), v, causal)),
+                                ("dV", lambda q, k, v, causal: right(q, k, v.detach(), causal)), ("", right)):
+            with mock.patch.object(train_gpt, "own", lambda *_, attention=attention: attention):
+                printed, failure = self.run_main(train_gpt, *self.tiny, "--steps", 80, "--dtype", "bf16")
+            self.assertEqual("does not agree" in str(failure), bool(name), f"{name}: {printed}")
+
+    def test_what_cannot_run_is_said(self):
+        if not torch.cuda.is_available():
+            _, failure = self.run_main(train_gpt, "--device", "cuda")
+            self.assertIn("PyTorch finds no GPU", failure)
+        with mock.patch.object(train_gpt, "train", side_effect=AssertionError("it trains")):
+            _, failure = self.run_main(train_gpt, "--device", "cpu")
+            self.assertIn("give --tiny", failure)
+            without = {name: None for name in ("matplotlib", "report", "gpu_pictures")}
+            with mock.patch.dict(sys.modules, without):
+                _, failure = self.run_main(train_gpt, *self.tiny, "--chart", self.out.with_suffix(".png"))
+            self.assertIn("no Matplotlib", failure)
+
+    def test_a_folder_that_is_not_there_is_known_at_once(self):
+        nowhere = self.out.parent / "nowhere" / "file"
+        for module, option in ((train_gpt, "--out"), (train_gpt, "--chart"), (train_throughput, "--out"), (compare, "--out")):
+            self.refused(f"argument {option}: there is no folder {nowhere.parent}", module, option, nowhere)
+            self.refused(f"argument {option}: {self.out.parent} is a folder", module, option, self.out.parent)
+
+
+class TrainThroughputTest(Script):
+    tiny = "--models", "tiny", "--device", "cpu", "--dtype", "fp32", "--commit", "abc", "--rounds", 2, "--steps", 1
+
+    def run_tiny(self, *options):
+        printed, failure = self.run_main(train_throughput, *self.tiny, "--tokens", 128, "--N", 32, 128, "--out", self.out,
+                                         *options)
+        return printed, failure, json.loads(self.out.read_text())
+
+    def test_every_attention_is_timed_or_said_to_be_absent(self):
+        printed, failure, data = self.run_tiny()
+        self.assertIsNone(failure, printed)
+        self.assertEqual(data["context"]["ours"],
+                         {"ours": [stage.number for stage in flashladder.torch.stages_for(torch.empty(1, 1, 1, 32))]})
+        rows = {(row["N"], row["name"]): row for row in data["results"]}
+        self.assertEqual([*rows], [(N, name) for N in (32, 128) for name in
+                                   ("math", "memory-efficient", "fa2", "cudnn", "ours")])
+        for (N, name), row in rows.items():
+            if name in ("math", "ours"):
+                self.assertEqual((row["batch"], row["steps"]), (128 // N, 2))
+                flops = train_throughput.step_flops(row["parameters"], train_throughput.MODELS["tiny"], N, 128)
+                self.assertAlmostEqual(row["tflops"] * row["ms"] * 1e9, flops, delta=1e-6 * flops)
+                self.assertAlmostEqual(row["mfu"] * data["context"]["gemm_tflops"], row["tflops"])
+            self.assertTrue("tflops" in row or row["absent"], row)
+
+    def test_in_bf16_the_deterministic_backward_pass_is_a_row_of_its_own(self):
+        printed, failure, data = self.run_tiny("--dtype", "bf16", "--tokens", 64, "--N", 32, "--rounds", 1)
+        self.assertIsNone(failure, printed)
+        self.assertEqual(data["context"]["ours"], {"ours": [19, 23], "ours, deterministic": [19, 24]})
+        speeds = {row["name"]: row.get("tflops") for row in data["results"]}
+        self.assertEqual([*speeds], ["math", "memory-efficient", "fa2", "cudnn", "ours", "ours, deterministic"])
+        self.assertTrue(speeds["math"] and speeds["ours"] and speeds["ours, deterministic"], printed)
+
+    def test_the_formula_and_the_models_are_the_papers(self):
+        from gpt import GPT
+        sizes = {"layers": 24, "hidden": 2048}
+        self.assertEqual(train_throughput.step_flops(10, sizes, 8, 16), 6 * 10 * 16 + 12 * 24 * 2048 * 8 * 16)
+        for name, count in (("1.3B", 1.3e9), ("2.7B", 2.65e9)):
+            sizes = train_throughput.MODELS[name]
+            self.assertEqual(sizes["hidden"] // sizes["heads"], 128)
+            with torch.device("meta"):
+                model = GPT(sizes["vocabulary"], 2048, sizes["layers"], sizes["hidden"], sizes["heads"])
+            self.assertAlmostEqual(sum(x.numel() for x in model.parameters()) / count, 1, delta=0.02)
+
+    def test_what_is_wrong_is_never_timed(self):
+        right = on_torch.own(flashladder, (2, 21))
+        for wrong, said in ((lambda q, k, v, causal: right(q, k, v, False), "O is off"),
+                            (lambda q, k, v, causal: right(1.1 * q - 0.1 * q.detach(), k, v, causal), "dQ is off"),
+                            (lambda q, k, v, causal: right(q, k, 1.1 * v - 0.1 * v.detach(), causal), "dV is off"),
+                            (lambda q, k, v, causal: right(q, k + float("nan"), v, causal), "O is off by nan"),
+                            # as if the rows of q lay one after the other
+                            (lambda q, k, v, causal: right(q.as_strided(q.shape, torch.empty(q.shape).stride()), k, v,
+                                                           causal), "O is off")):
+            with mock.patch.object(train_throughput, "own", lambda *_, wrong=wrong: wrong):
+                printed, failure, data = self.run_tiny("--attentions", "ours", "math")
+            self.assertIn("failed", str(failure))
+            ours, math = data["results"][:2]
+            self.assertIn(said, ours["absent"])
+            self.assertNotIn("tflops", ours)
+            self.assertIn("tflops", math)
+
+    def test_out_of_memory_halves_the_batch_and_the_rest_goes_on(self):
+        right = on_torch.own(flashladder, (2, 21))
+
+        def small_only(q, k, v, causal):
+            if q.shape[2] == 128 or q.shape[0] > 2:
+                raise RuntimeError("CUDA out of memory. Tried to allocate 64 GiB")
+            return right(q, k, v, causal)
+
+        with mock.patch.object(train_throughput, "own", lambda *_: small_only):
+            printed, failure, data = self.run_tiny("--attentions", "ours", "math")
+        self.assertIsNone(failure)
+        self.assertEqual(["tflops" in row for row in data["results"]], [True, True, False, True])
+        self.assertEqual(data["results"][2]["absent"], "out of memory at batch 1")
+        self.assertEqual([row["batch"] for row in data["results"]], [2, 4, 1, 1])
+        ours = data["results"][0]
+        flops = train_throughput.step_flops(ours["parameters"], train_throughput.MODELS["tiny"], 32, 2 * 32)
+        self.assertAlmostEqual(ours["tflops"] * ours["ms"] * 1e9, flops, delta=1e-6 * flops)
+        self.assertEqual(ours["steps"], 2)
+
+    def test_sizes_that_do_not_fit_are_refused(self):
+        self.refused("--tokens 100 is no multiple of --N 64", train_throughput, "--tokens", 100, "--N", 64)
+
+
+class CompareTest(Script):
+    def run_small(self, *options):
+        with mock.patch.multiple(compare, TOKENS=128, WIDTH=64):
+            printed, failure = self.run_main(compare, "--device", "cpu", "--d", 32, "--N", 64, 128, "--rounds", 2, "--dtype",
+                                             "fp32", "--commit", "abc", "--out", self.out, *options)
+        return printed, failure, json.loads(self.out.read_text())
+
+    def test_stages_and_peers_of_the_backward_pass(self):
+        printed, failure, data = self.run_small("--backward")
+        self.assertIsNone(failure, printed)
+        self.assertEqual((data["context"]["pass"], data["context"]["commit"]), ("backward", "abc"))
+        stages = [stage.number for stage in flashladder.stages()
+                  if stage.backward and stage.kernels and "float32" in stage.dtypes]
+        names = [f"stage {number}" for number in stages] + ["fa2", "cudnn", "memory-efficient", "math"]
+        self.assertEqual([(row["causal"], row["N"], row["name"]) for row in data["results"]],
+                         [(causal, N, name) for causal in (False, True) for N in (64, 128) for name in names])
+        for row in data["results"]:
+            if row["name"].startswith("stage") or row["name"] == "math":
+                flops = 10 * row["N"] * 128 * 64 / (2 if row["causal"] else 1)
+                self.assertAlmostEqual(row["tflops"] * row["ms"] * 1e9, flops, delta=1e-6 * flops)
+                self.assertEqual(row["runs"], 2)
+        self.assertIn("stage 21", printed)
+
+    def test_the_forward_pass(self):
+        printed, failure, data = self.run_small("--stages", 2, 15)
+        self.assertIsNone(failure, printed)
+        row = next(row for row in data["results"] if row["name"] == "stage 15")
+        self.assertAlmostEqual(row["tflops"] * row["ms"] * 1e9, 4 * 64 * 128 * 64, delta=1)
+
+    def test_sizes_that_do_not_fit_are_refused(self):
+        self.refused("--N 3 does not divide batch * N, which is 16384", compare, "--N", 3)
+        self.refused("--N 32768 does not divide", compare, "--N", 32768)
+        self.refused("--d 96 does not divide heads * d, which is 2048", compare, "--d", 96)
+        self.refused("--rounds is to be at least 1", compare, "--rounds", 0)
+
+    def test_wrong_outputs_are_never_timed(self):
+        right = flashladder.forward
+
+        def wrong(stage, *arguments, **options):
+            o, lse = right(stage, *arguments, **options)
+            return o if stage == 2 else 1.01 * o, lse
+
+        with mock.patch.object(flashladder, "forward", wrong):
+            printed, failure, data = self.run_small("--stages", 2, 15)
+        self.assertIn("a stage failed", str(failure))
+        for row in data["results"]:
+            if row["name"].startswith("stage"):
+                self.assertEqual("tflops" in row, row["name"] == "stage 2", row)
+
+    def test_wrong_gradients_are_never_timed(self):
+        right = flashladder.backward
+
+        def wrong(stage, *arguments, **options):
+            dq, dk, dv = right(stage, *arguments, **options)
+            return dq, dk if stage == 20 else 1.01 * dk, dv
+
+        with mock.patch.object(flashladder, "backward", wrong):
+            printed, failure, data = self.run_small("--backward", "--stages", 20, 21)
+        self.assertIn("a stage failed", str(failure))
+        for row in data["results"]:
+            if row["name"] == "stage 21":
+                self.assertIn("dK is off", row["absent"])
+            elif row["name"] == "stage 20":
+                self.assertIn("tflops", row)
+
+
+class RuleTest(unittest.TestCase):
+    def test_a_gradient_that_is_wrong_in_one_place_is_found(self):
+        for dtype in (torch.float32, torch.bfloat16):
+            for causal in (False, True):
+                q, k, v, do = (torch.randn(1, 2, 65, 32, generator=torch.Generator().manual_seed(seed)).to(dtype)
+                               for seed in range(4))
+                inputs = [x.double().requires_grad_() for x in (q, k, v)]
+                heads = [on_torch.definition(torch, *(x[0, h] for x in inputs), causal) for h in range(2)]
+                right = torch.autograd.grad(torch.stack(heads)[None], inputs, do.double())
+                gradients = [x.to(dtype) for x in right]
+                self.assertEqual(on_torch.wrong_gradients(torch, gradients, q, k, v, do, causal), "")
+                for i, name in enumerate(("dQ", "dK", "dV")):
+                    for change, rows in ((lambda x: x * 1.05, slice(None)), (lambda x: x * 0, 7),
+                                         (lambda x: x * float("nan"), 64)):
+                        wrong = [x.clone() for x in gradients]
+                        wrong[i][-1, -1, rows] = change(wrong[i][-1, -1, rows])
+                        self.assertIn(f"{name} is off", on_torch.wrong_gradients(torch, wrong, q, k, v, do, causal))
+
+
+if __name__ == "__main__":
+    unittest.main()
