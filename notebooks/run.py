@@ -106,17 +106,24 @@ def assertions(notebook: nbformat.NotebookNode) -> int:
 def check_stored(notebook: nbformat.NotebookNode, executed: nbformat.NotebookNode) -> None:
     """Raises Broken where the stored outputs are not of the code that was executed."""
     def kinds(cell: nbformat.NotebookNode) -> list:
-        return [sorted(one.get("data", {one.get("name"): 0})) for one in cell.outputs]
+        return [one.get("name") or sorted(one.get("data", {})) for one in cell.outputs]
 
-    stored = notebook.metadata.get("flashladder", {}).get("code")
-    if stored != code_hash(notebook) or [*map(kinds, code_cells(notebook))] != [*map(kinds, code_cells(executed))]:
-        raise Broken("its stored outputs are not of the code that it has: notebooks/run.py --write makes them anew.")
+    mend = "notebooks/run.py --write makes them anew."
+    if notebook.metadata.get("flashladder", {}).get("code") != code_hash(notebook):
+        raise Broken(f"its stored outputs are not of the code that it has: {mend}")
+    for cell, run in zip(code_cells(notebook), code_cells(executed), strict=True):
+        if kinds(cell) != kinds(run):
+            streams = "".join(one.text for one in run.outputs if one.output_type == "stream")
+            raise Broken(f"cell {cell.id} has outputs {kinds(cell)} stored, and {kinds(run)} when it is executed: {mend}"
+                         + (f"\nIt printed now:\n{streams}" if streams else ""))
 
 
 def execute(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
     """A copy with the outputs of a run in a fresh kernel. Broken when a cell fails."""
     notebook = nbformat.from_dict(notebook)
     client = nbclient.NotebookClient(notebook, timeout=SECONDS_A_CELL, kernel_name="python3", record_timing=False,
+                                     # An output that is late is waited for; nbclient would go on without it.
+                                     iopub_timeout=SECONDS_A_CELL, raise_on_iopub_timeout=True,
                                      extra_arguments=["--IPKernelApp.log_level=ERROR"], coalesce_streams=True,
                                      resources={"metadata": {"path": str(FOLDER)}})
     os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"  # the kernel is this Python's, whatever else is called python3
