@@ -104,18 +104,24 @@ def assertions(notebook: nbformat.NotebookNode) -> int:
 
 
 def check_stored(notebook: nbformat.NotebookNode, executed: nbformat.NotebookNode) -> None:
-    """Raises Broken where the stored outputs are not of the code that was executed."""
+    """Raises Broken where the stored outputs are not of the code that was executed.
+
+    A warning that a library gave now is said and changes nothing: some depend on the processor."""
     def kinds(cell: nbformat.NotebookNode) -> list:
-        return [one.get("name") or sorted(one.get("data", {})) for one in cell.outputs]
+        return [one.get("name") or sorted(one.get("data", {})) for one in cell.outputs if one.get("name") != "stderr"]
+
+    def printed(cell: nbformat.NotebookNode, *names: str) -> str:
+        return "".join(one.text for one in cell.outputs if one.get("name") in names)
 
     mend = "notebooks/run.py --write makes them anew."
     if notebook.metadata.get("flashladder", {}).get("code") != code_hash(notebook):
         raise Broken(f"its stored outputs are not of the code that it has: {mend}")
     for cell, run in zip(code_cells(notebook), code_cells(executed), strict=True):
+        if warning := printed(run, "stderr"):
+            print(f"cell {cell.id} warns:\n{warning}", file=sys.stderr)
         if kinds(cell) != kinds(run):
-            streams = "".join(one.text for one in run.outputs if one.output_type == "stream")
-            raise Broken(f"cell {cell.id} has outputs {kinds(cell)} stored, and {kinds(run)} when it is executed: {mend}"
-                         + (f"\nIt printed now:\n{streams}" if streams else ""))
+            raise Broken(f"cell {cell.id} has outputs {kinds(cell)} stored, and {kinds(run)} when it is executed: {mend} "
+                         f"It printed now: {printed(run, 'stdout', 'stderr') or 'nothing.'}")
 
 
 def execute(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
@@ -185,6 +191,8 @@ def store(name: str, notebook: nbformat.NotebookNode) -> None:
     """Writes the notebook, whole or not at all."""
     text = nbformat.writes(notebook) + "\n"
     check_text(text)
+    if any(one.get("name") == "stderr" for cell in code_cells(notebook) for one in cell.outputs):
+        raise Broken("a cell prints a warning, which would be stored: mend what it warns of.")
     path = FOLDER / f"{name}.ipynb"
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=FOLDER, suffix=".part", delete=False) as file:
         part = Path(file.name)

@@ -211,6 +211,22 @@ class RunTest(unittest.TestCase):
         path.write_text(path.read_text().replace("1 + 1 == 2", "1 + 1 == 3 - 1"))
         self.refuses("its stored outputs are not of the code")
 
+    def test_what_a_cell_shows_now_and_did_not_when_it_was_stored(self):
+        shown = self.folder / "shown"
+        code = "assert True\nimport pathlib, sys\nshown = pathlib.Path('shown')\n"
+        self.write(code + "if shown.exists():\n    print('more')")
+        self.assertEqual(self.call("--write").returncode, 0)
+        shown.touch()
+        self.refuses("cell code has outputs [] stored, and ['stdout'] when it is executed")
+        shown.unlink()
+        self.write(code + "if shown.exists():\n    print('slow', file=sys.stderr)")
+        self.assertEqual(self.call("--write").returncode, 0)
+        shown.touch()
+        done = self.call()
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertIn("cell code warns:\nslow", done.stderr)
+        self.refuses("a cell prints a warning", "--write")
+
     def test_a_cell_that_fails(self):
         self.write("assert 1 + 1 == 2\nthis_is_not_there")
         self.refuses("cell 2 (code) fails: NameError.", "--write")
