@@ -1,6 +1,7 @@
 #include "common/attention/oracle.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <type_traits>
@@ -36,14 +37,23 @@ struct TensorCores : Plain<false, true> {
       double largest = std::abs(sum);
       for (std::int64_t c = c0; c < end; ++c) largest = std::max(largest, std::abs(double{q[c]} * k[c]));
       if (largest == 0) continue;
-      sum = cut(sum, std::ilogb(largest) - 24);
-      for (std::int64_t c = c0; c < end; ++c) sum += cut(double{q[c]} * k[c], std::ilogb(largest) - 24);
-      if (sum != 0) sum = cut(sum, std::ilogb(sum) - 23);
+      const int place = exponent(largest) - 24;
+      sum = cut(sum, place);
+      for (std::int64_t c = c0; c < end; ++c) sum += cut(double{q[c]} * k[c], place);
+      if (sum != 0) sum = cut(sum, exponent(sum) - 23);
     }
     return static_cast<float>(sum);
   }
+  /// e where |x| is 2^e ... 2^(e+1); x is no subnormal number, as no product of two floats is.
+  static int exponent(double x) {
+    return static_cast<int>(std::bit_cast<std::uint64_t>(x) >> 52 & 2047) - 1023;
+  }
   /// x without what is below 2^place.
-  static double cut(double x, int place) { return std::ldexp(std::trunc(std::ldexp(x, -place)), place); }
+  static double cut(double x, int place) {
+    const int bits = place - exponent(x) + 52;  // of the fraction's 52
+    if (bits > 52) return 0;
+    return bits <= 0 ? x : std::bit_cast<double>(std::bit_cast<std::uint64_t>(x) >> bits << bits);
+  }
 };
 
 /// Calls f with the Plain of `way`.

@@ -6,11 +6,14 @@
 namespace flashladder::simt {
 namespace {
 
-std::uint16_t low(std::uint32_t both) {
-  return static_cast<std::uint16_t>(both);
+template <class T>
+float low(std::uint32_t both) {
+  const auto bits = static_cast<std::uint16_t>(both);
+  return std::is_same_v<T, bf16> ? widen_bf16(bits) : widen_f16(bits);
 }
-std::uint16_t high(std::uint32_t both) {
-  return static_cast<std::uint16_t>(both >> 16);
+template <class T>
+float high(std::uint32_t both) {
+  return low<T>(both >> 16);
 }
 
 }  // namespace
@@ -19,7 +22,8 @@ bool is_copying() {
   return !running.thread->copies.empty();
 }
 
-void multiply_fragments(MmaOperands mine, float (*widen)(std::uint16_t), Where where) {
+template <class T>
+void multiply_fragments(MmaOperands mine, Where where) {
   collective(~0u, "mma_m16n8k16", where, mine, [&](MmaOperands* const* lanes) {
     float A[16][16];
     float B[16][8];
@@ -28,22 +32,21 @@ void multiply_fragments(MmaOperands mine, float (*widen)(std::uint16_t), Where w
       const MmaOperands& of = *lanes[lane];
       for (int i = 0; i < 4; ++i) {
         const int row = g + i % 2 * 8, column = 2 * t + i / 2 * 8;
-        A[row][column] = widen(low(of.a[i]));
-        A[row][column + 1] = widen(high(of.a[i]));
+        A[row][column] = low<T>(of.a[i]);
+        A[row][column + 1] = high<T>(of.a[i]);
       }
       for (int i = 0; i < 2; ++i) {
-        B[2 * t + i * 8][g] = widen(low(of.b[i]));
-        B[2 * t + i * 8 + 1][g] = widen(high(of.b[i]));
+        B[2 * t + i * 8][g] = low<T>(of.b[i]);
+        B[2 * t + i * 8 + 1][g] = high<T>(of.b[i]);
       }
     }
+    float C[16][8] = {};
+    for (int row = 0; row < 16; ++row)
+      for (int k = 0; k < 16; ++k)
+        for (int column = 0; column < 8; ++column) C[row][column] += A[row][k] * B[k][column];
     for (int lane = 0; lane < 32; ++lane) {
       const int g = lane / 4, t = lane % 4;
-      for (int i = 0; i < 4; ++i) {
-        const int row = g + i / 2 * 8, column = 2 * t + i % 2;
-        float sum = 0;
-        for (int k = 0; k < 16; ++k) sum += A[row][k] * B[k][column];
-        lanes[lane]->c[i].value += sum;
-      }
+      for (int i = 0; i < 4; ++i) lanes[lane]->c[i].value += C[g + i / 2 * 8][2 * t + i % 2];
     }
     constexpr std::uint64_t flops_of_lane = 2 * 16 * 8 * 16 / 32;
     running.counts.flops_tensor_cores += 32 * flops_of_lane;
@@ -51,6 +54,9 @@ void multiply_fragments(MmaOperands mine, float (*widen)(std::uint16_t), Where w
       running.counts.flops_during_copies += lanes[lane]->copying ? flops_of_lane : 0;
   });
 }
+
+template void multiply_fragments<f16>(MmaOperands mine, Where where);
+template void multiply_fragments<bf16>(MmaOperands mine, Where where);
 
 void load_matrices(LdmatrixOperands mine, bool transposed, Where where) {
   collective(~0u, transposed ? "ldmatrix_x4_trans" : "ldmatrix_x4", where, mine,

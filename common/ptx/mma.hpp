@@ -135,8 +135,11 @@ struct MmaOperands {
   const std::uint32_t* b;  ///< Its two registers of B.
   bool copying;            ///< It has asynchronous copies under way.
 };
-/// Executes mma_m16n8k16 with numbers that `widen` makes fp32.
-void multiply_fragments(MmaOperands mine, float (*widen)(std::uint16_t), Where where);
+/// Executes mma_m16n8k16.
+template <class T>
+void multiply_fragments(MmaOperands mine, Where where);
+extern template void multiply_fragments<f16>(MmaOperands mine, Where where);
+extern template void multiply_fragments<bf16>(MmaOperands mine, Where where);
 
 /// What a lane brings to ldmatrix: a row of 8 numbers; and takes home.
 struct LdmatrixOperands {
@@ -146,10 +149,6 @@ struct LdmatrixOperands {
 /// Executes ldmatrix_x4.
 void load_matrices(LdmatrixOperands mine, bool transposed, Where where);
 
-/// How 16 bits of T are read.
-template <class T>
-constexpr auto widen = std::is_same_v<T, bf16> ? widen_bf16 : widen_f16;
-
 }  // namespace simt
 
 inline namespace for_emulator {
@@ -158,7 +157,7 @@ inline namespace for_emulator {
 template <class T>
 void mma_m16n8k16(f32 (&c)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2],
                   simt::Where where = simt::Where::here()) {
-  simt::multiply_fragments({c, a, b, simt::is_copying()}, simt::widen<T>, where);
+  simt::multiply_fragments<T>({c, a, b, simt::is_copying()}, where);
 }
 
 /// Loads four 8 x 8 matrices from shared memory. Lane 8 j + i gives the address of row i of matrix j, 16

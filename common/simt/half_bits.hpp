@@ -21,11 +21,10 @@ inline std::uint16_t round_bf16(float value) {
 
 /// The fp32 number that 16 bits of IEEE half precision stand for.
 inline float widen_f16(std::uint16_t bits) {
-  const std::uint32_t sign = (bits & 0x8000u) << 16, exponent = (bits >> 10) & 31u, fraction = bits & 1023u;
-  if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000u | fraction << 13);
-  if (exponent != 0) return std::bit_cast<float>(sign | (exponent + 112) << 23 | fraction << 13);
-  const float small = static_cast<float>(fraction) * 0x1p-24f;  // subnormal
-  return sign != 0 ? -small : small;
+  const std::uint32_t sign = (bits & 0x8000u) << 16, shifted = (bits & 0x7fffu) << 13;
+  // As the exponent and fraction of an fp32 number they are 2^112 times too small, subnormal numbers too.
+  const auto finite = std::bit_cast<std::uint32_t>(std::bit_cast<float>(shifted) * 0x1p112f);
+  return std::bit_cast<float>(sign | (shifted < 0x0f800000u ? finite : shifted | 0x7f800000u));
 }
 /// `value` in IEEE half precision, rounded to nearest, ties to even.
 inline std::uint16_t round_f16(float value) {

@@ -25,10 +25,11 @@ void SharedRaces::begin(unsigned warps) {
 }
 
 SharedRaces::Place SharedRaces::pack(Where where) {
-  std::size_t file = 0;
-  while (file < files_.size() && files_[file] != where.file) ++file;
-  if (file == files_.size()) files_.push_back(where.file);
-  return static_cast<Place>(file << 20 | where.line);
+  if (last_file_ >= files_.size() || files_[last_file_] != where.file) {
+    last_file_ = static_cast<std::size_t>(std::ranges::find(files_, where.file) - files_.begin());
+    if (last_file_ == files_.size()) files_.push_back(where.file);
+  }
+  return static_cast<Place>(last_file_ << 20 | where.line);
 }
 
 Where SharedRaces::unpack(Place place) const {

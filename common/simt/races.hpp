@@ -82,6 +82,7 @@ class SharedRaces {
   std::uint32_t first_step_ = 1;  ///< Of this block: marks of blocks before it are older.
   std::array<Clock, 32> clocks_ = {};
   std::vector<const char*> files_;  ///< That places refer to.
+  std::size_t last_file_ = 0;       ///< Of these, that of the place before: nearly always, of the next too.
   std::vector<Write> writes_;       ///< One per two bytes.
   std::vector<Read> reads_;         ///< One per two bytes and warp.
 };

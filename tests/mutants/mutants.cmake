@@ -65,3 +65,4 @@ flashladder_test_program(flashladder_mutant_tests
 target_include_directories(flashladder_mutant_tests PRIVATE ${CMAKE_CURRENT_BINARY_DIR})
 target_link_libraries(flashladder_mutant_tests PRIVATE flashladder_stages flashladder_simt)
 flashladder_test(mutants quick COMMAND flashladder_mutant_tests "[mutant]" -w NoAssertions)
+set_tests_properties(mutants PROPERTIES COST 1000)  # the longest of the quick ones is to begin first
