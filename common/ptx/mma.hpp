@@ -135,11 +135,9 @@ struct MmaOperands {
   const std::uint32_t* b;  ///< Its two registers of B.
   bool copying;            ///< It has asynchronous copies under way.
 };
-/// Executes mma_m16n8k16.
+/// Executes mma_m16n8k16. (mma.cpp has it for f16 and bf16.)
 template <class T>
 void multiply_fragments(MmaOperands mine, Where where);
-extern template void multiply_fragments<f16>(MmaOperands mine, Where where);
-extern template void multiply_fragments<bf16>(MmaOperands mine, Where where);
 
 /// What a lane brings to ldmatrix: a row of 8 numbers; and takes home.
 struct LdmatrixOperands {
