@@ -222,20 +222,26 @@ def draw_lengths(shown):
         if shown["ceiling"]:
             panel.axhline(shown["ceiling"], color=MUTED, linestyle=":",
                           label="matrix product of cuBLAS, in ./ladder bench")
+    frame_panels(figure, axes, shown, "N", "TFLOP/s", 4)
+    return figure
+
+
+def frame_panels(figure, axes, shown, xlabel, ylabel, columns):
+    """All but the lines of two rows of panels whose x axis is in powers of two: titles, axes, a legend of columns."""
+    for panel, of in zip(axes.flat, shown["panels"]):
         panel.set_title(of["title"], loc="left", fontsize=11)
         panel.set_xscale("log", base=2)
-        ticks = sorted({N for line in of["lines"] for N, _ in line["points"]})
-        panel.set_xticks(ticks, [f"{N // 1024}k" if N >= 1024 else N for N in ticks])
+        ticks = sorted({x for line in of["lines"] for x, _ in line["points"]})
+        panel.set_xticks(ticks, [f"{x // 1024}k" if x >= 1024 else x for x in ticks])
         panel.minorticks_off()
         panel.grid(axis="y", color=FRAME, linewidth=0.6)
     axes.flat[0].set_ylim(bottom=0)
     for panel in axes[:, 0]:
-        panel.set_ylabel("TFLOP/s")
+        panel.set_ylabel(ylabel)
     for panel in axes[-1]:
-        panel.set_xlabel("N")
+        panel.set_xlabel(xlabel)
     figure.suptitle(shown["title"], fontsize=11)
-    legend_below(figure, axes.flat[0], 4)
-    return figure
+    legend_below(figure, axes.flat[0], columns)
 
 
 def legend_below(figure, panel, columns):
@@ -379,19 +385,7 @@ def draw_atomics(shown):
         for line, (colour, marker, dashes) in zip(of["lines"], LINES):
             panel.plot(*zip(*line["points"]), color=colour, marker=marker, linestyle=dashes, label=line["label"])
         panel.axhline(1, color=MUTED, linestyle=":", label="stage 23")
-        panel.set_title(of["title"], loc="left", fontsize=11)
-        panel.set_xscale("log", base=2)
-        ticks = sorted({x for line in of["lines"] for x, _ in line["points"]})
-        panel.set_xticks(ticks, [f"{x // 1024}k" if x >= 1024 else x for x in ticks])
-        panel.minorticks_off()
-        panel.grid(axis="y", color=FRAME, linewidth=0.6)
-    axes.flat[0].set_ylim(bottom=0)
-    for panel in axes[:, 0]:
-        panel.set_ylabel("time over stage 23's")
-    for panel in axes[-1]:
-        panel.set_xlabel(shown["by"])
-    figure.suptitle(shown["title"], fontsize=11)
-    legend_below(figure, axes.flat[0], 5)
+    frame_panels(figure, axes, shown, shown["by"], "time over stage 23's", 5)
     return figure
 
 

@@ -38,6 +38,23 @@ def inputs(batch=1, heads=2, kv_heads=None, rows=37, keys=None, d=32, dtype="flo
     return [random.standard_normal(shape, np.float32).astype(dtype) for shape in shapes]
 
 
+def amid_nan(arrays, batch_axis, head_axis, row_axis):
+    """Read-only views that hold the arrays, in larger memory that is NaN elsewhere, with its axes in this order; and of
+    each the memory with a copy of it."""
+    views, whole = [], []
+    for x in arrays:
+        sizes = [0, 0, 0, x.shape[3] + 8]
+        for axis, n in zip((batch_axis, head_axis, row_axis), x.shape):
+            sizes[axis] = 2 * n
+        memory = np.full(sizes, np.nan, np.float32)
+        view = memory[1::2, ::2, ::2, 4:-4].transpose(batch_axis, head_axis, row_axis, 3)
+        view[:] = x
+        view.flags.writeable = False
+        views.append(view)
+        whole.append((memory, memory.copy()))
+    return views, whole
+
+
 def reference(q, k, v, causal=False, scale=None):
     """O and L from the definition, in fp64."""
     group = q.shape[1] // k.shape[1]
@@ -108,17 +125,7 @@ class ForwardTest(unittest.TestCase):
         for stage in FP32:
             for batch_axis, head_axis, row_axis in ((0, 1, 2), (0, 2, 1), (2, 0, 1)):
                 with self.subTest(stage=str(stage), axes=(batch_axis, head_axis, row_axis)):
-                    views, whole = [], []
-                    for x in inputs(2, 4, 2):
-                        sizes = [0, 0, 0, x.shape[3] + 8]
-                        for axis, n in zip((batch_axis, head_axis, row_axis), x.shape):
-                            sizes[axis] = 2 * n
-                        memory = np.full(sizes, np.nan, np.float32)
-                        view = memory[1::2, ::2, ::2, 4:-4].transpose(batch_axis, head_axis, row_axis, 3)
-                        view[:] = x
-                        view.flags.writeable = False
-                        views.append(view)
-                        whole.append((memory, memory.copy()))
+                    views, whole = amid_nan(inputs(2, 4, 2), batch_axis, head_axis, row_axis)
                     self.check(stage, *views, causal=True)
                     for memory, before in whole:
                         np.testing.assert_array_equal(memory, before)
@@ -228,14 +235,7 @@ class BackwardTest(unittest.TestCase):
         for stage in (stage for stage in BACKWARD if "float32" in stage.dtypes):
             with self.subTest(stage=str(stage)):
                 *tensors, lse, do = self.arguments(*inputs(2, 4, 2), causal=True)
-                views, whole = [], []
-                for x in (*tensors, do):
-                    memory = np.full((2 * x.shape[0], 2 * x.shape[2], 2 * x.shape[1], x.shape[3] + 8), np.nan, np.float32)
-                    view = memory[1::2, ::2, ::2, 4:-4].transpose(0, 2, 1, 3)
-                    view[:] = x
-                    view.flags.writeable = False
-                    views.append(view)
-                    whole.append((memory, memory.copy()))
+                views, whole = amid_nan((*tensors, do), 0, 2, 1)
                 q, k, v, o, do = views
                 found = flashladder.backward(stage, q, k, v, o, lse, do, causal=True,
                                              saved=flashladder.saved(stage, q, k, causal=True))
