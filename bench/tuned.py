@@ -93,9 +93,10 @@ BACKWARD = [(32, 32, 4, 1, 2, 32), (32, 64, 4, 2, 1, 32), (32, 64, 4, 2, 2, 32),
             (32, 128, 8, 2, 1, 32), (64, 64, 4, 1, 1, 32), (64, 64, 4, 1, 1, 64), (64, 64, 4, 2, 1, 32),
             (64, 64, 4, 2, 1, 64), (64, 64, 4, 1, 2, 32), (64, 64, 4, 2, 2, 32), (64, 64, 8, 1, 2, 64),
             (64, 64, 8, 2, 2, 64), (64, 96, 4, 2, 2, 32), (64, 128, 4, 2, 1, 32), (64, 128, 8, 1, 1, 32),
-            (64, 128, 8, 2, 1, 32), (64, 128, 8, 1, 1, 64), (64, 128, 8, 2, 1, 64), (64, 128, 8, 2, 2, 64),
-            (128, 64, 4, 1, 1, 32), (128, 128, 8, 1, 1, 32)]
+            (64, 128, 8, 2, 1, 32), (64, 128, 8, 1, 1, 64), (64, 128, 8, 2, 1, 64), (64, 128, 8, 1, 2, 32),
+            (64, 128, 8, 2, 2, 32), (64, 128, 8, 1, 2, 64), (64, 128, 8, 2, 2, 64), (128, 64, 4, 1, 1, 32),
+            (128, 128, 8, 1, 1, 32)]
 TUNED = {stage.number: stage for stage in (
-    Tuned("19_tuned", "fa2_forward", FORWARD, (2, 4), True, forward),
-    Tuned("23_tuned_backward", "fa2_backward", BACKWARD, (1, 2, 4), False, backward),
-    Tuned("24_deterministic_backward", "fa2_backward", BACKWARD, (1, 2, 4), False, backward))}
+    Tuned("19_tuned", "fa2_forward", FORWARD, (2, 4, 8), True, forward),
+    Tuned("23_tuned_backward", "fa2_backward", BACKWARD, (1, 2, 4, 8), False, backward),
+    Tuned("24_deterministic_backward", "fa2_backward", BACKWARD, (1, 2, 4, 8), False, backward))}
