@@ -25,7 +25,8 @@ from on_torch import (Missing, backends, device_of, libraries, machine, millisec
 
 TOKENS, WIDTH = 16384, 2048  # batch * N and heads * d of the papers' grid
 FLUSH_BYTES = 512 << 20      # larger than any L2 cache, and long enough for the next launch to be queued behind it
-FLUSHES = {"forward": 1, "backward": 2}  # a precaution: a backward pass may have more to launch; not measured
+FLUSHES = 2  # before each run
+HEAD_START = 16  # flushes before each round: else the GPU would wait for the host, and its first run be timed with that
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 
@@ -85,17 +86,19 @@ def backward_contenders(torch, flashladder, stages, q, k, v, causal):
     return all_, lambda found: wrong_gradients(torch, found, q, k, v, do, causal)
 
 
-def measure(torch, runs, rounds, device, flushes):
+def measure(torch, runs, rounds, device):
     """Milliseconds of each function, one after the other in every round."""
     times = {name: [] for name in runs}
     flush = torch.empty(FLUSH_BYTES if device == "cuda" else 1, dtype=torch.int8, device=device)
     for turn in range(rounds + 2):
         events = {}
+        for _ in range(HEAD_START if device == "cuda" else 0):
+            flush.zero_()
         for name, run in runs.items():
             if device == "cpu":
                 events[name] = milliseconds(torch, run, device)
                 continue
-            for _ in range(flushes):
+            for _ in range(FLUSHES):
                 flush.zero_()
             begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             begin.record()
@@ -143,7 +146,7 @@ def rows_of(torch, flashladder, chosen, stages, d, causal, N):
             runs[name] = run
     batch, heads, _, _ = q.shape
     flops = 4 * N * N * d * batch * heads / (2 if causal else 1) * (2.5 if chosen.backward else 1)
-    times = measure(torch, runs, chosen.rounds, chosen.device, FLUSHES["backward" if chosen.backward else "forward"])
+    times = measure(torch, runs, chosen.rounds, chosen.device)
     rows = []
     for name in all_:
         if name in absent:

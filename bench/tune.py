@@ -128,9 +128,9 @@ def search(stage, args, facts, folder, say):
             else:
                 groups[kernel["d"], kernel["causal"], kernel["dtype"]][one["library"]] = row
 
-    def results(rounds, lengths, problems):
-        """Each group with its milliseconds; who is not right is rejected and leaves it."""
-        tasks = [{"libraries": list(group), "check": small_problems(stage, *key)[:problems],
+    def results(rounds, lengths, check):
+        """Each group with its milliseconds; who is checked and not right is rejected and leaves it."""
+        tasks = [{"libraries": list(group), "check": small_problems(stage, *key) if check else [],
                   "time": [problem(*key, N) for N in lengths]} for key, group in groups.items()]
         for group, result in zip(groups.values(), measure(args.build, folder, tasks, rounds, say), strict=True):
             for library in list(group):
@@ -140,14 +140,14 @@ def search(stage, args, facts, folder, say):
 
     middle = sorted(args.N)[len(args.N) // 2]
     say(f"Looking at {sum(map(len, groups.values()))} kernels in {len(groups)} groups, at N = {middle} ...")
-    for group, ms in results(3, [middle], 1):
+    for group, ms in results(3, [middle], check=False):
         least = {library: min(times[0]) for library, times in ms.items()}
         for library, time in least.items():
             if time > MUCH_LONGER * min(least.values()):
                 row = group.pop(library)
                 row["rejected"] = f"takes {time / min(least.values()):.2f} times the fastest at N = {middle}"
     say(f"Checking and timing the {sum(map(len, groups.values()))} that are left ...")
-    for group, ms in results(args.rounds, args.N, None):
+    for group, ms in results(args.rounds, args.N, check=True):
         for library, row in group.items():
             row["ms"] = dict(zip(map(str, args.N), map(statistics.median, ms[library]), strict=True))
             row["score"] = score(ms[library], list(ms.values()))
@@ -203,17 +203,20 @@ def main():
 
     facts = gpu()
     stages = [TUNED[number] for number in args.stage]
+    candidates = []
     with tempfile.TemporaryDirectory(prefix="flashladder-tune-") as folder:
-        candidates = {stage.number: search(stage, args, facts, folder, say) for stage in stages}
-    if args.out is not None:
-        write_result(args.out, facts, args.commit, lengths=args.N, rounds=args.rounds,
-                     tiles={stage.number: stage.fields for stage in stages}, candidates=sum(candidates.values(), []))
-    best = {stage.number: chosen(stage, args, facts, candidates[stage.number]) for stage in stages}
+        for stage in stages:
+            mine = search(stage, args, facts, folder, say)
+            candidates += mine
+            best = chosen(stage, args, facts, mine)
+            if args.out is not None:  # after each stage: what is known must not be lost
+                write_result(args.out, facts, args.commit, lengths=args.N, rounds=args.rounds,
+                             tiles={stage.number: stage.fields for stage in stages}, candidates=candidates)
+            if not args.dry_run:
+                rows = new_table(read_table(stage), best, facts["architecture"])
+                stage.table.write_text(with_rows(stage.table.read_text(), rows))
     if args.dry_run:
         return
-    for stage in stages:
-        rows = new_table(read_table(stage), best[stage.number], facts["architecture"])
-        stage.table.write_text(with_rows(stage.table.read_text(), rows))
     numbers = " ".join(map(str, args.stage))
     print(f"The tables of {numbers} have these tiles now. Next: ./ladder test {numbers}, then ./ladder bench; where "
           "the counts have changed, bench/ledger_tables.py writes those of the READMEs")

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdio>
 #include <fstream>
+#include <future>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -89,20 +90,36 @@ class Expectation {
   ExpectedGradients gradients_;
 };
 
+/// A problem with inputs of one family, and what is right for it.
+struct Case {
+  std::string name;
+  Inputs inputs;
+  Expectation expected;
+
+  Case(const Family& family, const Problem& p, bool backward)
+      : name(to_string(p) + ", " + std::string(family.name)),
+        inputs(make_inputs(family, p, 1)),
+        expected(inputs, backward) {}
+};
+
 /// What is wrong with each variant on these problems with inputs of all families; "" where nothing is.
 std::vector<std::string> all_wrong(const std::vector<Variant>& variants, const ordered_json& problems) {
   std::vector<std::string> wrong(variants.size());
   if (variants.empty()) return wrong;
+  const bool backward = variants.front().backward();
+  std::vector<std::future<std::unique_ptr<Case>>> cases;  // what is right takes longer than the variants
   for (const ordered_json& one : problems) {
-    const Problem p = problem_of(one);
-    for (const Family& family : input_families()) {
-      const Inputs inputs = make_inputs(family, p, 1);
-      const Expectation expected(inputs, variants.front().backward());  // takes longer than the variants
-      for (std::size_t i = 0; i < variants.size(); ++i) {
-        if (!wrong[i].empty()) continue;
-        const std::string why = expected.wrong(variants[i]);
-        if (!why.empty()) wrong[i] = to_string(p) + ", " + std::string(family.name) + ": " + why;
-      }
+    for (const Family& family : input_families())
+      cases.push_back(std::async(std::launch::async, [&family, p = problem_of(one), backward] {
+        return std::make_unique<Case>(family, p, backward);
+      }));
+  }
+  for (auto& made : cases) {
+    const std::unique_ptr<Case> one = made.get();
+    for (std::size_t i = 0; i < variants.size(); ++i) {
+      if (!wrong[i].empty()) continue;
+      const std::string why = one->expected.wrong(variants[i]);
+      if (!why.empty()) wrong[i] = one->name + ": " + why;
     }
   }
   return wrong;

@@ -168,9 +168,10 @@ int different_runs(Run& run, const Values& values) {
 TEST_CASE("GPU: 250 runs give the same bits, but for sums by atomics", "[gpu]") {
   for (std::int64_t d : {32, 64, 128, 256}) {
     Problem p;
-    p.batch = 2;
-    p.q_heads = 6;
-    p.kv_heads = 3;
+    const bool many = d == 64;  // more blocks than a GPU has at a time; for the others comparing takes too long
+    p.batch = many ? 2 : 1;
+    p.kv_heads = many ? 3 : 1;
+    p.q_heads = 2 * p.kv_heads;
     p.Nq = 517;
     p.Nk = 613;
     p.d = d;

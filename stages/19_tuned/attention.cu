@@ -1,6 +1,7 @@
 // Tuned: larger tiles, so that a warp has 32 rows and each fragment of K and V serves two products; with
-// two buffers one barrier a tile, with one K and V take turns at being copied; powers of 2 whose scale is
-// folded into one multiply-add; the blocks with the most tiles first; O leaves in whole rows.
+// two buffers one barrier a tile, with one K and V take turns; powers of 2 whose scale is folded into one
+// multiply-add, computed between the products; m is raised, and O~ rescaled, only where P~ would become too
+// large; the blocks with the most tiles first; O leaves in whole rows.
 #include <array>
 #include <utility>
 
@@ -14,6 +15,8 @@ namespace {
 using namespace tiles_19;
 
 constexpr int row_lanes = 8, key_lanes = 4;
+constexpr float log2_e = 1.4426950408889634f, ln_2 = 0.6931471805599453f;
+constexpr float most_growth = 8;  // of a row's maximum over its m, in powers of 2: P~ is at most 2^8
 
 constexpr auto head_dims = [] {  // all multiples of 8
   std::array<std::int64_t, max_head_dim / 8> all;
@@ -57,7 +60,7 @@ __global__ void __launch_bounds__(32 * warps)
   const gmem<const T> Kh = Kg + n.K.at(b, n.kv_head(h));
   const gmem<const T> Vh = Vg + n.V.at(b, n.kv_head(h));
   // exp(scale * s - scale * m) = 2^(s * scale2 - m * scale2), with the sign of the scale moved into Q.
-  const float size = n.scale < 0 ? -n.scale : n.scale, scale2 = size * 1.4426950408889634f;
+  const float size = n.scale < 0 ? -n.scale : n.scale, scale2 = size * log2_e;
 
   const auto bring_K = [&](int j0, int to) {
     load_tile_async<Bc, d, threads>(K, to, Kh, n.K.row, j0, n.Nk, place, columns);
@@ -80,7 +83,7 @@ __global__ void __launch_bounds__(32 * warps)
     for (int e = threadIdx.x; e < Br * d; e += threads) Q[e] = T(-static_cast<f32>(static_cast<T>(Q[e])));
   }
 
-  f32 m[M][2], l[M][2] = {}, o[M][d / 8][4] = {};  // of its rows, m before scaling; O~ as mma has it
+  f32 m[M][2], l[M][2] = {}, o[M][d / 8][4] = {};  // of its rows, m in powers of 2; O~ as mma has it
 #pragma unroll
   for (int f = 0; f < M; ++f) m[f][0] = m[f][1] = -INFINITY;
   for (int j0 = 0; j0 < visible; j0 += Bc) {
@@ -133,7 +136,6 @@ __global__ void __launch_bounds__(32 * warps)
     }
     // end of lab
 
-    std::uint32_t p[M][Bc / 16][4];  // P~ as mma takes it
 #pragma unroll
     for (int f = 0; f < M; ++f) {
       if (masked) {
@@ -152,42 +154,47 @@ __global__ void __launch_bounds__(32 * warps)
           probe("S", n.head(b, h), i, j, static_cast<float>(s[f][c][e]) * size);
         }
       }
-      // m_new = max(m, rowmax S), P~ = e^(S - m_new), l = e^(m - m_new) l + rowsum P~, of which each lane
-      // keeps its own part
 #pragma unroll
       for (int a = 0; a < 2; ++a) {
         f32 m_tile = -INFINITY;
 #pragma unroll
         for (int c = 0; c < Bc / 8; ++c) m_tile = fmaxf(m_tile, fmaxf(s[f][c][2 * a], s[f][c][2 * a + 1]));
-        const f32 m_new = fmaxf(m[f][a], lanes_max<key_lanes>(m_tile));
-        // lab: alpha and P~ as powers of 2; m, and l, of which each lane keeps its own part
-        // given: const f32 alpha = 1.f;
-        // given: for (int c = 0; c < Bc / 16; ++c) p[f][c][a] = p[f][c][2 + a] = 0;
-        const f32 m_scaled = finite(m_new) * scale2;
-        const f32 alpha = ex2_approx((m[f][a] - finite(m_new)) * scale2);  // exactly 1 where m stays
-        f32 l_tile = 0.f;
+        m_tile = lanes_max<key_lanes>(m_tile);
+        // lab: where the tile's maximum is too large for m, raise m and rescale l and O~ by e^(m - m_new)
+        const f32 m_new = m_tile * scale2;
+        if (!(m_new - m[f][a] <= most_growth)) {  // in the first tile, too: m is -infinity
+          const f32 alpha = ex2_approx(m[f][a] - finite(m_new));
+          l[f][a] *= alpha;
 #pragma unroll
-        for (int c = 0; c < Bc / 8; ++c) {
-          const f32 p0 = ex2_approx(fmaf(s[f][c][2 * a], scale2, -m_scaled));
-          const f32 p1 = ex2_approx(fmaf(s[f][c][2 * a + 1], scale2, -m_scaled));
-          l_tile += p0 + p1;
-          p[f][c / 2][c % 2 * 2 + a] = round_pair<T>(p0, p1);
+          for (int x = 0; x < d / 8; ++x) {
+            o[f][x][2 * a] *= alpha;
+            o[f][x][2 * a + 1] *= alpha;
+          }
+          m[f][a] = finite(m_new);
         }
-        l[f][a] = alpha * l[f][a] + l_tile;
-        m[f][a] = m_new;
         // end of lab
-        probe("m", n.head(b, h), i0 + r0 + 16 * f + a * row_lanes, j0, static_cast<float>(m_new) * size);
-#pragma unroll
-        for (int x = 0; x < d / 8; ++x) {
-          o[f][x][2 * a] *= alpha;
-          o[f][x][2 * a + 1] *= alpha;
-        }
       }
     }
 
-    // O~ = e^(m - m_new) O~ + P~ V
+    // P~ = e^(S - m), l += rowsum P~, of which each lane keeps its own part, and O~ += P~ V, for 16 keys at
+    // a time: the exponentials of the next 16 are computed while the tensor cores are at these.
 #pragma unroll
     for (int c = 0; c < Bc / 8; c += 2) {
+      // lab: P~ of these keys, as powers of 2 and as mma takes it, and l
+      // given: std::uint32_t p[M][4] = {};
+      std::uint32_t p[M][4];
+#pragma unroll
+      for (int f = 0; f < M; ++f) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const int a = e % 2;
+          const f32 p0 = ex2_approx(fmaf(s[f][c + e / 2][2 * a], scale2, -m[f][a]));
+          const f32 p1 = ex2_approx(fmaf(s[f][c + e / 2][2 * a + 1], scale2, -m[f][a]));
+          l[f][a] += p0 + p1;
+          p[f][e] = round_pair<T>(p0, p1);
+        }
+      }
+      // end of lab
       const int row = 8 * c + lane % 16;
 #pragma unroll
       for (int x = 0; x < d / 8; x += 2) {
@@ -196,8 +203,8 @@ __global__ void __launch_bounds__(32 * warps)
         ldmatrix_x4_trans<T>(v, V.at(now + row, place(row, column)));
 #pragma unroll
         for (int f = 0; f < M; ++f) {
-          mma_m16n8k16<T>(o[f][x], p[f][c / 2], {v[0], v[1]});
-          mma_m16n8k16<T>(o[f][x + 1], p[f][c / 2], {v[2], v[3]});
+          mma_m16n8k16<T>(o[f][x], p[f], {v[0], v[1]});
+          mma_m16n8k16<T>(o[f][x + 1], p[f], {v[2], v[3]});
         }
       }
     }
@@ -223,7 +230,7 @@ __global__ void __launch_bounds__(32 * warps)
       for (int x = 0; x < d / 8; ++x)
         store_pair(Q.at(r, place(r, 8 * x) + 2 * t),
                    round_pair<T>(o[f][x][2 * a] * inverse, o[f][x][2 * a + 1] * inverse));
-      if (t == 0 && i < n.Nq) Lh[i] = m[f][a] * size + logf(l_all);
+      if (t == 0 && i < n.Nq) Lh[i] = m[f][a] * ln_2 + logf(l_all);
     }
   }
   __syncwarp();  // each row of O is read by lanes that have not written it: all must have

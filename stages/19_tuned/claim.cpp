@@ -31,6 +31,12 @@ std::int64_t stages(const Symbols& n) {
   return row(n.problem).tile.stages;
 }
 
+/// Blocks of a head that see a key. Each of their rows gets its m in its first tile, and keeps it where no
+/// later score is larger by a factor of 2^8 after the exponential, as with random numbers.
+std::int64_t live_blocks(const Symbols& n) {
+  return n.sum([&](auto i) { return n.live(i) > 0 ? 1 : 0; });
+}
+
 constexpr ClosedForm forms[] = {
     {"global.Q.read_elements", "BH Nq d", [](const Symbols& n) { return n.BH * n.Nq * n.d; }},
     {"global.K.read_elements", "BH sum(min(live_i Bc, Nk)) d",
@@ -55,13 +61,15 @@ constexpr ClosedForm forms[] = {
        return 4 * n.Br * n.Bc * D(n) * n.BH * n.sum([&](auto i) { return n.live(i); });
      }},
     {"flops_cuda_cores", "0", [](const Symbols&) { return std::int64_t{0}; }},
-    {"exp", "BH sum(live_i) Br (Bc + R)",
-     [](const Symbols& n) { return n.BH * n.sum([&](auto i) { return n.live(i); }) * n.Br * (n.Bc + R); }},
-    {"div", "BH Tr Br R", [](const Symbols& n) { return n.BH * n.Tr * n.Br * R; }},
-    {"mul", "BH sum(live_i) Br (Bc + D + 3R) + BH Tr Br D + BH Nq",
+    {"exp", "BH Br (sum(live_i) Bc + R live blocks)",
      [](const Symbols& n) {
-       return n.BH * n.sum([&](auto i) { return n.live(i); }) * n.Br * (n.Bc + D(n) + 3 * R) +
-              n.BH * n.Tr * n.Br * D(n) + n.BH * n.Nq;
+       return n.BH * n.Br * (n.sum([&](auto i) { return n.live(i); }) * n.Bc + R * live_blocks(n));
+     }},
+    {"div", "BH Tr Br R", [](const Symbols& n) { return n.BH * n.Tr * n.Br * R; }},
+    {"mul", "BH Br (sum(live_i) (Bc + R) + (D + R) live blocks + Tr D) + BH Nq",
+     [](const Symbols& n) {
+       const std::int64_t live = n.sum([&](auto i) { return n.live(i); });
+       return n.BH * n.Br * (live * (n.Bc + R) + (D(n) + R) * live_blocks(n) + n.Tr * D(n)) + n.BH * n.Nq;
      }},
     {"log", "BH Nq", [](const Symbols& n) { return n.BH * n.Nq; }},
     {"barriers", "BH sum(max((3 - stages) live_i, 1))",

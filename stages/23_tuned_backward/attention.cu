@@ -153,7 +153,10 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
   n.causal = causal;  // known when this is compiled
 
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / row_lanes, t = lane % row_lanes;
-  const int k0 = warp / share * (16 * M);                                      // its keys of a tile
+  // Its keys of a tile. Where two warps share them, the second half of the warps has dP, dS and dK: each of
+  // the four schedulers of a multiprocessor then has warps of both kinds.
+  const int k0 = warp % (warps / share) * (16 * M);
+  const bool second = warp >= warps / 2;
   const int r0 = warp / blocks * (16 * R), column0 = warp % blocks * (8 * X);  // its rows and columns of dQ
   constexpr Swizzle<d> place;
   constexpr Swizzle<Br> place_dS;
@@ -194,7 +197,7 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
     const bool masked = j0 + Bc > n.visible_keys(i0);  // the first row sees the least
     count_tile(masked);
 
-#pragma unroll 1
+#pragma unroll 4
     for (int r = 0; r < Br; r += step) {
       // First S^T = K Q^T, P = exp(S - L) and dV += P^T dO, then dP^T = V dO^T, dS = P * (dP - D) and
       // dK += dS^T Q: the same products with other operands. Where two warps share the keys, each has one
@@ -202,7 +205,7 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
       f32 p[M][step / 8][4];
 #pragma unroll
       for (int turn = 0; turn < turns; ++turn) {
-        const bool of_dS = turns == 2 ? turn == 1 : warp % 2 == 1;
+        const bool of_dS = turns == 2 ? turn == 1 : second;
         f32 x[M][step / 8][4];
 #pragma unroll
         for (int c = 0; c < step / 8; ++c) {
@@ -260,7 +263,7 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
           auto&& P = dynamic_tile<f32, Bc / 16 * (Br / 8), 128, "P">(4 * (Bc + stages * Br) * d +
                                                                      8 * stages * Br + 2 * Bc * Br);
           // One for each pair of warps and each step: the first warp goes on, and may be a step ahead.
-          const int barrier = 1 + warp / 2 + r / step * (warps / 2);
+          const int barrier = 1 + warp % (warps / 2) + r / step * (warps / 2);
           if (!of_dS) {
 #pragma unroll
             for (int f = 0; f < M; ++f) {
@@ -312,7 +315,7 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
 
     // dQ += dS K: this warp's rows and columns, all keys
     f32 dq[R][X][4] = {};
-#pragma unroll 2
+#pragma unroll unroll
     for (int k = 0; k < Bc; k += 16) {
       std::uint32_t ds[R][4];
 #pragma unroll
@@ -337,7 +340,7 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
   __syncthreads();  // K and V change: all warps must have read them
 #pragma unroll
   for (int turn = 0; turn < turns; ++turn) {
-    const bool of_dS = turns == 2 ? turn == 1 : warp % 2 == 1;
+    const bool of_dS = turns == 2 ? turn == 1 : second;
     smem_tile<T, Bc, d>& dX = of_dS ? K : V;
 #pragma unroll
     for (int f = 0; f < M; ++f) {

@@ -14,7 +14,8 @@ struct Tile {
   int share;   ///< Warps that share their keys: 1, or 2, of which one has S, P and dV, the other dP, dS and
                ///< dK.
   int step;    ///< Rows of which a warp has S at a time.
-  int unroll;  ///< Of the steps over d of S and dP, that many in a row without a jump.
+  int unroll;  ///< Of the steps over d of S and dP, and over keys of dQ, that many in a row without a
+               ///< jump.
 };
 
 /// A kernel and its tile.
