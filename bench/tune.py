@@ -172,7 +172,8 @@ def new_table(rows, best, architecture):
 def chosen(stage, args, facts, candidates):
     """The best of the candidates for each dtype, head dimension and mask, each printed beside the table's until now."""
     before = {(row["dtype"], row["d"], row["causal"]): row["tile"]
-              for row in new_table(read_table(stage), [], facts["architecture"])}
+              for row in new_table(read_table(stage), [], facts["architecture"])
+              if row["architecture"] == facts["architecture"]}
     best = []
     print(f"Stage {stage.number} on {facts['gpu']}: the best tile ({', '.join(stage.fields)}), and the table's until "
           "now with its time over the best")

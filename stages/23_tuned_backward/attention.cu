@@ -202,7 +202,7 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
       // First S^T = K Q^T, P = exp(S - L) and dV += P^T dO, then dP^T = V dO^T, dS = P * (dP - D) and
       // dK += dS^T Q: the same products with other operands. Where two warps share the keys, each has one
       // turn.
-      f32 p[M][step / 8][4];
+      f32 p[M][step / 8][4] = {};
 #pragma unroll
       for (int turn = 0; turn < turns; ++turn) {
         const bool of_dS = turns == 2 ? turn == 1 : second;
