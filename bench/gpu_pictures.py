@@ -235,7 +235,7 @@ def frame_panels(figure, axes, shown, xlabel, ylabel, columns):
         panel.set_xticks(ticks, [f"{x // 1024}k" if x >= 1024 else x for x in ticks])
         panel.minorticks_off()
         panel.grid(axis="y", color=FRAME, linewidth=0.6)
-    axes.flat[0].set_ylim(bottom=0)
+    axes.flat[0].set_ylim(0, 1.05 * axes.flat[0].get_ylim()[1])  # the uppermost markers whole
     for panel in axes[:, 0]:
         panel.set_ylabel(ylabel)
     for panel in axes[-1]:

@@ -280,7 +280,8 @@ const Stage stage{
     .name = "tuned",
     .title = "tuned",
     .idea =
-        "32 rows a warp, one barrier a tile, exponentials to base 2, O in whole rows, longest blocks first",
+        "32 rows a warp, one barrier a tile, exponentials to base 2 between the products, O~ rescaled only "
+        "where it must be, longest blocks first",
     .claim =
         "shared bytes of K and V read for a row and tile halved for d <= 128; wavefronts / ideal stays "
         "1.00",

@@ -440,7 +440,8 @@ const Stage stage{
         "swizzle, copies ahead, more keys a warp, base 2, dQ added to 16 bytes at a time, longest blocks "
         "first",
     .claim =
-        "wavefronts / ideal -> 1.00; shared bytes of Q and dO read for a row and key halved for d <= 64",
+        "wavefronts / ideal -> 1.00; shared bytes of Q and dO read for a row and key halved for d = 32, "
+        "64, 128",
     .before = 22,
     .supports = {.dtypes = half_dtypes, .head_dims = half_head_dims},
     .backend = kernel_backend,

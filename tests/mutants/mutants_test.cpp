@@ -163,7 +163,8 @@ void judge_by_emulator(const Stage& stage) {
   const std::int64_t keys = 2 * claim_of(stage)->Bc + 6;
   std::vector<Problem> problems = {problem(1, 2, 1, 65, keys, 32, true),
                                    problem(2, 1, 1, 33, 64, 64, false), problem(1, 1, 1, 140, 8, 32, true)};
-  // Where two warps share their keys.
+  // Where K and V take turns in one buffer, and where two warps share their keys.
+  if (stage.number == 19) problems.push_back(problem(1, 1, 1, 33, 150, 64, false));
   if (stage.number == 23 || stage.number == 24) problems.push_back(problem(1, 1, 1, 65, 70, 256, true));
   for (const Problem& p : problems) {
     const Inputs inputs = random_inputs(p, 1);
