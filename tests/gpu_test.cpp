@@ -168,8 +168,7 @@ int different_runs(Run& run, const Values& values) {
 TEST_CASE("GPU: 250 runs give the same bits, but for sums by atomics", "[gpu]") {
   for (std::int64_t d : {32, 64, 128, 256}) {
     Problem p;
-    const bool many =
-        d == 64;  // more blocks than a GPU has at a time; for the others comparing takes too long
+    const bool many = d == 64;  // blocks, more than a GPU runs at a time; comparing them takes long
     p.batch = many ? 2 : 1;
     p.kv_heads = many ? 3 : 1;
     p.q_heads = 2 * p.kv_heads;

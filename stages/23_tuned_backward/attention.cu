@@ -197,7 +197,7 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
     const bool masked = j0 + Bc > n.visible_keys(i0);  // the first row sees the least
     count_tile(masked);
 
-#pragma unroll 4
+#pragma unroll
     for (int r = 0; r < Br; r += step) {
       // First S^T = K Q^T, P = exp(S - L) and dV += P^T dO, then dP^T = V dO^T, dS = P * (dP - D) and
       // dK += dS^T Q: the same products with other operands. Where two warps share the keys, each has one
