@@ -83,8 +83,8 @@ def orders(stage, args, facts, folder):
                            "add what a block can have of shared memory there")
     text, wanted, rejected = stage.table.read_text(), [], []
     tiles = stage.candidates
-    for row in new_table(read_table(stage), [], facts["architecture"]):  # what there is until now is tried, too
-        if row["architecture"] == facts["architecture"] and row["tile"] not in tiles:
+    for row in until_now(stage, facts["architecture"]):  # is tried, too
+        if row["tile"] not in tiles:
             tiles.append(row["tile"])
     for tile in tiles:
         rows = []
@@ -169,11 +169,14 @@ def new_table(rows, best, architecture):
     return sorted(others + mine, key=lambda row: (row["architecture"], row["dtype"] != "fp16", row["d"], row["causal"]))
 
 
+def until_now(stage, architecture):
+    """The table's rows of an architecture; of a new one those that it begins with."""
+    return [row for row in new_table(read_table(stage), [], architecture) if row["architecture"] == architecture]
+
+
 def chosen(stage, args, facts, candidates):
     """The best of the candidates for each dtype, head dimension and mask, each printed beside the table's until now."""
-    before = {(row["dtype"], row["d"], row["causal"]): row["tile"]
-              for row in new_table(read_table(stage), [], facts["architecture"])
-              if row["architecture"] == facts["architecture"]}
+    before = {(row["dtype"], row["d"], row["causal"]): row["tile"] for row in until_now(stage, facts["architecture"])}
     best = []
     print(f"Stage {stage.number} on {facts['gpu']}: the best tile ({', '.join(stage.fields)}), and the table's until "
           "now with its time over the best")
