@@ -157,7 +157,7 @@ def part(data, stage, which):
     if which == "backward":
         shape += ", backward pass"
     lines = [f"What bounds it, by the counters of Nsight Compute on one {data['gpu']}, driver {data['driver']}, commit "
-             f"{data['commit']}: {shape}; caches emptied before each run, clocks left alone. Busy is the share of what "
+             f"{mine['commit']}: {shape}; caches emptied before each run, clocks left alone. Busy is the share of what "
              "a unit could do in that time.", "",
              f"| counter | {' | '.join(found)} |", "|---" + "|--:" * len(found) + "|"]
     tables = {mask: rows(kernel) for mask, kernel in found.items()}

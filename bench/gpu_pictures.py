@@ -6,6 +6,7 @@ drew it.
 
 import hashlib
 import json
+import textwrap
 
 from gpu_results import KINDS, kind_text
 from markers import ROOT
@@ -331,7 +332,7 @@ def draw_training(shown):
             panel.legend(frameon=False, fontsize=9)
     axes[0, 0].set_ylabel("loss, nats per character")
     axes[1, 0].set_ylabel("away from math in fp64, nats")
-    figure.suptitle(shown["title"], fontsize=11)
+    figure.suptitle(textwrap.fill(shown["title"], 60 * columns), fontsize=11)
     return figure
 
 

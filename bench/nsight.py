@@ -1,22 +1,25 @@
 #!/usr/bin/env python3
 """The ledger against a GPU's own counters, stage by stage; with --profile, the counters that say what bounds a stage.
 
-    python3 bench/nsight.py --out FILE
+    python3 bench/nsight.py --commit COMMIT --out bench/results/h200/nsight.json
     python3 bench/nsight.py --profile --commit COMMIT --out bench/results/h200/profile.json
 
 The first runs each pass of each stage once under Nsight Compute and once on the emulator, on a square shape and on a
 ragged, causal one with grouped heads and Nq != Nk, for each head dimension, and prints both. It exits with 1 unless the
 bytes of global memory are equal. The second runs each pass at one shape, with and without a mask, and keeps the counters
-as they come, for bench/attribution.py; with them goes what bench/predictions.json says before the first run. Both need a
-GPU and ncu; the program is built by ./ladder.
+as they come, for bench/attribution.py; with them goes what bench/predictions.json says before the first run. What FILE
+has of other stages stays: one that was cut off goes on with --stages. Both need a GPU and ncu; the program is built by
+./ladder.
 """
 
 import argparse
+import concurrent.futures
 import csv
 import io
 import itertools
 import json
 import math
+import os
 import re
 import subprocess
 import sys
@@ -162,11 +165,29 @@ def number(row, metric, where):
     return value
 
 
+def begun(path):
+    """What is in the file already, of this GPU; else what a profile begins with. A stage that was profiled keeps the
+    prediction from before that, whatever is predicted since."""
+    data = {**machine(), "problem": PROFILED, "predictions": json.loads(PREDICTIONS.read_text()), "profiles": []}
+    if not path.exists():
+        return data
+    try:
+        kept = json.loads(path.read_text())
+        same = all(kept[key] == data[key] for key in ("gpu", "driver", "problem"))
+        data["predictions"] |= kept["predictions"]
+        data["profiles"] = kept["profiles"]
+    except (ValueError, KeyError, TypeError):
+        same = False
+    if not same:
+        sys.exit(f"nsight: {path} is no profile of this GPU, driver and problem, and is left as it is: give another --out")
+    return data
+
+
 def profile(arguments):
-    """Every counter of PROFILE, for each kernel of each stage, with and without a mask; written after each run."""
+    """Every counter of PROFILE, for each kernel of each stage, with and without a mask; written after each run, to what
+    the file has of other stages."""
     problem = "{batch},{heads},{N},{d}".format(**PROFILED)
-    data = {**machine(), "commit": arguments.commit, "problem": PROFILED,
-            "predictions": json.loads(PREDICTIONS.read_text()), "profiles": []}
+    data = begun(arguments.out)
     for stage in stages_of_kernels(arguments):
         for (which, chosen), (mask, causal) in itertools.product(passes(stage).items(), MASKS.items()):
             where = f"stage {stage['number']}, {which} pass, {mask}"
@@ -178,8 +199,10 @@ def profile(arguments):
             found = [{"name": row["Kernel Name"],
                       "counters": {metric: number(row, metric, where) for metric in PROFILE}} for row in rows]
             print(f"{where}: {', '.join(kernel['name'] for kernel in found)}", flush=True)
-            data["profiles"].append({"stage": stage["number"], "before": stage["before"], "mask": mask,
-                                     "pass": which, "dtype": dtype, "kernels": found})
+            mine = {"stage": stage["number"], "pass": which, "mask": mask}
+            others = [one for one in data["profiles"] if any(one[key] != mine[key] for key in mine)]
+            new = {**mine, "before": stage["before"], "dtype": dtype, "commit": arguments.commit, "kernels": found}
+            data["profiles"] = sorted([*others, new], key=lambda one: (one["stage"], one["pass"] == "backward"))
             write(arguments.out, data)
 
 
@@ -211,34 +234,44 @@ def main():
     parser.add_argument("--profile", action="store_true", help="collect what bounds each stage; with --commit, --out")
     parser.add_argument("--commit", help="the commit that the program was built from")
     arguments = parser.parse_args()
+    if arguments.profile and not arguments.out:
+        parser.error("--profile needs --out FILE: its counters are kept")
+    if arguments.out and not arguments.commit:
+        parser.error("--out needs --commit COMMIT: what is kept says what was measured")
     if arguments.profile:
-        if not (arguments.commit and arguments.out):
-            parser.error("--profile needs --commit COMMIT and --out FILE: its counters are kept, with their commit")
         return profile(arguments)
 
     results, differ = [], []
+    runs = [(str(stage["number"]), which, shape, d, [*(word.format(d=d) for word in template), *chosen])
+            for stage in stages_of_kernels(arguments)
+            for which, chosen in passes(stage).items()
+            for shape, template in SHAPES.items()
+            for d in head_dims(stage)]
+
+    def both(run):
+        stage, *_, options = run
+        return (ledger(arguments.program, stage, options),
+                hardware(arguments.ncu, arguments.program, stage, options))
+
     print("| stage | pass | shape | d | count | ledger | hardware | |\n|---|---|---|---|---|---|---|---|")
-    for one in stages_of_kernels(arguments):
-        stage = str(one["number"])
-        for (which, chosen), (shape, template) in itertools.product(passes(one).items(), SHAPES.items()):
-            for d in head_dims(one):
-                options = [*(word.format(d=d) for word in template), *chosen]
-                ours = ledger(arguments.program, stage, options)
-                theirs = hardware(arguments.ncu, arguments.program, stage, options)
-                for name, count in ours.items():
-                    if name not in theirs:
-                        continue
-                    other = theirs[name]
-                    results.append({"stage": int(stage), "pass": which, "shape": shape, "d": d, "count": name,
-                                    "ledger": count, "hardware": other})
-                    equal = count == other
-                    if not equal and name in MUST_BE_EQUAL:
-                        differ.append(f"stage {stage}, {which} pass, {shape}, d = {d}: {name}: {count} and {other}")
-                    if count or other:
-                        note = "equal" if equal else f"x{other / count:.3f}" if count else "differs"
-                        print(f"| {stage} | {which} | {shape} | {d} | {name} | {count} | {other} | {note} |", flush=True)
+    # Side by side: ncu itself lets one kernel at a time run under it, and what is counted here is no time.
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as side_by_side:
+        for (stage, which, shape, d, _), (ours, theirs) in zip(runs, side_by_side.map(both, runs)):
+            for name, count in ours.items():
+                if name not in theirs:
+                    continue
+                other = theirs[name]
+                results.append({"stage": int(stage), "pass": which, "shape": shape, "d": d, "count": name,
+                                "ledger": count, "hardware": other})
+                equal = count == other
+                if not equal and name in MUST_BE_EQUAL:
+                    differ.append(f"stage {stage}, {which} pass, {shape}, d = {d}: {name}: {count} and {other}")
+                if count or other:
+                    note = "equal" if equal else f"x{other / count:.3f}" if count else "differs"
+                    print(f"| {stage} | {which} | {shape} | {d} | {name} | {count} | {other} | {note} |", flush=True)
     if arguments.out:
-        write(arguments.out, {"gpu": ", ".join(machine().values()), "shapes": SHAPES, "results": results})
+        write(arguments.out, {"gpu": ", ".join(machine().values()), "commit": arguments.commit,
+                              "shapes": SHAPES, "results": results})
     if differ:
         sys.exit("global bytes differ:\n" + "\n".join(differ))
 

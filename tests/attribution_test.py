@@ -39,9 +39,9 @@ def kernel(name="forward", **values):
 
 def profile(*stages, predictions=None):
     """Of stages (number, kernels): the same kernels with and without a mask."""
-    return {"gpu": "A GPU", "driver": "1.2", "commit": "abc", "problem": nsight.PROFILED,
-            "predictions": predictions or {},
-            "profiles": [{"stage": number, "before": number - 1, "mask": mask, "dtype": "fp32", "kernels": kernels}
+    return {"gpu": "A GPU", "driver": "1.2", "problem": nsight.PROFILED, "predictions": predictions or {},
+            "profiles": [{"stage": number, "before": number - 1, "mask": mask, "dtype": "fp32", "commit": "abc",
+                          "kernels": kernels}
                          for number, kernels in stages for mask in nsight.MASKS]}
 
 
@@ -281,7 +281,8 @@ class ProfileTest(Repository):
         result = self.run_nsight("--profile", "--commit", "abc", "--out", self.out, "--stages", "13", "20")
         self.assertEqual(result.returncode, 0, result.stderr)
         data = json.loads(self.out.read_text())
-        self.assertEqual((data["gpu"], data["driver"], data["commit"]), ("A GPU", "1.2", "abc"))
+        self.assertEqual((data["gpu"], data["driver"]), ("A GPU", "1.2"))
+        self.assertEqual({one["commit"] for one in data["profiles"]}, {"abc"})
         self.assertEqual(data["predictions"], json.loads((SOURCE / "bench/predictions.json").read_text()))
         self.assertEqual([(one["stage"], one["before"], one["mask"], one["dtype"]) for one in data["profiles"]],
                          [(number, before, mask, dtype) for number, before, dtype in ((13, 12, "bf16"), (20, 10, "fp32"))
@@ -304,6 +305,30 @@ class ProfileTest(Repository):
         self.assertEqual([(one["pass"], one["mask"]) for one in json.loads(self.out.read_text())["profiles"]],
                          [(which, mask) for which in ("forward", "backward") for mask in ("full", "causal")])
 
+    def test_what_the_file_has_of_other_stages_stays(self):
+        self.profiler()
+        predictions = self.root / "bench/predictions.json"
+        begun = json.loads(predictions.read_text())
+        for commit, stages in (("abc", ("20", "10")), ("def", ("13", "20"))):
+            result = self.run_nsight("--profile", "--commit", commit, "--out", self.out, "--stages", *stages)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            predictions.write_text(json.dumps(begun | {"20 backward": {"bound": "L2", "why": "it is known by now"}}))
+        data = json.loads(self.out.read_text())
+        self.assertEqual([(one["stage"], one["pass"], one["mask"], one["commit"]) for one in data["profiles"]],
+                         [(number, which, mask, commit) for number, which, commit in
+                          ((10, "forward", "abc"), (10, "backward", "abc"), (13, "forward", "def"), (20, "backward", "def"))
+                          for mask in ("full", "causal")])
+        self.assertEqual(data["predictions"], begun)
+
+    def test_a_file_that_is_no_profile_of_this_gpu_is_left_alone(self):
+        self.profiler()
+        for text in ("", "[]", "{}", json.dumps({**profile(), "gpu": "Another GPU"})):
+            self.out.write_text(text)
+            result = self.run_nsight("--profile", "--commit", "abc", "--out", self.out, "--stages", "13")
+            self.assertNotEqual(result.returncode, 0)
+            self.assertIn("is no profile of this GPU", result.stderr)
+            self.assertEqual(self.out.read_text(), text)
+
     def test_the_counts_are_still_held_against_the_ledger(self):
         names = [metric for metrics in nsight.HARDWARE.values() for metric in metrics]
         table = io.StringIO()
@@ -321,11 +346,12 @@ class ProfileTest(Repository):
             said = json.dumps({"stages": [{"counts": counts}]})
             listed = (self.bin / "flashladder").read_text().splitlines()[-1]
             self.script("flashladder", f"[ $1 = list ] || exec echo '{said}'\n{listed}")
-            result = self.run_nsight("--stages", "13", "--out", self.out)
+            result = self.run_nsight("--stages", "13", "--commit", "abc", "--out", self.out)
             self.assertEqual(result.returncode, code, result.stderr)
             self.assertIn("| 13 | forward | ragged | 256 | shared wavefronts | 1600 | 2000 | x1.250 |", result.stdout)
             self.assertIn("| 13 | forward | square | 32 | barriers | 2 | 2 | equal |", result.stdout)
-            self.assertEqual(json.loads(self.out.read_text())["gpu"], "A GPU, 1.2")
+            data = json.loads(self.out.read_text())
+            self.assertEqual((data["gpu"], data["commit"]), ("A GPU, 1.2", "abc"))
         self.assertIn("global bytes stored: 999 and 1000", result.stderr)
 
     def refused_profile(self, *said, options=("--commit", "abc"), stage="13"):

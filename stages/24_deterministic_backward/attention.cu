@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
   constexpr int threads = 32 * warps, turns = 2 / share;
   constexpr int M = Bc * share / (16 * warps);  // fragments of 16 keys of a warp
   constexpr int blocks = column_blocks<Br, d, warps>, R = Br * blocks / (16 * warps), X = d / 8 / blocks;
-  static_assert(M > 0 && R > 0 && Br % step == 0 && (share == 1 || warps / 2 * (Br / step) < 16));
+  static_assert(M > 0 && R > 0 && Br % step == 0);
   auto&& K = dynamic_tile<T, Bc, d, "K">(0);
   auto&& V = dynamic_tile<T, Bc, d, "V">(2 * Bc * d);
   auto&& Q = dynamic_tile<T, stages * Br, d, "Q">(4 * Bc * d);
@@ -156,8 +156,8 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
   const int r0 = warp / blocks * (16 * R), column0 = warp % blocks * (8 * X);  // its rows and columns of dQ
   constexpr Swizzle<d> place;
   constexpr Swizzle<Br> place_dS;
-  // Under the mask the first keys, which the most rows see, first, of all heads: no block has much left to
-  // do when the others end.
+  // Under the mask the first keys, which the most rows see, first, of all heads and batch entries: no block
+  // has much left to do when the others end.
   const int hkv = causal ? blockIdx.x : blockIdx.y, b = causal ? blockIdx.y : blockIdx.z;
   const int split = causal ? blockIdx.z : blockIdx.x, splits = causal ? gridDim.z : gridDim.x;
   const float scale2 = n.scale * log2_e;
@@ -261,8 +261,6 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
           } else {  // P goes to the other warp, lane by lane
             auto&& P = dynamic_tile<f32, Bc / 16 * (Br / 8), 128, "P">(4 * (Bc + stages * Br) * d +
                                                                        8 * stages * Br + 2 * Bc * Br);
-            // One for each pair of warps and each step: the first warp goes on, and may be a step ahead.
-            const int barrier = 1 + warp % (warps / 2) + r / step * (warps / 2);
             if (!of_dS) {
 #pragma unroll
               for (int f = 0; f < M; ++f) {
@@ -271,9 +269,9 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
                   store4(P.at((k0 / 16 + f) * (Br / 8) + r / 8 + c, 4 * lane),
                          make_float4(x[f][c][0], x[f][c][1], x[f][c][2], x[f][c][3]));
               }
-              named_barrier_arrive(barrier, 64);  // P is read: this warp has written it
-            } else {
-              named_barrier_sync(barrier, 64);  // P is read: the other warp must have written it
+            }
+            named_barrier_sync(1 + warp % (warps / 2), 64);  // P is read: it must have been written
+            if (of_dS) {
 #pragma unroll
               for (int f = 0; f < M; ++f) {
 #pragma unroll
