@@ -156,15 +156,16 @@ void judge_by_checks(const Stage& stage, Caught& caught) {
   }
 }
 
-/// The emulator looking for all that it can find, whichever threads come first. With d = 64 the stages that
-/// exchange O through shared memory do so twice per tile; two tiles of keys and a part of one, so that what
-/// one leaves behind meets the next; and a tile of rows that sees no key.
+/// The emulator looking for all that it can find, whichever threads come first. Two tiles of keys and a
+/// part of one, so that what one leaves behind meets the next; with d = 64 the stages that exchange O
+/// through shared memory do so twice per tile, and in stage 19 the tiles of K take turns in one buffer; and
+/// a tile of rows that sees no key.
 void judge_by_emulator(const Stage& stage) {
   const std::int64_t keys = 2 * claim_of(stage)->Bc + 6;
   std::vector<Problem> problems = {problem(1, 2, 1, 65, keys, 32, true),
-                                   problem(2, 1, 1, 33, 64, 64, false), problem(1, 1, 1, 140, 8, 32, true)};
-  // Where K and V take turns in one buffer, and where two warps share their keys.
-  if (stage.number == 19) problems.push_back(problem(1, 1, 1, 33, 150, 64, false));
+                                   problem(2, 1, 1, 33, keys, 64, false),
+                                   problem(1, 1, 1, 140, 8, 32, true)};
+  // Where two warps share their keys.
   if (stage.number == 23 || stage.number == 24) problems.push_back(problem(1, 1, 1, 65, 70, 256, true));
   for (const Problem& p : problems) {
     const Inputs inputs = random_inputs(p, 1);
