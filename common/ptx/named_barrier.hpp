@@ -12,8 +12,9 @@ __device__ __forceinline__ void named_barrier_sync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-/// Counts as having come to barrier `id`, and goes on. (Where pairs of warps use it, racecheck of CUDA 13.0's
-/// compute-sanitizer reports hazards between accesses that a later barrier of the whole block keeps apart.)
+/// Counts as having come to barrier `id`, and goes on. (Where pairs of warps use it, racecheck of
+/// CUDA 13.0's compute-sanitizer reports hazards between accesses that a later barrier of the whole block
+/// keeps apart.)
 __device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
