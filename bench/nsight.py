@@ -166,8 +166,8 @@ def number(row, metric, where):
 
 
 def begun(path):
-    """What is in the file already, of this GPU; else what a profile begins with. A stage that was profiled keeps the
-    prediction from before that, whatever is predicted since."""
+    """What is in the file already, of this GPU; else what a profile begins with. Predictions that it was begun with
+    stay, whatever is predicted since."""
     data = {**machine(), "problem": PROFILED, "predictions": json.loads(PREDICTIONS.read_text()), "profiles": []}
     if not path.exists():
         return data
@@ -241,8 +241,7 @@ def main():
     if arguments.profile:
         return profile(arguments)
 
-    results, differ = [], []
-    runs = [(str(stage["number"]), which, shape, d, [*(word.format(d=d) for word in template), *chosen])
+    runs = [(stage["number"], which, shape, d, [*(word.format(d=d) for word in template), *chosen])
             for stage in stages_of_kernels(arguments)
             for which, chosen in passes(stage).items()
             for shape, template in SHAPES.items()
@@ -250,9 +249,10 @@ def main():
 
     def both(run):
         stage, *_, options = run
-        return (ledger(arguments.program, stage, options),
-                hardware(arguments.ncu, arguments.program, stage, options))
+        return (ledger(arguments.program, str(stage), options),
+                hardware(arguments.ncu, arguments.program, str(stage), options))
 
+    results, differ = [], []
     print("| stage | pass | shape | d | count | ledger | hardware | |\n|---|---|---|---|---|---|---|---|")
     # Side by side: ncu itself lets one kernel at a time run under it, and what is counted here is no time.
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as side_by_side:
@@ -261,7 +261,7 @@ def main():
                 if name not in theirs:
                     continue
                 other = theirs[name]
-                results.append({"stage": int(stage), "pass": which, "shape": shape, "d": d, "count": name,
+                results.append({"stage": stage, "pass": which, "shape": shape, "d": d, "count": name,
                                 "ledger": count, "hardware": other})
                 equal = count == other
                 if not equal and name in MUST_BE_EQUAL:

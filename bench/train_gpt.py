@@ -10,8 +10,8 @@ is different, and the curves of the loss must agree. What rounding may do, a thi
 at each step ours may be further from that one than math attention has been so far, FACTOR times and FLOOR more, but no
 further. So what goes apart late does not hide what was wrong early.
 
-The learning rate rises over the first WARM_UP steps. Without that, one step of the larger model overshoots, to a loss of
-6.8, and what rounding did is so much enlarged that right attentions no longer agree, PyTorch's own among them.
+The learning rate rises over the first WARM_UP steps. Without that, one step of the larger model overshoots, to
+a larger loss than at first, and enlarges what rounding did so much that right attentions no longer agree.
 """
 
 import argparse
