@@ -133,6 +133,11 @@ def kernels(ncu, metrics, how, program, stage, options):
     return units, rows
 
 
+def whole(text):
+    """A count as ncu writes it: '1,024', or '1,024 (0: 1,024)' where it has instances."""
+    return int(float(text.split()[0].replace(",", "")))
+
+
 def hardware(ncu, program, stage, options):
     metrics = [metric for names in HARDWARE.values() for metric in names]
     _, rows = kernels(ncu, [*metrics, THREADS, OPCODES], ["--print-metric-instances", "details"], program, stage, options)
@@ -143,10 +148,10 @@ def hardware(ncu, program, stage, options):
             continue
         for name, columns in HARDWARE.items():
             for metric in columns:
-                counts[name] += int(float(row[metric].replace(",", "")))
+                counts[name] += whole(row[metric])
         match = re.search(r"\bBAR: ([\d,]+)", row.get(OPCODES) or "")
         if match:
-            barriers += int(match[1].replace(",", "")) // (int(float(row[THREADS].replace(",", ""))) // 32)
+            barriers += whole(match[1]) // (whole(row[THREADS]) // 32)
     if barriers:
         counts["barriers"] = barriers
     return counts
