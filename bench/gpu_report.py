@@ -305,9 +305,10 @@ def nsight_table():
             return ""
         if all(value == 1 for value in values):
             return "equal"
-        return f"{min(values):.3f} to {max(values):.3f}"
+        return f"{min(values):.4f} to {max(values):.4f}"
 
-    lines = [f"Hardware over ledger, two shapes for each head dimension ({data['gpu'].replace(', ', ', driver ')}):", "",
+    lines = [f"Hardware over ledger, two shapes for each head dimension ({data['gpu'].replace(', ', ', driver ')}, "
+             f"commit {data['commit']}):", "",
              "| count | " + " | ".join(stages) + " |", "|---|" + "---|" * len(stages)]
     lines += [f"| {count} | " + " | ".join(cell(by_stage.get(stage)) for stage in stages) + " |"
               for count, by_stage in ratios.items()]
