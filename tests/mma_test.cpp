@@ -186,6 +186,8 @@ TEST_CASE("eight numbers are one access of 16 bytes, four additions one instruct
     const simt::Ledger& ledger = emulator.last();
     CHECK(ledger.atomics == 2 * 32 * 4);
     CHECK(ledger.global.at("sums").atomic_elements() == 2 * 32 * 4);
+    CHECK(ledger.global.at("sums").sectors == 2 * 16 * 16 / 32);  // 16 places of 16 bytes, twice
+    CHECK(ledger.global.at("sums").ideal_sectors == ledger.global.at("sums").sectors);
     CHECK(ledger.global.at("from").read_elements() == 256);
     CHECK(ledger.global.at("to").written_elements() == 256);
   };

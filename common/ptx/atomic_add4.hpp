@@ -24,11 +24,10 @@ __device__ __forceinline__ void atomic_add4(float* p, float4 value) {
 }  // namespace for_cuda
 #else
 inline namespace for_emulator {
-/// Adds to the four elements from p on, 16 bytes, each as one operation; counted as four.
+/// Adds to the four elements from p on, 16 bytes, each as one operation: one instruction, as on the GPU
+/// that is emulated, but four atomics.
 inline void atomic_add4(simt::gmem<f32> p, float4 value, simt::Where where = simt::Where::here()) {
-  simt::gmem<f32>::check<4>(p.buffer(), p.offset(), where);
-  const f32 values[] = {value.x, value.y, value.z, value.w};
-  for (int i = 0; i < 4; ++i) atomic_add(p + i, values[i], where);
+  simt::add_atomically<4>(p, {value.x, value.y, value.z, value.w}, where);
 }
 }  // namespace for_emulator
 #endif

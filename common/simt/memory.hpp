@@ -388,15 +388,25 @@ requires(sizeof(T) == 4) void store4(smem<T> p, float4 value, Where where = Wher
   std::memcpy(p.template write<4>(where), &value, 16);
 }
 
+/// Adds to the elements from p on, each as one operation, by one instruction; returns what was in the
+/// first.
+template <int count>
+f32 add_atomically(gmem<f32> p, const f32 (&values)[count], Where where) {
+  gmem<f32>::check<count>(p.buffer(), p.offset(), where);
+  running.counts.atomics += count;
+  running.counts.add += count;
+  running.global[p.buffer()->slot].atomic_bytes += 4 * count;
+  if (running.observed)
+    observe_global(*p.buffer(), p.offset() * 4, 4 * count, GlobalMarks::Use::atomic, where);
+  auto* data = reinterpret_cast<float*>(p.buffer()->data) + p.offset();
+  const float before = std::atomic_ref<float>(*data).fetch_add(values[0].value);
+  for (int i = 1; i < count; ++i) std::atomic_ref<float>(data[i]).fetch_add(values[i].value);
+  return before;
+}
+
 /// Adds to the element that p points to, as one operation; returns what was there.
 inline f32 atomic_add(gmem<f32> p, f32 value, Where where = Where::here()) {
-  gmem<f32>::check<1>(p.buffer(), p.offset(), where);
-  ++running.counts.atomics;
-  ++running.counts.add;
-  running.global[p.buffer()->slot].atomic_bytes += 4;
-  if (running.observed) observe_global(*p.buffer(), p.offset() * 4, 4, GlobalMarks::Use::atomic, where);
-  auto* data = reinterpret_cast<float*>(p.buffer()->data) + p.offset();
-  return std::atomic_ref<float>(*data).fetch_add(value.value);
+  return add_atomically<1>(p, {value}, where);
 }
 /// Adds to the element that p points to, as one operation; returns what was there.
 template <std::integral T>
