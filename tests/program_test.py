@@ -596,6 +596,10 @@ class ProgramTest(unittest.TestCase):
         self.assertNotIn("!!!", text)
         for absent in ("tensor cores", "wavefronts", "sectors", "masked tiles"):  # 0 in all, or not counted
             self.assertNotIn(absent, text)
+        self.assertNotIn("rounded", text)
+        rounded = self.run_program("ledger", "15", "16", "--random", "1,1,40,32").stdout
+        self.assertEqual([line for line in rounded.splitlines() if "rounded" in line],
+                         ["16 tensor_cores took the input rounded to fp16: it does not take fp32."])
         banks = self.run_program("ledger", "14", "--banks", "--causal", "--random", "1,1,40,32").stdout
         for present in ("wavefronts, ideal", "sectors, ideal", "masked tiles"):
             self.assertIn(present, banks)

@@ -130,9 +130,14 @@ Inputs make_inputs(const Family& family, const Problem& problem, std::uint64_t s
   return inputs;
 }
 
+Dtype dtype_for(const Stage& stage, Dtype dtype) {
+  return stage.supports.dtype(computing_dtype(stage, dtype)) ? dtype : stage.supports.dtypes.front();
+}
+
 Inputs for_stage(const Stage& stage, Inputs inputs) {
-  if (stage.supports.dtype(computing_dtype(stage, inputs.problem.dtype))) return inputs;
-  const Dtype dtype = inputs.problem.dtype = stage.supports.dtypes.front();
+  const Dtype dtype = dtype_for(stage, inputs.problem.dtype);
+  if (dtype == inputs.problem.dtype) return inputs;
+  inputs.problem.dtype = dtype;
   for (auto* values : {&inputs.Q, &inputs.K, &inputs.V}) {
     for (float& x : *values) x = round_to(dtype, x);
   }

@@ -25,7 +25,10 @@ std::span<const Family> input_families();
 /// Every batch entry and head gets data of its own.
 Inputs make_inputs(const Family& family, const Problem& problem, std::uint64_t seed);
 
-/// `inputs` as `stage` takes them: rounded to its first dtype where it takes neither theirs nor fp32.
+/// What `stage` takes inputs of `dtype` as: its first dtype where it takes neither that nor fp32.
+Dtype dtype_for(const Stage& stage, Dtype dtype);
+
+/// `inputs` as `stage` takes them: rounded to dtype_for it.
 Inputs for_stage(const Stage& stage, Inputs inputs);
 
 /// Normal random inputs, what `--random` gives: the first family.

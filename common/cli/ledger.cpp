@@ -337,6 +337,12 @@ void print_table(const std::vector<CountedStage>& all, const LedgerOptions& opti
   if (!options.launches && all.size() > 1)
     fmt::print("x0.50: half of the count in the stage to its left.\n");
   fmt::print("= a closed form, which the count equals: {}.\n", symbols_text(all, problem));
+  for (const CountedStage& one : all) {
+    const Dtype dtype = dtype_for(*one.stage, problem.dtype);
+    if (dtype != problem.dtype)
+      fmt::print("{} took the input rounded to {}: it does not take {}.\n", label(*one.stage),
+                 to_string(dtype), to_string(problem.dtype));
+  }
 }
 
 // --- JSON
