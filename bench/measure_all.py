@@ -9,6 +9,7 @@ other. Where one fails, the others still run, and this script fails at the end.
 """
 
 import argparse
+import os
 import shlex
 import subprocess
 import sys
@@ -61,9 +62,10 @@ def main():
     if not chosen.list and not chosen.out.is_dir():
         parser.error(f"--out {chosen.out} is no folder: make it first")
     failed = []
+    build = os.path.relpath(chosen.build, ROOT)  # the results keep it: nothing of where they were made
     folder = "DIR" if chosen.out is None else chosen.out if chosen.list else chosen.out.resolve()
     for name in chosen.only:
-        values = {"build": chosen.build, "file": f"{folder}/{name}", "commit": chosen.commit or "HASH"}
+        values = {"build": build, "file": f"{folder}/{name}", "commit": chosen.commit or "HASH"}
         words = [word.format(**values) for word in RESULTS[name]]
         print(f"{name}: {shlex.join(words)}", flush=True)
         if chosen.list:

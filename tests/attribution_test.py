@@ -401,6 +401,8 @@ class MeasureAllTest(unittest.TestCase):
         read |= {path.name for path in [*gpu_report.RESULTS, *gpu_report.LOSSES, attribution.PROFILE]}
         self.assertGreater(len(read), 8)
         listed = self.run_it("--list").stdout
+        self.assertIn("\nstages.json: build/release/bench/flashladder_bench ", listed)
+        self.assertNotIn(f"{SOURCE}/", listed.replace(sys.executable, ""))
         for name in read:
             self.assertIn(f"\n{name}: ", "\n" + listed)
 
