@@ -4,9 +4,10 @@
     pip install . && python3 bench/compare.py --stages 19 --out comparison.json
     python3 bench/compare.py --backward --out backward.json
 
-Peers are the backends of PyTorch's scaled_dot_product_attention: FlashAttention-2, cuDNN, memory-efficient, math. One
-that is absent, or does not take a shape, is said to be absent. A stage that is not right is never timed. Shapes are
-square, because PyTorch's causal mask is aligned at the top left. A ratio counts only from one run.
+Peers are the backends of PyTorch's scaled_dot_product_attention: FlashAttention-2, cuDNN, memory-efficient, math; and
+the package flash-attn, where it is installed. One that is absent, or does not take a shape, is said to be absent.
+A stage that is not right is never timed. Shapes are square, because PyTorch's causal mask is aligned at the top left.
+A ratio counts only from one run.
 
 --backward times the backward pass alone: of a peer, the gradients of a graph that is kept; of a stage, what it makes of O
 and L, and of what else it needs of the forward pass, which is made before. Its FLOPs count 2.5 times the forward pass's.
@@ -139,7 +140,7 @@ def rows_of(torch, flashladder, chosen, stages, d, causal, N):
         try:
             why = judge(run())
         except Exception as error:  # a peer's own error, of whatever kind
-            why = str(error).split("\n")[0]
+            why = str(error).split("\n")[0] or type(error).__name__
         if why:
             absent[name] = why
         else:

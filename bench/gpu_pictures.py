@@ -14,14 +14,25 @@ from report import BAR, COUNT, FRAME, INK, LINES, MUTED, matplotlib, plt
 from train_gpt import allowed, away
 
 MIB = 1 << 20
-PEERS = {"fa2": "FlashAttention-2 (PyTorch)", "cudnn": "cuDNN", "memory-efficient": "memory-efficient", "math": "math"}
-COUNTED_N, COUNTED_D = 1024, 64  # of the ledger that the last two pictures are of
+PEERS = {"fa2": "FlashAttention-2 (PyTorch)", "cudnn": "cuDNN", "memory-efficient": "memory-efficient", "math": "math",
+         "flash-attn": "FlashAttention-2 (flash-attn)"}
+OPTIONAL = {"flash-attn"}  # a package of its own, which is rarely installed
+COUNTED_N, COUNTED_D = 1024, 64  # of the ledger that the pictures of HBM bytes are of
+MOVED = "read", "written", "added atomically: a read and a write"
+STYLES = [*LINES, ("#882255", "*", "-")]  # a comparison has more lines than a climb
 
 
 def parts(measured):
     """The stages in fp32, and those in bf16; their titles first."""
     return [(title, [stage for stage in measured.stages if measured.dtypes[stage] == dtype])
             for title, dtype in (("fp32 on CUDA cores", "fp32"), ("bf16 on tensor cores", "bf16"))]
+
+
+def names_of(peers):
+    """The names that a comparison is shown of, in its order: all, and an optional peer where it was measured at all."""
+    measured = {one["name"] for one in peers["results"] if "tflops" in one}
+    names = dict.fromkeys(one["name"] for one in peers["results"])
+    return [name for name in names if name in measured or name not in OPTIONAL]
 
 
 def stage_text(measured, stage):
@@ -62,7 +73,7 @@ def heads(measured):
             "lines": lines, "multiprocessors": int(measured.runs[13].context["multiprocessors"])}
 
 
-def lengths_fp32(measured):
+def lengths_fp32(measured, of_pass=""):
     """TFLOP/s of the stages in fp32 over N."""
     _, stages = parts(measured)[0]
 
@@ -71,13 +82,13 @@ def lengths_fp32(measured):
             (N, one.tflops) for (number, *kind, N), one in measured.grid.items()
             if number == stage and kind == [d, mask] and one.tflops)}
 
-    return {"title": f"fp32 on one {measured.gpu}: batch * N = 16k, heads * d = 2048",
+    return {"title": f"fp32{of_pass} on one {measured.gpu}: batch * N = 16k, heads * d = 2048",
             "ceiling": measured.peak(stages[-1]), "panels": panels_of(stages, line)}
 
 
 def lengths_bf16(measured, peers):
     """TFLOP/s of the stages in bf16 and of their peers over N, all of one interleaved run."""
-    names = list(dict.fromkeys(one["name"] for one in peers["results"]))
+    names = names_of(peers)
     labels = {name: PEERS[name] if name in PEERS else stage_text(measured, int(name.removeprefix("stage ")))
               for name in names}
 
@@ -117,17 +128,22 @@ def roofline(measured, counted):
                      f"d = {COUNTED_D}", "panels": panels}
 
 
-def traffic(measured, counted):
+def traffic(measured, counted, backward=False):
     """Bytes of HBM that a head's kernels ask for, by stage, beside the least that any kernel must move."""
+    once = ["Q", "K", "V", "O", *(["dO", "dQ", "dK", "dV"] if backward else [])]
+    kinds = [i for i in range(len(MOVED)) if any(of[i] for moved in counted.values() for of in moved.values())]
+
     def least(stage):
         size = 4 if measured.dtypes[stage] == "fp32" else 2
-        return (4 * COUNTED_N * COUNTED_D * size + 4 * COUNTED_N) / MIB  # Q, K, V and O, and L in fp32
+        return (len(once) * COUNTED_N * COUNTED_D * size + 4 * COUNTED_N) / MIB  # these, and L in fp32
 
-    return {"title": f"HBM bytes as issued, by the ledger: one head, N = {COUNTED_N}, d = {COUNTED_D}",
+    return {"title": f"HBM bytes as issued{' in the backward pass' * backward}, by the ledger: one head, "
+                     f"N = {COUNTED_N}, d = {COUNTED_D}",
             "stages": [f"{stage_text(measured, stage)}, {measured.dtypes[stage]}" for stage in measured.stages],
-            "least": [least(stage) for stage in measured.stages],
+            "least": [least(stage) for stage in measured.stages], "least_of": f"{', '.join(once)} and L once each",
+            "moved": [MOVED[i] for i in kinds],
             "panels": [{"title": "causal" if mask == "causal" else "no mask",
-                        "mib": [[count / MIB for count in moved[stage]] for stage in measured.stages]}
+                        "mib": [[moved[stage][i] / MIB for i in kinds] for stage in measured.stages]}
                        for mask, moved in counted.items()]}
 
 
@@ -215,7 +231,7 @@ def draw_lengths(shown):
     figure, axes = plt.subplots(2, columns, figsize=(11, 7.5), layout="constrained", sharex=True, sharey=True, squeeze=False)
     for panel, of in zip(axes.flat, shown["panels"]):
         for turn, line in enumerate(of["lines"]):
-            colour, marker, _ = LINES[turn]
+            colour, marker, _ = STYLES[turn]
             # Some lines are nearly the same: the first is drawn larger, so that it shows behind the others.
             panel.plot([N for N, _ in line["points"]], [tflops for _, tflops in line["points"]], color=colour,
                        marker=marker, markersize=8.5 - 0.6 * turn, clip_on=not line["points"],
@@ -290,24 +306,26 @@ def grouped(points):
 
 
 def draw_traffic(shown):
-    figure, axes = plt.subplots(1, 2, figsize=(11, 4.8), layout="constrained", sharex=True, sharey=True)
     places = range(len(shown["stages"]))
+    figure, axes = plt.subplots(1, 2, figsize=(11, 1.3 + 0.39 * len(places)), layout="constrained", sharex=True,
+                                sharey=True)
     for panel, of in zip(axes, shown["panels"]):
-        read, written = zip(*of["mib"])
-        panel.barh(places, read, color=BAR, height=0.62, label="read")
-        panel.barh(places, written, left=read, color=COUNT, height=0.62, label="written")
+        ends = [0] * len(places)
+        for label, counts, colour in zip(shown["moved"], zip(*of["mib"]), (BAR, COUNT, LINES[2][0])):
+            panel.barh(places, counts, left=ends, color=colour, height=0.62, label=label)
+            ends = [end + count for end, count in zip(ends, counts)]
         panel.plot(shown["least"], places, "|", color="#000000", markersize=16, markeredgewidth=1.5,
-                   label="Q, K, V, O and L once each")
-        for place, both in zip(places, of["mib"]):
-            panel.annotate(f"{sum(both):.3g}", (sum(both), place), textcoords="offset points", xytext=(4, 0),
+                   label=shown["least_of"])
+        for place, end in zip(places, ends):
+            panel.annotate(f"{end:.3g}", (end, place), textcoords="offset points", xytext=(4, 0),
                            va="center", fontsize=10)
         panel.set_title(of["title"], loc="left", fontsize=11)
         panel.set_xlabel("MiB")
-        panel.margins(x=0.12)
         panel.tick_params(axis="y", length=0)
     axes[0].set_yticks(places, shown["stages"])
     axes[0].set_ylim(len(shown["stages"]) - 0.5, -0.5)
-    axes[1].legend(frameon=False, fontsize=10, loc="lower right")
+    axes[0].set_xlim(0, 1.12 * max(sum(of_stage) for of in shown["panels"] for of_stage in of["mib"]))
+    legend_below(figure, axes[0], len(shown["moved"]) + 1)
     figure.suptitle(shown["title"], fontsize=11)
     return figure
 
@@ -400,11 +418,13 @@ def atomics_pictures(data):
 # --- All of them ----------------------------------------------------------------------------------------------------
 
 
-def backward_pictures(measured, peers):
-    """As pictures(), of the backward passes; `measured` or `peers` may be None."""
+def backward_pictures(measured, peers, counted):
+    """As pictures(), of the backward passes; `measured`, and with it `counted`, or `peers` may be None."""
     docs = ROOT / "docs"
     if measured:
         yield docs / "h200_backward.png", ladder(measured, passes="backward"), draw_ladder
+        yield docs / "h200_backward_fp32.png", lengths_fp32(measured, ", backward pass"), draw_lengths
+        yield docs / "h200_backward_traffic.png", traffic(measured, counted, backward=True), draw_traffic
     if measured and peers:
         yield docs / "h200_backward_bf16.png", lengths_bf16(measured, peers), draw_lengths
 
@@ -420,8 +440,8 @@ def training_pictures(losses, speeds):
 
 
 def pictures(measured, peers, counted):
-    """The file of each, what it shows, and how that is drawn. `counted`: by mask and stage, the bytes of one head that
-    are read and those that are written."""
+    """The file of each, what it shows, and how that is drawn. `counted`: by mask and stage, the bytes of one head, as
+    many numbers as MOVED has names."""
     docs = ROOT / "docs"
     return [(docs / "h200.png", ladder(measured), draw_ladder),
             (docs / "h200_fp32.png", lengths_fp32(measured), draw_lengths),

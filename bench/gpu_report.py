@@ -119,24 +119,48 @@ def backward_blocks(measured, peers):
     return blocks
 
 
-def backward_peers_table(peers):
-    """The backward pass of stages and peers, interleaved in one run: TFLOP/s and ratios to FlashAttention-2."""
+def origin(c):
+    """What a run through PyTorch was measured on."""
+    package = f", flash-attn {c['flash-attn']}" if "flash-attn" in c else ""
+    return (f"on one {c['gpu']}, driver {c['driver']}, PyTorch {c['torch']}, cuDNN {c['cudnn']}{package}, commit "
+            f"{c['commit']}")
+
+
+def over_fa2(peers, names, what="", more=None):
+    """A comparison shape by shape: TFLOP/s of each name, and its ratio to FlashAttention-2; what is absent has none.
+    `more`: the head of one more column, what that is, and a function that makes its cell of the speeds at a shape."""
+    shapes = {}
+    for one in peers["results"]:
+        shapes.setdefault((one["d"], one["causal"], one["N"]), {})[one["name"]] = one.get("tflops")
+    heads = [*(gpu_pictures.PEERS.get(name, name) for name in names), *([more[0]] if more else [])]
     c = peers["context"]
-    names = list(dict.fromkeys(one["name"] for one in peers["results"]))
-    speed = {(one["d"], one["causal"], one["N"], one["name"]): one.get("tflops") for one in peers["results"]}
-    lines = [f"TFLOP/s of the backward pass in {c['dtype']} on one {c['gpu']}, driver {c['driver']}, PyTorch {c['torch']}, "
-             f"cuDNN {c['cudnn']}, commit {c['commit']}; one interleaved run, median of {c['rounds']}. In brackets: over "
-             "PyTorch's FlashAttention-2.", "",
-             "| d | mask | N | " + " | ".join(gpu_pictures.PEERS.get(name, name) for name in names) + " |",
-             "|--:|---|--:|" + "--:|" * len(names)]
-    for d, causal, N in dict.fromkeys(key[:3] for key in speed):
-        fa2, cells = speed.get((d, causal, N, "fa2")), []
+    lines = [f"TFLOP/s{what} in {c['dtype']} {origin(c)}; one interleaved run, median of {c['rounds']}. In brackets: "
+             "over PyTorch's FlashAttention-2." + (f" {more[0]}: {more[1]}." if more else ""), "",
+             "| d | mask | N | " + " | ".join(heads) + " |", "|--:|---|--:|" + "--:|" * len(heads)]
+    for (d, causal, N), speed in shapes.items():
+        fa2, cells = speed.get("fa2"), []
         for name in names:
-            mine = speed.get((d, causal, N, name))
+            mine = speed.get(name)
             ratio = f" ({mine / fa2:.2f})" if mine and fa2 and name != "fa2" else ""
             cells.append(f"{mine:.0f}{ratio}" if mine else "absent")
+        if more:
+            cells.append(more[2](speed))
         lines.append(f"| {d} | {'causal' if causal else 'full'} | {N} | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+    return lines
+
+
+def backward_peers_table(peers):
+    """The backward pass of stages and peers, interleaved in one run; of the stages that add to dQ atomically and in
+    a fixed order also the one's time over the other's."""
+    names = gpu_pictures.names_of(peers)
+
+    def of_order(speed):
+        added, fixed = speed.get("stage 23"), speed.get("stage 24")
+        return f"{added / fixed:.2f}" if added and fixed else "absent"
+
+    both = {"stage 23", "stage 24"} <= {*names}
+    more = ("24 / 23", "the time of stage 24 over that of stage 23", of_order) if both else None
+    return "\n".join(over_fa2(peers, names, " of the backward pass", more)) + "\n"
 
 
 def short_backward_table(peers):
@@ -144,11 +168,10 @@ def short_backward_table(peers):
     the most."""
     speed = {(one["name"], one["d"], "causal" if one["causal"] else "full", one["N"]): one["tflops"]
              for one in peers["results"] if "tflops" in one}
-    names = [name for name in dict.fromkeys(one["name"] for one in peers["results"]) if name != "fa2"]
+    names = [name for name in gpu_pictures.names_of(peers) if name != "fa2"]
     c = peers["context"]
-    lines = [f"The backward pass in {c['dtype']} over PyTorch's FlashAttention-2's, on one {c['gpu']}, driver {c['driver']}, "
-             f"PyTorch {c['torch']}, cuDNN {c['cudnn']}, commit {c['commit']}; one interleaved run. The geometric mean over "
-             "N, in brackets the least and the most:", "",
+    lines = [f"The backward pass in {c['dtype']} over PyTorch's FlashAttention-2's, {origin(c)}; one interleaved run. "
+             "The geometric mean over N, in brackets the least and the most:", "",
              "| d | mask | " + " | ".join(gpu_pictures.PEERS.get(name, name) for name in names) + " |",
              "|--:|---|" + "--:|" * len(names)]
     for kind in KINDS:
@@ -162,7 +185,11 @@ def short_backward_table(peers):
             lines.append(f"| {kind[0]} | {kind[1]} | " + " | ".join(cells) + " |")
     if BACKWARD.exists():  # then there are the pictures, too
         lines += ["", "![TFLOP/s of the backward pass by stage](docs/h200_backward.png)", "",
-                  "![TFLOP/s of the backward pass over N in bf16, stages and peers](docs/h200_backward_bf16.png)"]
+                  "![TFLOP/s of the backward pass over N in bf16, stages and peers](docs/h200_backward_bf16.png)", "",
+                  "In fp32, on CUDA cores:", "",
+                  "![TFLOP/s of the backward pass over N in fp32](docs/h200_backward_fp32.png)", "",
+                  "The bytes of HBM that the ledger counts in the backward pass:", "",
+                  "![HBM bytes of the backward pass by stage](docs/h200_backward_traffic.png)"]
     return "\n".join(lines) + "\n"
 
 
@@ -192,9 +219,8 @@ def training_block(data):
     names = list(dict.fromkeys(row["name"] for row in data["results"]))
     ours = "; ".join(f"{name}: stages {' and '.join(map(str, numbers))}" for name, numbers in c["ours"].items())
     rows = {(row["model"], row["N"], row["name"]): row for row in data["results"]}
-    lines = [f"TFLOP/s, and in brackets MFU, in {c['dtype']} on one {c['gpu']}, driver {c['driver']}, PyTorch {c['torch']}, "
-             f"cuDNN {c['cudnn']}, commit {c['commit']}; {c['tokens']} tokens a step, median of {c['rounds'] * c['steps']} "
-             f"steps; the matrix product reaches {c['gemm_tflops']:.0f} TFLOP/s."
+    lines = [f"TFLOP/s, and in brackets MFU, in {c['dtype']} {origin(c)}; {c['tokens']} tokens a step, median of "
+             f"{c['rounds'] * c['steps']} steps; the matrix product reaches {c['gemm_tflops']:.0f} TFLOP/s."
              + (f" {ours.capitalize()}." if ours else ""), "",
              "| model | N | " + " | ".join(gpu_pictures.PEERS.get(name, name) for name in names) + " |",
              "|---|--:|" + "--:|" * len(names)]
@@ -244,23 +270,15 @@ def atomics_block(data):
 
 def peers_table(peers):
     """Stage 19 and its peers, interleaved in one run: TFLOP/s and ratios to FlashAttention-2."""
-    c = peers["context"]
-    speed = {(one["d"], one["causal"], one["N"], one["name"]): one.get("tflops") for one in peers["results"]}
-    lines = [f"TFLOP/s in {c['dtype']} on one {c['gpu']}, driver {c['driver']}, PyTorch {c['torch']}, cuDNN {c['cudnn']}, "
-             f"commit {c['commit']}; one interleaved run, median of {c['rounds']}. In brackets: over PyTorch's "
-             "FlashAttention-2.", "", "| d | mask | N | stage 19 | FlashAttention-2 | cuDNN | memory-efficient | math |",
-             "|--:|---|--:|--:|--:|--:|--:|--:|"]
-    ratios = []
-    for d, causal, N in dict.fromkeys(key[:3] for key in speed):
-        fa2 = speed[d, causal, N, "fa2"]
-        ratios.append(speed[d, causal, N, "stage 19"] / fa2)
-        cells = [f"{speed[d, causal, N, name]:.0f} ({speed[d, causal, N, name] / fa2:.2f})"
-                 for name in ("stage 19", "fa2", "cudnn", "memory-efficient", "math")]
-        cells[1] = f"{fa2:.0f}"
-        lines.append(f"| {d} | {'causal' if causal else 'full'} | {N} | " + " | ".join(cells) + " |")
-    mean = statistics.geometric_mean(ratios)
-    lines += ["", f"Stage 19 over FlashAttention-2: {mean:.3f} in the geometric mean of {len(ratios)} shapes, "
-              f"{min(ratios):.2f} to {max(ratios):.2f}."]
+    names = [name for name in gpu_pictures.names_of(peers) if name in gpu_pictures.PEERS]
+    lines = over_fa2(peers, ["stage 19", *names])
+    speed = {(one["name"], one["d"], one["causal"], one["N"]): one["tflops"]
+             for one in peers["results"] if "tflops" in one}
+    ratios = [tflops / speed["fa2", *shape] for (name, *shape), tflops in speed.items()
+              if name == "stage 19" and ("fa2", *shape) in speed]
+    if ratios:
+        lines += ["", f"Stage 19 over FlashAttention-2: {statistics.geometric_mean(ratios):.3f} in the geometric mean "
+                  f"of {len(ratios)} shapes, {min(ratios):.2f} to {max(ratios):.2f}."]
     return "\n".join(lines) + "\n"
 
 
@@ -271,16 +289,20 @@ def short_peers_table(peers):
         if "tflops" in one:
             kind = one["d"], "causal" if one["causal"] else "full"
             over_N.setdefault((one["name"], *kind), {})[one["N"]] = one["tflops"]
-    lines = ["| d | mask | " + " | ".join(f"over {label}" for label in gpu_pictures.PEERS.values()) + " |",
-             "|--:|---" + "|--:" * len(gpu_pictures.PEERS) + "|"]
+    names = [name for name in gpu_pictures.names_of(peers) if name in gpu_pictures.PEERS]
+    c = peers["context"]
+    lines = [f"In {c['dtype']} {origin(c)}:", "",
+             "| d | mask | " + " | ".join(f"over {gpu_pictures.PEERS[name]}" for name in names) + " |",
+             "|--:|---" + "|--:" * len(names) + "|"]
     for kind in KINDS:
-        mine, cells = over_N["stage 19", *kind], []
-        for name in gpu_pictures.PEERS:
+        mine, cells = over_N.get(("stage 19", *kind), {}), []
+        for name in names:
             other = over_N.get((name, *kind), {})
             ratios = [mine[N] / other[N] for N in mine if N in other]
             cells.append(f"{statistics.geometric_mean(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
                          if ratios else "absent")
-        lines.append(f"| {kind[0]} | {kind[1]} | " + " | ".join(cells) + " |")
+        if set(cells) != {"absent"}:
+            lines.append(f"| {kind[0]} | {kind[1]} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -315,15 +337,22 @@ def nsight_table():
     return "\n".join(lines) + "\n"
 
 
-def counted(program, stages):
-    """By mask and stage, the bytes of HBM that one head's kernels read and those that they write, by the ledger."""
+def counted(program, stages, *options):
+    """By mask and stage, the bytes of HBM that one head's kernels move, by the ledger, as gpu_pictures.MOVED names
+    them. Of what is added atomically each byte is read and written."""
     shape = f"1,1,{gpu_pictures.COUNTED_N},{gpu_pictures.COUNTED_D}"
     result = {}
     for mask, more in (("full", []), ("causal", ["--causal"])):
-        answer = ledger_tables.answer(program, ["ledger", *map(str, stages), "--random", shape, *more])
-        result[mask] = {one["number"]: [ledger_tables.count(one, {}, f"global, all buffers: {end}")
-                                        for end in ("read_bytes", "written_bytes")] for one in answer["stages"]}
+        answer = ledger_tables.answer(program, ["ledger", *map(str, stages), "--random", shape, *more, *options])
+        result[mask] = {one["number"]: [moved(one, "read_bytes"), moved(one, "written_bytes"),
+                                        2 * moved(one, "atomic_bytes")] for one in answer["stages"]}
     return result
+
+
+def moved(stage, end):
+    """A count of all buffers."""
+    return sum(value for name, value in stage["counts"].items()
+               if name.startswith("global.") and name.endswith(f".{end}"))
 
 
 def main():
@@ -353,7 +382,9 @@ def main():
             if not arguments.check:
                 readme.write_text(new)
     for path, shown, draw in [*gpu_pictures.pictures(measured, peers, counted(arguments.program, measured.stages)),
-                              *gpu_pictures.backward_pictures(backward, backward_peers),
+                              *gpu_pictures.backward_pictures(
+                                  backward, backward_peers,
+                                  counted(arguments.program, backward.stages, "--backward") if backward else None),
                               *gpu_pictures.training_pictures(losses, training),
                               *gpu_pictures.atomics_pictures(added)]:
         if gpu_pictures.is_stale(path, shown):

@@ -5,6 +5,7 @@ import argparse
 import statistics
 import subprocess
 import time
+from importlib import metadata
 from pathlib import Path
 
 MISSING = {"matplotlib": "this Python has no Matplotlib, which draws the chart: pip install matplotlib",
@@ -48,16 +49,25 @@ def device_of(torch, given):
     return given or ("cuda" if found else "cpu")
 
 
+def flash_attn(q, k, v, causal):
+    """Attention by the package flash-attn of FlashAttention's authors, which takes [batch, N, heads, d]. ImportError
+    where it is not installed, or does not fit this PyTorch."""
+    from flash_attn import flash_attn_func
+    return flash_attn_func(*(x.transpose(1, 2) for x in (q, k, v)), causal=causal).transpose(1, 2)
+
+
 def backends():
-    """Name and SDPBackend of each of PyTorch's attentions."""
+    """Name of each peer, and what peer() makes its attention of: of PyTorch's the SDPBackend."""
     from torch.nn.attention import SDPBackend
     return {"fa2": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION,
-            "memory-efficient": SDPBackend.EFFICIENT_ATTENTION, "math": SDPBackend.MATH}
+            "memory-efficient": SDPBackend.EFFICIENT_ATTENTION, "math": SDPBackend.MATH, "flash-attn": flash_attn}
 
 
 def peer(backend):
-    """Attention by one backend, as a function of (q, k, v, causal). Where it is causal, lengths are to be equal: the mask
-    is aligned at the top left."""
+    """Attention by one backend, as a function of (q, k, v, causal). Where it is causal, lengths are to be equal:
+    PyTorch aligns the mask at the top left, and flash-attn at the bottom right."""
+    if backend is flash_attn:
+        return flash_attn
     from torch.nn.attention import sdpa_kernel
     from torch.nn.functional import scaled_dot_product_attention
 
@@ -150,11 +160,19 @@ def gemm_peak(torch, dtype, device, runs=20):
     return 2 * n**3 / statistics.median(times[2:]) / 1e9
 
 
+def package():
+    """The version of flash-attn, where that is installed. It is not imported, which may fail in ways of its own."""
+    try:
+        return {"flash-attn": metadata.version("flash-attn")}
+    except metadata.PackageNotFoundError:
+        return {}
+
+
 def machine(torch, commit):
     """What a result was measured on."""
     if not torch.cuda.is_available():
-        return {"gpu": None, "torch": torch.__version__, "commit": commit}
+        return {"gpu": None, "torch": torch.__version__, "commit": commit, **package()}
     driver = subprocess.run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True,
                             text=True).stdout.split("\n")[0].strip()
     return {"gpu": torch.cuda.get_device_name(), "driver": driver, "torch": torch.__version__,
-            "cudnn": torch.backends.cudnn.version(), "commit": commit}
+            "cudnn": torch.backends.cudnn.version(), "commit": commit, **package()}

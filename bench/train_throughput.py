@@ -42,7 +42,8 @@ def arguments():
     parser.add_argument("--models", nargs="+", choices=MODELS, default=["1.3B", "2.7B"])
     parser.add_argument("--N", nargs="+", type=int, default=[2048, 8192], help="tokens of a sequence (2048 8192)")
     parser.add_argument("--tokens", type=int, default=16384, help="of a step: batch * N (16384)")
-    parser.add_argument("--attentions", nargs="+", choices=ATTENTIONS, help="default: all that there are in the dtype")
+    parser.add_argument("--attentions", nargs="+", choices=[*ATTENTIONS, "flash-attn"],
+                        help="default: all that there are in the dtype, without the package flash-attn")
     parser.add_argument("--stages", nargs=2, type=int, metavar=("FORWARD", "BACKWARD"),
                         help="ours (default: 19 23; in fp32 the highest)")
     parser.add_argument("--dtype", choices=DTYPES, default="bf16")
@@ -194,7 +195,7 @@ def main():
                     for sizes in map(MODELS.get, chosen.models)]
             why = next(filter(None, whys), "")
         except Exception as error:  # a peer's own error, of whatever kind
-            why = str(error).split("\n")[0]
+            why = str(error).split("\n")[0] or type(error).__name__
         if why:
             absent[name] = why
             del runs[name]

@@ -6,6 +6,7 @@
 #include "catch.hpp"
 #include "common/ptx/atomic_add4.hpp"
 #include "common/ptx/cp_async.hpp"
+#include "common/ptx/exp2.hpp"
 #include "common/ptx/mma.hpp"
 #include "common/simt/half.hpp"
 
@@ -190,6 +191,61 @@ TEST_CASE("eight numbers are one access of 16 bytes, four additions one instruct
     CHECK(ledger.global.at("sums").ideal_sectors == ledger.global.at("sums").sectors);
     CHECK(ledger.global.at("from").read_elements() == 256);
     CHECK(ledger.global.at("to").written_elements() == 256);
+  };
+  check(f16());
+  check(bf16());
+}
+
+__global__ void powers(gmem<const f32> x, gmem<f32> y, int n) {
+  for (int i = threadIdx.x; i < n; i += 32) y[i] = ex2_approx(x[i]);
+}
+
+TEST_CASE("ex2 is a power of 2 within 2 ulp, and 0 where that is subnormal", "[simt]") {
+  std::vector<float> x = {0.f, -0.f, 1.f, -126.f, -126.1f, -127.f, 128.f, -INFINITY, INFINITY, NAN};
+  for (int i = 0; i < 60000; ++i) x.push_back(static_cast<float>(-160 + i * 0.00483));
+  const int n = static_cast<int>(x.size());
+  DeviceBuffer<f32> from("from", n), to("to", n);
+  from.upload(x.data());
+  launch("powers", powers, 1, 32, 0, from, to, n);
+  std::vector<float> y(x.size());
+  to.download(y.data());
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    INFO("2^" << x[i] << " is " << y[i]);
+    const double right = std::exp2(static_cast<double>(x[i]));
+    if (std::isnan(x[i])) {
+      CHECK(std::isnan(y[i]));
+    } else if (right < 0x1p-126) {
+      CHECK(y[i] == 0.f);
+    } else if (right >= 0x1p128) {
+      CHECK(std::isinf(y[i]));
+    } else {  // an ulp is at most 2^-23 of it
+      CHECK(std::abs(y[i] - right) <= 2 * 0x1p-23 * right);
+    }
+  }
+}
+
+template <class T>
+__global__ void pairs_of(gmem<const f32> x, gmem<T> rounded, int n) {
+  for (int i = 2 * threadIdx.x; i + 1 < n; i += 64) store_pair(rounded + i, round_pair<T>(x[i], x[i + 1]));
+}
+
+TEST_CASE("a pair is rounded to the nearest, ties to even, the first in the low half", "[simt]") {
+  const auto check = [](auto number) {
+    using T = decltype(number);
+    constexpr float ulp = std::is_same_v<T, bf16> ? 0x1p-7f : 0x1p-10f;  // from 1 to 2
+    // A tie above an even and above an odd number, and both sides of each.
+    const std::vector<float> x = {1 + ulp / 2,  1 + ulp * 3 / 2,  1 + ulp * 0.5001f, 1 + ulp * 1.4999f,
+                                  -1 - ulp / 2, -1 - ulp * 3 / 2, 1 + ulp * 0.4999f, 1 + ulp * 1.5001f};
+    const std::vector<float> right = {1, 1 + 2 * ulp, 1 + ulp, 1 + ulp, -1, -1 - 2 * ulp, 1, 1 + 2 * ulp};
+    const int n = static_cast<int>(x.size());
+    DeviceBuffer<f32> from("from", n);
+    DeviceBuffer<T> to("to", n);
+    from.upload(x.data());
+    launch("pairs_of", pairs_of<T>, 1, 32, 0, from, to, n);
+    std::vector<T> rounded(x.size());
+    to.download(rounded.data());
+    for (std::size_t i = 0; i < x.size(); ++i)
+      CHECK(static_cast<float>(static_cast<f32>(rounded[i])) == right[i]);
   };
   check(f16());
   check(bf16());

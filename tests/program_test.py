@@ -189,13 +189,106 @@ class ProgramTest(unittest.TestCase):
         short = gpu_report.short_backward_table(peers)
         self.assertIn("| 64 | full | 0.50 (0.50 to 0.50) | absent |", short)
         self.assertIn("in bf16 over PyTorch's FlashAttention-2's, on one a GPU, driver 1, PyTorch 2, cuDNN 9, commit abc", short)
-        for path, shown, draw in gpu_pictures.backward_pictures(backward, peers):
+        counted = {mask: {10: [6 << 20, 1 << 20, 0], 20: [4 << 20, 1 << 20, 0], 21: [2 << 20, 1 << 20, 2 << 20],
+                          22: [1 << 20, 1 << 19, 1 << 20]} for mask in ("full", "causal")}
+        pictures = {path.name: (path, shown, draw)
+                    for path, shown, draw in gpu_pictures.backward_pictures(backward, peers, counted)}
+        self.assertEqual(sorted(pictures), ["h200_backward.png", "h200_backward_bf16.png", "h200_backward_fp32.png",
+                                            "h200_backward_traffic.png"])
+        fp32, traffic = (pictures[f"h200_backward_{name}.png"][1] for name in ("fp32", "traffic"))
+        self.assertEqual((fp32["title"], fp32["ceiling"]),
+                         ("fp32, backward pass on one a GPU: batch * N = 16k, heads * d = 2048", 50))
+        self.assertEqual([{line["label"]: line["points"] for line in panel["lines"]} for panel in fp32["panels"]], 2 * [
+            {"10 naive_gpu": [(512, 8), (4096, 8)], "20 fa1_backward": [(512, 4), (4096, 4)],
+             "21 fa2_backward": [(512, 12), (4096, 12)]}])
+        self.assertEqual(traffic["moved"], [*gpu_pictures.MOVED])
+        self.assertEqual(traffic["panels"][1]["mib"], [[6, 1, 0], [4, 1, 0], [2, 1, 2], [1, 0.5, 1]])
+        self.assertEqual(traffic["least_of"], "Q, K, V, O, dO, dQ, dK, dV and L once each")
+        one = 1024 * 64 / 2**20  # of each, for a head
+        self.assertEqual(traffic["least"], 3 * [8 * 4 * one + 4 / 2**10] + [8 * 2 * one + 4 / 2**10])
+        for path, shown, draw in pictures.values():
             with warnings.catch_warnings():
                 warnings.simplefilter("error")  # such as of a line without points, which takes all of the room
                 gpu_pictures.save(draw(shown), self.folder / path.name, shown)
             self.assertFalse(gpu_pictures.is_stale(self.folder / path.name, shown))
-        self.assertTrue((self.folder / "h200_backward_bf16.png").exists())
+        self.assertEqual(list(gpu_pictures.backward_pictures(None, None, None)), [])
         self.assertEqual({text for _, _, text in gpu_report.backward_blocks(None, None)}, {"Not yet."})
+
+    def comparison(self, speeds, **context):
+        """A file as bench/compare.py writes it, of one d: TFLOP/s by name, None where it is absent."""
+        context = {"gpu": "a GPU", "driver": "1", "torch": "2", "cudnn": 9, "commit": "abc", "dtype": "bf16",
+                   "rounds": 3, **context}
+        return {"context": context, "results": [
+            {"d": 64, "causal": causal, "N": N, "name": name, **({"tflops": tflops} if tflops else {"absent": "why"})}
+            for causal in (False, True) for N in (512, 4096)
+            for name, tflops in (speeds(causal, N) if callable(speeds) else speeds).items()]}
+
+    def test_a_peer_that_is_absent_at_a_shape_is_said_to_be(self):
+        self.read_gpu_run()
+        import gpu_pictures
+        import gpu_report
+
+        def speeds(causal, N):
+            return {"stage 16": 20.0, "stage 19": None if N == 512 else 90.0, "fa2": None if causal else 60.0,
+                    "cudnn": 120.0}
+
+        text = gpu_report.peers_table(self.comparison(speeds))
+        self.assertIn("on one a GPU, driver 1, PyTorch 2, cuDNN 9, commit abc; one interleaved run, median of 3", text)
+        for row in ("| d | mask | N | stage 19 | FlashAttention-2 (PyTorch) | cuDNN |\n",
+                    "| 64 | full | 512 | absent | 60 | 120 (2.00) |\n",
+                    "| 64 | full | 4096 | 90 (1.50) | 60 | 120 (2.00) |\n",
+                    "| 64 | causal | 4096 | 90 | absent | 120 |\n",
+                    "1.500 in the geometric mean of 1 shapes, 1.50 to 1.50."):
+            self.assertIn(row, text)
+        short = gpu_report.short_peers_table(self.comparison(speeds))
+        self.assertTrue(short.startswith("In bf16 on one a GPU, driver 1, PyTorch 2, cuDNN 9, commit abc:\n\n| d |"),
+                        short)
+        self.assertIn("| 64 | full | 1.50 (1.50 to 1.50) | 0.75 (0.75 to 0.75) |\n", short)
+        self.assertTrue(short.endswith("| 64 | causal | absent | 0.75 (0.75 to 0.75) |\n"), short)
+        nothing = self.comparison({"stage 19": None, "fa2": 60.0})
+        self.assertNotIn("geometric mean", gpu_report.peers_table(nothing))
+        self.assertEqual(gpu_report.short_peers_table(nothing).count("\n"), 4)  # where it was measured, and the head
+
+    def test_the_price_of_a_fixed_order_is_a_column(self):
+        self.read_gpu_run()
+        import gpu_report
+
+        def speeds(causal, N):
+            return {"stage 23": 300.0, "stage 24": None if causal and N == 512 else 240.0, "fa2": 200.0}
+
+        text = gpu_report.backward_peers_table(self.comparison(speeds))
+        self.assertIn("24 / 23: the time of stage 24 over that of stage 23.\n", text)
+        self.assertIn("| stage 23 | stage 24 | FlashAttention-2 (PyTorch) | 24 / 23 |\n", text)
+        self.assertIn("| 64 | full | 512 | 300 (1.50) | 240 (1.20) | 200 | 1.25 |\n", text)
+        self.assertIn("| 64 | causal | 512 | 300 (1.50) | absent | 200 | absent |\n", text)
+        self.assertNotIn("24 / 23", gpu_report.backward_peers_table(self.comparison({"stage 23": 300.0, "fa2": 200.0})))
+
+    def test_flash_attn_is_shown_where_it_was_measured(self):
+        _, run = self.read_gpu_run({"name": "peak/gemm_bf16", "TFLOP/s": 700.0}, *(
+            {"name": f"{stage} x/grid/d:64/N:512/BH:4/full", "TFLOP/s": 90.0, "label": "bf16"}
+            for stage in range(16, 20)))
+        import gpu_pictures
+        import gpu_report
+        import gpu_results
+        measured = gpu_results.Measured([run])
+        others = {f"stage {number}": 90.0 for number in range(16, 20)}
+        others |= {"fa2": 60.0, "cudnn": 120.0, "memory-efficient": 50.0, "math": 10.0}
+        tables = gpu_report.peers_table, gpu_report.short_peers_table, gpu_report.backward_peers_table
+        without, absent = self.comparison(others), self.comparison({**others, "flash-attn": None})
+        there = self.comparison({**others, "flash-attn": 75.0}, **{"flash-attn": "2.8"})
+        for table in (*tables, gpu_report.short_backward_table):
+            self.assertEqual(table(without), table(absent))
+            self.assertIn("cuDNN 9, flash-attn 2.8, commit abc", table(there))
+            self.assertIn("FlashAttention-2 (flash-attn) |", table(there))
+        self.assertIn("| 90 (1.50) | 60 | 120 (2.00) | 50 (0.83) | 10 (0.17) | 75 (1.25) |",
+                      gpu_report.peers_table(there))
+        self.assertEqual(gpu_pictures.lengths_bf16(measured, without), gpu_pictures.lengths_bf16(measured, absent))
+        shown = gpu_pictures.lengths_bf16(measured, there)
+        self.assertEqual(shown["panels"][0]["lines"][-1],
+                         {"label": "FlashAttention-2 (flash-attn)", "peer": True, "points": [(512, 75), (4096, 75)]})
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            gpu_pictures.save(gpu_pictures.draw_lengths(shown), self.folder / "lines.png", shown)
 
     def test_what_training_measured_makes_tables_and_pictures(self):
         self.read_gpu_run()
@@ -597,6 +690,8 @@ class ProgramTest(unittest.TestCase):
         for absent in ("tensor cores", "wavefronts", "sectors", "masked tiles"):  # 0 in all, or not counted
             self.assertNotIn(absent, text)
         self.assertNotIn("rounded", text)
+        self.assertEqual([stage["dtype"] for stage in self.ledger("15", "16", "--random", "1,1,40,32").values()],
+                         ["fp32", "fp16"])
         rounded = self.run_program("ledger", "15", "16", "--random", "1,1,40,32").stdout
         self.assertEqual([line for line in rounded.splitlines() if "rounded" in line],
                          ["16 tensor_cores took the input rounded to fp16: it does not take fp32."])

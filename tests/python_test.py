@@ -285,7 +285,9 @@ class BackwardTest(unittest.TestCase):
             flashladder.forward(20, q, k, v)
         with self.assertRaisesRegex(ValueError, "has no forward pass"):
             flashladder.ledger(20)
-        self.fails(ValueError, r"needs m and l .* m and l is not in saved: give saved=flashladder.saved\(20", 20, *arguments)
+        self.fails(ValueError, r"needs m and l .* m and l are not in saved: give saved=flashladder.saved\(20", 20,
+                   *arguments)
+        self.fails(ValueError, "needs m and l .* and l is not in saved", 20, *arguments, saved={"m": lse})
         self.fails(ValueError, "needs p .* p is not in saved", 10, *arguments, saved={"m": lse})
         self.fails(ValueError, "saved has 'm', and .* takes nothing beside o and lse", 21, *arguments, saved={"m": lse})
         self.fails(ValueError, r"m has shape \[1, 2, 36\]: it must have \[1, 2, 37\]", 20, *arguments,
@@ -302,6 +304,19 @@ class BackwardTest(unittest.TestCase):
         self.fails(ValueError, "it takes 32, 64 and 128", 21, *self.arguments(*inputs(d=48)))
         with self.assertRaisesRegex(ValueError, "heads a multiple of kv_heads"):
             flashladder.saved(20, *inputs(1, 3, 2)[:2])
+
+    def test_a_causal_or_a_scale_that_is_none(self):
+        q, k, *_ = arguments = self.arguments(*inputs(), causal=True)
+        self.fails(TypeError, "causal is 0.125: give True or False; .* scale, the next argument", 21, *arguments, 0.125)
+        self.fails(TypeError, "scale is 'x': give a finite number", 21, *arguments, scale="x")
+        for stage in (20, 21):  # 21 needs nothing saved
+            with self.assertRaisesRegex(TypeError, "causal is 0.125: give True or False"):
+                flashladder.saved(stage, q, k, 0.125)
+            with self.assertRaisesRegex(TypeError, "scale is 'x': give"):
+                flashladder.saved(stage, q, k, scale="x")
+        found = flashladder.backward(20, *arguments, np.True_, saved=flashladder.saved(20, q, k, np.True_))
+        for gradient, right in zip(found, reference_backward(*arguments[:3], arguments[-1], causal=True)):
+            np.testing.assert_allclose(gradient, right, rtol=2e-5, atol=2e-5)
 
     @with_torch
     def test_a_graph_is_not_lost_unnoticed(self):
@@ -373,6 +388,18 @@ class OtherLibrariesTest(unittest.TestCase):
             self.assertIs(type(o), type(q))
             self.assertIs(type(lse), type(q))
             np.testing.assert_array_equal(np.asarray(o), flashladder.forward(14, *inputs())[0])
+
+    def test_on_a_gpu_only_libraries_that_can_allocate_there(self):
+        class Array:
+            shape, dtype = (1, 2, 37, 32), "float32"
+
+            def __dlpack_device__(self):
+                return 2, 0  # the first GPU
+
+        for call in (lambda x: flashladder.forward(14, x, x, x), lambda x: flashladder.saved(20, x, x),
+                     lambda x: flashladder.backward(21, x, x, x, x, x, x)):
+            with self.assertRaisesRegex(TypeError, "Array on a GPU, .* PyTorch and CuPy are taken: hand it over with"):
+                call(Array())
 
     def test_importing_needs_nothing(self):
         script = ("import sys; sys.modules['numpy'] = sys.modules['torch'] = None; import flashladder as f; "
@@ -527,6 +554,11 @@ class TorchAttentionTest(unittest.TestCase):
                 (ValueError, "stage 99 does not exist", {"stage": 99}),
                 (ValueError, "scale is 0", {"scale": 0})):
             with self.assertRaisesRegex(error, message):
+                flashladder.torch.attention(q, k, v, **options)
+        for message, options in (("causal is 0.125: give True or False; .* the next argument", {"causal": 0.125}),
+                                 ("causal is a Tensor: give True or False", {"causal": torch.ones(37, 37)}),
+                                 ("scale is 'x': give a finite number", {"scale": "x"})):
+            with self.assertRaisesRegex(TypeError, message):
                 flashladder.torch.attention(q, k, v, **options)
         for message, x, stage in (
                 ("stage 21 fa2_backward does not take bfloat16: it takes float32", q.bfloat16(), (None, 21)),
@@ -713,6 +745,21 @@ class ErrorTest(unittest.TestCase):
     def test_numbers(self):
         self.fails(ValueError, "scale is 0", 2, *inputs(), scale=0)
         self.fails(ValueError, "not a finite number", 2, *inputs(), scale=float("nan"))
+        for scale, said in (("x", "'x'"), ("0.5", "'0.5'"), (True, "True"), (10**400, "a int"), ([1], r"\[1\]"),
+                            (np.ones((3, 40)), "a ndarray")):
+            self.fails(TypeError, f"^scale is {said}: give a finite number, or None for", 2, *inputs(), scale=scale)
+        for scale in (1, np.float32(1), np.array(1.0)):
+            self.assertEqual(flashladder.forward(2, *inputs(), scale=scale)[0].tobytes(),
+                             flashladder.forward(2, *inputs(), scale=1.0)[0].tobytes())
+
+    def test_causal(self):
+        for causal, said in ((0.125, "0.125"), (1, "1"), (None, "None"), ("no", "'no'"),
+                             (np.ones((3, 40)), "a ndarray")):
+            self.fails(TypeError, f"^causal is {said}: give True or False; .* scale, the next argument$", 2, *inputs(),
+                       causal)
+        for causal in (False, True):
+            self.assertEqual(flashladder.forward(2, *inputs(), np.bool_(causal))[0].tobytes(),
+                             flashladder.forward(2, *inputs(), causal)[0].tobytes())
 
     def test_backends(self):
         self.fails(ValueError, "does not run on backend 'emulator': use 'cpu'", 2, *inputs(), backend="emulator")
@@ -797,6 +844,10 @@ class LedgerTest(unittest.TestCase):
             flashladder.ledger(2)
         with self.assertRaisesRegex(ValueError, "q, k and v go together"):
             flashladder.ledger(13, inputs()[0])
+        with self.assertRaisesRegex(TypeError, "causal is 0.125: give True or False"):
+            flashladder.ledger(13, causal=0.125)
+        with self.assertRaisesRegex(TypeError, "scale is 'x': give a finite number"):
+            flashladder.ledger(13, scale="x")
         with self.assertRaisesRegex(ValueError, "it takes 32, 64 and 128"):
             flashladder.ledger(13, d=48)
 

@@ -2,6 +2,7 @@
 // Each stage is a section of its own, named as its folder: ctest runs them one by one (-c 02_tiled_cpu).
 // The stages of kernels run on the emulator, and where there is a GPU once more on it (-c
 // 13_fa2_sequence_parallel_cuda).
+#include <array>
 #include <cmath>
 
 #include "catch.hpp"
@@ -46,6 +47,9 @@ struct Shape {
 /// No multiple of any tile, both sides of the usual tile edges, more queries than keys and the reverse.
 constexpr Shape shapes[] = {{1, 1},     {15, 15}, {17, 17}, {63, 63},  {65, 65},  {129, 129}, {1, 339},
                             {113, 203}, {239, 1}, {799, 3}, {64, 128}, {129, 65}, {256, 256}, {40, 1000}};
+/// The others of FlashAttention's own tests, up to 640 rows.
+constexpr Shape more_shapes[] = {{128, 192}, {113, 128}, {128, 217}, {113, 211}, {108, 256},
+                                 {256, 512}, {384, 256}, {640, 128}, {512, 256}};
 constexpr std::int64_t head_dims[] = {64, 1, 32, 128, 8, 40, 59, 80, 96, 111, 160, 192, 224, 256};
 /// Query heads of each key/value head: plain, grouped, multi-query.
 constexpr Shape heads[] = {{2, 2}, {4, 2}, {3, 1}};
@@ -56,44 +60,74 @@ constexpr bool sanitized = true;
 constexpr bool sanitized = false;
 #endif
 
-/// All shapes and families, with head dimension, heads, batch and layout taking turns. Where sanitizers
-/// watch the memory, each shape with one of the families: the same memory is used whatever the numbers are.
+/// All shapes and families, and more shapes with one of the families each, with head dimension, dtype,
+/// heads, batch and layout taking turns. Where sanitizers watch the memory, one of the families for all:
+/// the same memory is used whatever the numbers are.
 struct Case {
   Inputs inputs;
   Layout layout;
   std::string text;
 };
 
+/// Which of the `count` pairs of head dimension and dtype a shape, mask and family are tried with.
+constexpr std::size_t pair_of(std::size_t shape, bool causal, std::size_t family, std::size_t count) {
+  return (11 * shape + (causal ? 7 : 0) + 3 * family) % count;
+}
+
+/// With how many masks and families, of 2 * 5, the pair that comes with the fewest is tried.
+constexpr std::size_t least_met(std::size_t count) {
+  std::size_t least = 10;
+  for (std::size_t pair = 0; pair < count; ++pair) {
+    std::size_t met = 0;
+    for (std::size_t mask_and_family = 0; mask_and_family < 10; ++mask_and_family) {
+      bool found = false;
+      for (std::size_t shape = 0; shape < std::size(shapes); ++shape)
+        found = found || pair_of(shape, mask_and_family < 5, mask_and_family % 5, count) == pair;
+      met += found ? 1 : 0;
+    }
+    least = std::min(least, met);
+  }
+  return least;
+}
+// 3 head dimensions in fp32 and 5 in two dtypes meet all; 14 in three dtypes and 32 in two, some.
+static_assert(least_met(3) == 10 && least_met(10) == 10 && least_met(42) >= 1 && least_met(64) >= 1);
+
 template <class Body>
 void for_each_case(const Stage& stage, std::int64_t least_d, Body body) {
-  const auto& dims = stage.supports.head_dims;
+  const std::span<const std::int64_t> dims = stage.supports.head_dims.empty()
+                                                 ? std::span<const std::int64_t>(head_dims)
+                                                 : stage.supports.head_dims;
   const auto& dtypes = stage.supports.dtypes;
+  const std::size_t families = input_families().size();
+  REQUIRE((families == 5 && least_met(dims.size() * dtypes.size()) >= 1));
   std::size_t turn = 0;
-  for (const Shape& shape : shapes) {
+  for (std::size_t at = 0; at < std::size(shapes) + std::size(more_shapes); ++at) {
+    const bool more = at >= std::size(shapes);
+    const Shape shape = more ? more_shapes[at - std::size(shapes)] : shapes[at];
     for (bool causal : {false, true}) {
-      for (const Family& family : input_families()) {
-        const std::size_t families = input_families().size();
-        if (sanitized && turn % families != turn / families % families) {
-          ++turn;
-          continue;
-        }
+      for (std::size_t family = 0; family < families; ++family) {
+        if ((more || sanitized) && family != (at + causal) % families) continue;
+        const std::size_t pair = pair_of(at, causal, family, dims.size() * dtypes.size());
         Problem problem;
-        // Small problems in large numbers: on a handful of elements the yardstick is a matter of luck.
-        problem.batch = shape.Nq * shape.Nk < 20000 ? 4 : 1 + static_cast<std::int64_t>(turn / 3 % 2);
         problem.q_heads = heads[turn % std::size(heads)].Nq;
+        // Small problems in large numbers: on a handful of rows, or of scores, the yardstick is a matter of
+        // luck.
+        const std::int64_t rows = problem.q_heads * shape.Nq, scores = rows * shape.Nk;
+        problem.batch = shape.Nq * shape.Nk < 20000
+                            ? std::max<std::int64_t>({4, (47 + rows) / rows, (255 + scores) / scores})
+                            : 1 + static_cast<std::int64_t>(turn / 3 % 2);
         problem.kv_heads = heads[turn % std::size(heads)].Nk;
         problem.Nq = shape.Nq;
         problem.Nk = shape.Nk;
-        problem.d = dims.empty() ? std::max(head_dims[turn % std::size(head_dims)], least_d)
-                                 : dims[turn % dims.size()];
-        // Another dtype at every head dimension's next turn.
-        problem.dtype = dtypes[(turn + turn / std::max<std::size_t>(dims.size(), 1)) % dtypes.size()];
+        problem.d = std::max(dims[pair % dims.size()], least_d);
+        problem.dtype = dtypes[pair / dims.size()];
         problem.causal = causal;
         if (turn % 7 == 4) problem.scale = 0.3f;
         const Layout layout = all_layouts[turn / 2 % std::size(all_layouts)];
+        const Family& one = input_families()[family];
         body(Case{
-            make_inputs(family, problem, turn), layout,
-            to_string(problem) + ", " + std::string(family.name) + ", " + std::string(to_string(layout))});
+            make_inputs(one, problem, turn), layout,
+            to_string(problem) + ", " + std::string(one.name) + ", " + std::string(to_string(layout))});
         ++turn;
       }
     }
@@ -122,7 +156,7 @@ void check_stage(const Stage& stage, const Inputs& inputs, Layout layout) {
   const Expected expected_before =
       dtype_before == expected.dtype ? expected : expect_forward(inputs, dtype_before);
   Result<float> result_before;
-  REQUIRE(run_and_check(before, inputs, layout, expected_before, &result_before).passed);
+  REQUIRE(run_and_check(before, inputs, layout, expected_before, &result_before).why == "");
   const Verdict against = check_against(result, expected, result_before, expected_before);
   CHECK(against.why == "");
   if (!against.passed) FAIL(diagnosis(stage, inputs));
@@ -144,8 +178,10 @@ void check_backward_of(const Stage& stage, const Inputs& inputs, Layout layout) 
   const Dtype dtype_before = computing_dtype(*before, inputs.problem.dtype);
   const ExpectedGradients expected_before =
       dtype_before == dtype ? expected : expect_backward(inputs, forward, dO, dtype_before);
-  REQUIRE(
-      run_and_check_backward(*before, inputs, forward, dO, layout, expected_before, &result_before).passed);
+  const Verdict of_before =
+      run_and_check_backward(*before, inputs, forward, dO, layout, expected_before, &result_before);
+  INFO("the stage before");
+  REQUIRE(of_before.why == "");
   const Verdict against = check_backward_against(result, expected, result_before, expected_before);
   CHECK(against.why == "");
   REQUIRE(against.passed);
@@ -173,11 +209,46 @@ TEST_CASE("forward: every head dimension", "[stage]") {
         problem.Nq = 35;
         problem.Nk = 70;
         problem.d = d;
-        problem.causal = d % 2 == 0;
+        problem.dtype = stage->supports.dtypes[d / 8 % stage->supports.dtypes.size()];
+        problem.causal = d / 16 % 2 == 0;
         INFO(to_string(problem));
         const Inputs inputs = make_inputs(input_families()[d % input_families().size()], problem, d);
         check_stage(*stage, for_stage(*stage, inputs), Layout::padded);
       }
+    }
+  }
+}
+
+/// For each head dimension that a stage of kernels has a kernel for, each of its dtypes and both masks: so
+/// many rows and keys that each has several tiles, and a part of one.
+template <class Body>
+void for_each_kernel(const Stage& stage, Body body) {
+  std::uint64_t seed = 0;
+  for (std::int64_t d : {32, 64, 96, 128, 192, 256}) {
+    for (Dtype dtype : stage.supports.dtypes) {
+      for (bool causal : {false, true}) {
+        if (!stage.supports.head_dim(d)) continue;
+        Problem problem;
+        problem.q_heads = 2;
+        problem.Nq = 300;
+        problem.Nk = 333;
+        problem.d = d;
+        problem.dtype = dtype;
+        problem.causal = causal;
+        ++seed;
+        INFO(to_string(problem));
+        body(make_inputs(input_families()[seed % input_families().size()], problem, seed));
+      }
+    }
+  }
+}
+
+TEST_CASE("forward: several tiles in every kernel", "[stage]") {
+  for (const Stage* stage : tested_stages()) {
+    DYNAMIC_SECTION(folder(*stage)) {
+      if (!takes_part(*stage, stage->forward != nullptr && stage->backend != Backend::cpu)) continue;
+      for_each_kernel(*stage,
+                      [&](const Inputs& inputs) { check_stage(*stage, inputs, Layout::rows_first); });
     }
   }
 }
@@ -242,8 +313,8 @@ TEST_CASE("forward: a NaN reaches every row that sees it, and no other head", "[
 }
 
 TEST_CASE("forward: long sequences", "[long-stage]") {
-  constexpr Shape long_shapes[] = {{1024, 1023}, {1023, 1024}, {1, 8192},
-                                   {4096, 4096}, {4224, 300},  {100, 16384}};
+  constexpr Shape long_shapes[] = {{1024, 1024}, {1024, 1023}, {1023, 1024}, {1, 8192},
+                                   {4096, 4096}, {4224, 4224}, {100, 16384}};
   for (const Stage* stage : tested_stages()) {
     DYNAMIC_SECTION(folder(*stage)) {
       if (!takes_part(*stage, stage->forward != nullptr)) continue;
@@ -253,7 +324,8 @@ TEST_CASE("forward: long sequences", "[long-stage]") {
           Problem problem;
           problem.Nq = shape.Nq;
           problem.Nk = shape.Nk;
-          problem.d = 32;
+          problem.d = shape.Nq < 4000 ? std::array{32, 64, 128}[turn % 3] : 32;
+          problem.dtype = stage->supports.dtypes[turn / 2 % stage->supports.dtypes.size()];
           problem.causal = causal;
           const Family& family = input_families()[turn++ % input_families().size()];
           INFO(to_string(problem) << ", " << family.name);
@@ -327,6 +399,16 @@ TEST_CASE("backward: all families, ragged shapes, masks, heads, layouts", "[stag
   }
 }
 
+TEST_CASE("backward: several tiles in every kernel", "[stage]") {
+  for (const Stage* stage : tested_stages()) {
+    DYNAMIC_SECTION(folder(*stage)) {
+      if (!takes_part(*stage, stage->backward != nullptr && stage->backend != Backend::cpu)) continue;
+      for_each_kernel(*stage,
+                      [&](const Inputs& inputs) { check_backward_of(*stage, inputs, Layout::rows_first); });
+    }
+  }
+}
+
 TEST_CASE("backward: long sequences", "[long-stage]") {
   for (const Stage* stage : tested_stages()) {
     DYNAMIC_SECTION(folder(*stage)) {
@@ -337,7 +419,8 @@ TEST_CASE("backward: long sequences", "[long-stage]") {
           Problem problem;
           problem.Nq = shape.Nq;
           problem.Nk = shape.Nk;
-          problem.d = 32;
+          problem.d = std::array{32, 64, 128}[turn % 3];
+          problem.dtype = stage->supports.dtypes[turn / 2 % stage->supports.dtypes.size()];
           problem.causal = causal;
           const Family& family = input_families()[turn++ % input_families().size()];
           INFO(to_string(problem) << ", " << family.name);

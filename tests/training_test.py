@@ -10,6 +10,7 @@ import json
 import math
 import sys
 import tempfile
+import types
 import unittest
 from pathlib import Path
 from unittest import mock
@@ -30,6 +31,20 @@ import train_gpt  # noqa: E402
 import train_throughput  # noqa: E402
 
 torch.set_num_threads(1)  # PyTorch's threads wait busily, and would take the cores that the emulator needs
+
+
+def flash_attn(scale=1.0):
+    """In place of the package of this name, which needs a GPU: it takes [batch, N, heads, d], and may be wrong by
+    a factor."""
+    def flash_attn_func(q, k, v, causal=False):
+        if q.shape[2] != 2:
+            raise AssertionError  # which says nothing
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        return scale * torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal).transpose(1, 2)
+
+    module = types.ModuleType("flash_attn")
+    module.flash_attn_func = flash_attn_func
+    return mock.patch.dict(sys.modules, {"flash_attn": module})
 
 
 class Script(unittest.TestCase):
@@ -235,6 +250,16 @@ class TrainThroughputTest(Script):
         self.assertAlmostEqual(ours["tflops"] * ours["ms"] * 1e9, flops, delta=1e-6 * flops)
         self.assertEqual(ours["steps"], 2)
 
+    def test_flash_attn_takes_part_where_it_is_named(self):
+        with flash_attn():
+            printed, failure, data = self.run_tiny("--attentions", "flash-attn", "math")
+        self.assertIsNone(failure, printed)
+        self.assertEqual([row["name"] for row in data["results"] if "tflops" in row], 2 * ["flash-attn", "math"])
+        with mock.patch.dict(sys.modules, {"flash_attn": None}):
+            printed, failure, data = self.run_tiny("--attentions", "flash-attn", "math")
+        self.assertIsNone(failure, printed)
+        self.assertIn("flash_attn", data["results"][0]["absent"])
+
     def test_sizes_that_do_not_fit_are_refused(self):
         self.refused("--tokens 100 is no multiple of --N 64", train_throughput, "--tokens", 100, "--N", 64)
 
@@ -252,7 +277,7 @@ class CompareTest(Script):
         self.assertEqual((data["context"]["pass"], data["context"]["commit"]), ("backward", "abc"))
         stages = [stage.number for stage in flashladder.stages()
                   if stage.backward and stage.kernels and "float32" in stage.dtypes]
-        names = [f"stage {number}" for number in stages] + ["fa2", "cudnn", "memory-efficient", "math"]
+        names = [f"stage {number}" for number in stages] + ["fa2", "cudnn", "memory-efficient", "math", "flash-attn"]
         self.assertEqual([(row["causal"], row["N"], row["name"]) for row in data["results"]],
                          [(causal, N, name) for causal in (False, True) for N in (64, 128) for name in names])
         for row in data["results"]:
@@ -267,6 +292,40 @@ class CompareTest(Script):
         self.assertIsNone(failure, printed)
         row = next(row for row in data["results"] if row["name"] == "stage 15")
         self.assertAlmostEqual(row["tflops"] * row["ms"] * 1e9, 4 * 64 * 128 * 64, delta=1)
+
+    def of_flash_attn(self, *options):
+        """What is known of it at each shape, and what was printed."""
+        printed, failure, data = self.run_small(*options)
+        self.assertIsNone(failure, printed)
+        return data["context"], [row for row in data["results"] if row["name"] == "flash-attn"], printed
+
+    def test_flash_attn_is_a_peer_where_it_is_installed(self):
+        for options, flops in ((["--stages", 15], 4 * 64), (["--backward", "--stages", 21], 10 * 64)):
+            version = mock.patch.object(on_torch.metadata, "version", lambda name: {"flash-attn": "2.8"}[name])
+            with flash_attn(), version:
+                context, rows, printed = self.of_flash_attn(*options)
+            self.assertEqual(context["flash-attn"], "2.8")
+            self.assertEqual([(row["causal"], row["N"]) for row in rows],
+                             [(causal, N) for causal in (False, True) for N in (64, 128)])
+            for row in rows:
+                right = flops * 128 * row["N"] / (2 if row["causal"] else 1)
+                self.assertAlmostEqual(row["tflops"] * row["ms"] * 1e9, right, delta=1e-6 * right)
+            self.assertRegex(printed, r"flash-attn: \d+\.\d+ of memory-efficient|absent: memory-efficient")
+
+    def test_flash_attn_that_is_not_there_or_wrong_is_absent(self):
+        with mock.patch.dict(sys.modules, {"flash_attn": None}):  # as if it were not installed
+            context, rows, printed = self.of_flash_attn("--stages", 15)
+        self.assertNotIn("flash-attn", context)
+        self.assertEqual(["tflops" in row for row in rows], 4 * [False])
+        self.assertRegex(printed, "absent: flash-attn: .*flash_attn")
+        for options, said in ((["--stages", 15], "O is off"), (["--backward", "--stages", 21], "d[QKV] is off")):
+            with flash_attn(1.01):
+                _, rows, _ = self.of_flash_attn(*options)
+            for row in rows:
+                self.assertRegex(row["absent"], said)
+        with flash_attn():  # one head, at which it fails without a word
+            _, rows, _ = self.of_flash_attn("--stages", 15, "--d", 64)
+        self.assertEqual({row.get("absent") for row in rows}, {"AssertionError"})
 
     def test_sizes_that_do_not_fit_are_refused(self):
         self.refused("--N 3 does not divide batch * N, which is 16384", compare, "--N", 3)

@@ -1,7 +1,7 @@
-// Tuned: larger tiles, so that a warp has 32 rows and each fragment of K and V serves two products; with
-// two buffers one barrier a tile, with one K and V take turns; powers of 2 whose scale is folded into one
-// multiply-add, computed between the products; m is raised, and O~ rescaled, only where P~ would become too
-// large; the blocks with the most tiles first; O leaves in whole rows.
+// Tuned: larger tiles, in most of which a warp has 32 rows, so that each fragment of K and V serves two
+// products; with two buffers one barrier a tile, with one, in which K and V take turns, two; powers of 2
+// whose scale is folded into one multiply-add, computed between the products; m is raised, and O~ rescaled,
+// only where P~ would become too large; the blocks with the most tiles first; O leaves in whole rows.
 #include <array>
 #include <utility>
 
@@ -280,11 +280,11 @@ const Stage stage{
     .name = "tuned",
     .title = "tuned",
     .idea =
-        "32 rows a warp, one barrier a tile, exponentials to base 2 between the products, O~ rescaled only "
-        "where it must be, longest blocks first",
+        "up to 32 rows a warp, one barrier a tile with two buffers, exponentials to base 2 between the "
+        "products, O~ rescaled only where it must be, longest blocks first",
     .claim =
-        "shared bytes of K and V read for a row and tile halved for d <= 128; wavefronts / ideal stays "
-        "1.00",
+        "shared bytes of K and V read for a row and key halved for d <= 128, except d <= 32 under the "
+        "mask; wavefronts / ideal stays 1.00",
     .before = 18,
     .supports = {.dtypes = half_dtypes, .head_dims = head_dims},
     .backend = kernel_backend,

@@ -9,8 +9,9 @@
     flashladder.ledger("fa2_split_q", rows=512)["counts"]["barriers"]
 
 stages() lists the rungs and says which pass each has. forward() and backward() run one, on arrays of NumPy, PyTorch,
-CuPy, JAX or any other library with DLPack, without copying them. ledger() counts what a stage of kernels moves and
-computes. flashladder.torch has both passes as one function of PyTorch, to train with.
+CuPy, JAX or any other library with DLPack, without copying them; on a GPU on those of PyTorch and CuPy alone.
+ledger() counts what a stage of kernels moves and computes. flashladder.torch has both passes as one function of
+PyTorch, to train with.
 
 A stage is named by its number (13), its name ("fa2_sequence_parallel") or a Stage. The stages 0x are C++ for the CPU.
 All others are CUDA kernels: they run on a GPU, where the arrays lie there and the module was built with nvcc, and
@@ -122,13 +123,14 @@ def forward(
     Other Python threads run meanwhile. Calls on the emulator wait for each other.
     """
     found = _find(stage, "forward")
+    causal, scale = _flag(causal), _number(scale)
     library, on_gpu = _examine(q=q, k=k, v=v)
     backend = _choose(found, backend, on_gpu)
     with library.current(q, on_gpu) as stream:
         o = library.empty(q.shape, q.dtype)
         lse = library.empty(q.shape[:-1], None)
         arrays = _all_readable(stream if on_gpu else None, q=q, k=k, v=v, o=o, lse=lse)
-        _core.forward(found.number, backend, *arrays, causal=bool(causal), scale=_number(scale), stream=stream)
+        _core.forward(found.number, backend, *arrays, causal=causal, scale=scale, stream=stream)
         return library.result(o), library.result(lse)
 
 
@@ -162,6 +164,7 @@ def backward(
     their last bits from call to call, on a GPU.
     """
     found = _find(stage, "backward")
+    causal, scale = _flag(causal), _number(scale)
     kept = _kept(found, saved)
     library, on_gpu = _examine(q=q, k=k, v=v, o=o, lse=lse, do=do, **kept)
     backend = _choose(found, backend, on_gpu)
@@ -169,8 +172,8 @@ def backward(
         dq, dk, dv = (library.empty(x.shape, q.dtype) for x in (q, k, v))
         wait = stream if on_gpu else None
         arrays = _all_readable(wait, q=q, k=k, v=v, o=o, lse=lse, do=do, dq=dq, dk=dk, dv=dv)
-        _core.backward(found.number, backend, *arrays, _all_readable(wait, **kept), causal=bool(causal),
-                       scale=_number(scale), stream=stream)
+        _core.backward(found.number, backend, *arrays, _all_readable(wait, **kept), causal=causal, scale=scale,
+                       stream=stream)
         return library.result(dq), library.result(dk), library.result(dv)
 
 
@@ -188,6 +191,7 @@ def saved(
     numbers a head, a few times. Use it to try the early stages, not to measure them.
     """
     found = _find(stage, "backward")
+    causal, scale = _flag(causal), _number(scale)
     if not found.saved:
         return {}
     library, on_gpu = _examine(q=q, k=k)
@@ -196,8 +200,7 @@ def saved(
         raise ValueError(f"q {list(q.shape)} and k {list(k.shape)} do not fit together: give [batch, heads, rows, d] and "
                          "[batch, kv_heads, keys, d], heads a multiple of kv_heads")
     with library.current(q, on_gpu):
-        all_ = library.statistics(*(_detached(x, name) for x, name in ((q, "q"), (k, "k"))), bool(causal),
-                                  _number(scale))
+        all_ = library.statistics(*(_detached(x, name) for x, name in ((q, "q"), (k, "k"))), causal, scale)
         return {name: library.result(all_[name]) for name in found.saved}
 
 
@@ -237,7 +240,7 @@ def ledger(
         launches      the counts of each kernel, [{"kernel", "counts"}]
     """
     found = _find(stage, "backward" if backward else "forward")
-    how: dict[str, Any] = {"causal": bool(causal), "scale": _number(scale), "banks": bool(banks), "check": bool(check)}
+    how: dict[str, Any] = {"causal": _flag(causal), "scale": _number(scale), "banks": bool(banks), "check": bool(check)}
     given = [x is not None for x in (q, k, v)]
     if any(given):
         if not all(given):
@@ -281,7 +284,7 @@ def _kept(stage: Stage, saved: Mapping[str, Any] | None) -> dict[str, Any]:
     names = " and ".join(stage.saved)
     if missing := [name for name in stage.saved if name not in given]:
         raise ValueError(f"the backward pass of stage {stage} needs {names} of the forward pass beside o and lse, and "
-                         f"{' and '.join(missing)} is not in saved: give "
+                         f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not in saved: give "
                          f"saved=flashladder.saved({stage.number}, q, k, causal, scale)")
     if more := sorted(set(given) - set(stage.saved)):
         raise ValueError(f"saved has {', '.join(map(repr, more))}, and the backward pass of stage {stage} takes "
@@ -307,8 +310,29 @@ def _choose(stage: Stage, backend: str | None, on_gpu: bool) -> str:
     return backend
 
 
+def _flag(causal: bool) -> bool:
+    """causal, which must be a bool: a scale that is given in its place would pass for True."""
+    if isinstance(causal, bool) or _is(causal, "numpy", "bool_"):
+        return bool(causal)
+    raise TypeError(f"causal is {_shown(causal)}: give True or False; a factor on the scores is scale, the next "
+                    "argument")
+
+
 def _number(scale: float | None) -> float | None:
-    return None if scale is None else float(scale)
+    if scale is None:
+        return None
+    try:
+        if isinstance(scale, (str, bytes, bool)):  # float() takes these too
+            raise TypeError
+        return float(scale)
+    except (TypeError, ValueError, OverflowError):
+        raise TypeError(f"scale is {_shown(scale)}: give a finite number, or None for 1/sqrt(d)") from None
+
+
+def _shown(value: Any) -> str:
+    """What was given, or of what type it is where that is long, as an array is."""
+    text = repr(value)
+    return text if len(text) <= 40 and text.isprintable() else f"a {type(value).__name__}"
 
 
 # --- arrays
