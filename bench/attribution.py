@@ -23,7 +23,7 @@ import nsight  # noqa: E402
 from markers import ROOT, NoMarkers, with_block  # noqa: E402
 
 PROFILE = ROOT / "bench/results/h200/profile.json"
-BLOCK = "attribution"
+BLOCK, SHARE_BLOCK = "attribution", "share"
 ENOUGH = 60  # percent
 LATENCY, OTHER = "latency", "another unit"
 MEANING = {  # of the reasons to wait that need a word; ncu's documentation has all
@@ -138,20 +138,30 @@ def pass_of(profile):
     return profile.get("pass", "forward")
 
 
+def head_dim(profile):
+    """Of profiles that do not say it, that of all stages."""
+    return profile.get("d", nsight.PROFILED["d"])
+
+
+def of_all(data):
+    """The profiles at the shape that all stages have."""
+    return [profile for profile in data["profiles"] if head_dim(profile) == nsight.PROFILED["d"]]
+
+
 def block(data, stage):
     """The Markdown of one stage, a part for each of its passes; nothing where the profile does not have it."""
-    mine = [profile for profile in data["profiles"] if profile["stage"] == stage]
+    mine = [profile for profile in of_all(data) if profile["stage"] == stage]
     return "\n\n".join(part(data, stage, which) for which in dict.fromkeys(map(pass_of, mine)))
 
 
 def part(data, stage, which):
     """The Markdown of one pass of a stage."""
-    found = {profile["mask"]: Kernel(profile) for profile in data["profiles"]
+    found = {profile["mask"]: Kernel(profile) for profile in of_all(data)
              if profile["stage"] == stage and pass_of(profile) == which}
     if missing := set(nsight.MASKS) - set(found):
         raise Failure(f"stage {stage}, {which} pass is in the profile, but not its {' and '.join(missing)} run: "
                       "run bench/nsight.py --profile again")
-    mine = next(profile for profile in data["profiles"] if profile["stage"] == stage and pass_of(profile) == which)
+    mine = next(profile for profile in of_all(data) if profile["stage"] == stage and pass_of(profile) == which)
     p = data["problem"]
     shape = f"batch * heads = {p['batch'] * p['heads']}, N = {p['N']}, d = {p['d']}, {mine['dtype']}"
     if which == "backward":
@@ -167,10 +177,41 @@ def part(data, stage, which):
             lines.append(f"| {name} | {' | '.join(cells)} |")
     lines += ["", *(f"- {mask.capitalize()}: {kernel.sentence()}" for mask, kernel in found.items())]
     if prediction := data["predictions"].get(f"{stage} backward" if which == "backward" else str(stage)):
-        before = next((Kernel(profile) for profile in data["profiles"]
+        before = next((Kernel(profile) for profile in of_all(data)
                        if profile["stage"] == mine["before"] and profile["mask"] == "full"
                        and pass_of(profile) == which), None)
         lines += ["", compared(prediction, found["full"], before)]
+    return "\n".join(lines)
+
+
+def share_block(data):
+    """The Markdown that sets stage 23's backward pass beside stage 19's forward pass, without a mask, at each head
+    dimension that the profile has of both."""
+    found = {}
+    for profile in data["profiles"]:
+        if profile["stage"] in nsight.COMPARED and profile["mask"] == "full":
+            found.setdefault(head_dim(profile), {})[pass_of(profile)] = profile
+    both = {d: passes for d, passes in sorted(found.items()) if len(passes) == 2}
+    if not both:
+        return ""
+    table = {}
+    for d, passes in both.items():
+        p, kernels = nsight.problem_at(d), {which: Kernel(passes[which]) for which in nsight.PASSES}
+        flops = 4 * p["batch"] * p["heads"] * p["N"] ** 2 * d
+        speed = {which: flops * (2.5 if which == "backward" else 1) / kernel.ms / 1e9 for which, kernel in kernels.items()}
+        for which, kernel in kernels.items():
+            lines = {"TFLOP/s": f"{speed[which]:.0f}",
+                     "over the forward pass": f"{speed[which] / speed['forward']:.2f}" if which == "backward" else "",
+                     **{name: text for name, text in rows(kernel).items() if not name.startswith(("time", "of it"))}}
+            for name, text in lines.items():
+                table.setdefault(name, []).append(text)
+    commits = ", ".join(dict.fromkeys(profile["commit"] for passes in both.values() for profile in passes.values()))
+    lines = [f"Forward (stage 19) and backward (stage 23) on one {data['gpu']}, driver {data['driver']}, commit {commits}, "
+             f"by the counters of Nsight Compute: batch * N = 16k, heads * d = 2048, N = {nsight.PROFILED['N']}, bf16, no "
+             "mask; of each pass the longest kernel, TFLOP/s of all its kernels.", "",
+             "| counter | " + " | ".join(f"d = {d}, {which}" for d in both for which in nsight.PASSES) + " |",
+             "|---" + "|--:" * 2 * len(both) + "|"]
+    lines += [f"| {name} | {' | '.join(cells)} |" for name, cells in table.items()]
     return "\n".join(lines)
 
 
@@ -188,8 +229,10 @@ def main():
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 where a README is stale")
     check = parser.parse_args().check
     data = json.loads(PROFILE.read_text()) if PROFILE.exists() else {"profiles": []}
-    texts = {readme: with_block(readme, BLOCK, block(data, number)) for number, readme in readmes(data)}
-    stale = {readme: new for readme, (old, new) in texts.items() if old != new}
+    texts = {readme: with_block(readme, BLOCK, block(data, number))[1] for number, readme in readmes(data)}
+    for readme in ROOT.glob("stages/23_*/README.md"):
+        texts[readme] = with_block(readme, SHARE_BLOCK, share_block(data), texts.get(readme))[1]
+    stale = {readme: new for readme, new in texts.items() if readme.read_text() != new}
     names = ", ".join(str(readme.relative_to(ROOT)) for readme in stale)
     if check and stale:
         raise Failure(f"stale: {names}: run bench/attribution.py")

@@ -6,8 +6,8 @@
 
 The first runs each pass of each stage once under Nsight Compute and once on the emulator, on a square shape and on a
 ragged, causal one with grouped heads and Nq != Nk, for each head dimension, and prints both. It exits with 1 unless the
-bytes of global memory are equal. The second runs each pass at one shape, with and without a mask, and keeps the counters
-as they come, for bench/attribution.py; with them goes what bench/predictions.json says before the first run. What FILE
+bytes of global memory are equal. The second runs each pass at one shape, stages 19 and 23 at three, with and without
+a mask, and keeps the counters as they come, for bench/attribution.py; with them goes what bench/predictions.json says before the first run. What FILE
 has of other stages stays: one that was cut off goes on with --stages. Both need a GPU and ncu; the program is built by
 ./ladder.
 """
@@ -48,6 +48,7 @@ UNCOUNTED = "logsumexp"  # stage 11's L, which it derives beside the algorithm
 # --profile. All names are those of Hopper and Ampere alike.
 PREDICTIONS = ROOT / "bench/predictions.json"
 PROFILED = {"batch": 4, "heads": 32, "N": 4096, "d": 64}  # of the papers' grid, as in the tables of speed
+COMPARED = {19: (128, 256), 23: (128, 256)}  # the forward and the backward pass at more head dimensions, heads * d alike
 MASKS = {"full": [], "causal": ["--causal"]}
 # How busy each unit is, in percent of what it can do in the whole time of the kernel, idle multiprocessors included.
 BUSY = {
@@ -188,14 +189,20 @@ def begun(path):
     return data
 
 
+def problem_at(d):
+    """PROFILED with this head dimension, and as many heads as leave heads * d as it is."""
+    return {**PROFILED, "heads": PROFILED["heads"] * PROFILED["d"] // d, "d": d}
+
+
 def profile(arguments):
     """Every counter of PROFILE, for each kernel of each stage, with and without a mask; written after each run, to what
     the file has of other stages."""
-    problem = "{batch},{heads},{N},{d}".format(**PROFILED)
     data = begun(arguments.out)
     for stage in stages_of_kernels(arguments):
-        for (which, chosen), (mask, causal) in itertools.product(passes(stage).items(), MASKS.items()):
-            where = f"stage {stage['number']}, {which} pass, {mask}"
+        head_dims = PROFILED["d"], *COMPARED.get(stage["number"], ())
+        for (which, chosen), d, (mask, causal) in itertools.product(passes(stage).items(), head_dims, MASKS.items()):
+            where = f"stage {stage['number']}, {which} pass, d = {d}, {mask}"
+            problem = "{batch},{heads},{N},{d}".format(**problem_at(d))
             dtype = stage["dtypes"][-1]  # bf16 on tensor cores, as in the tables of speed
             units, rows = kernels(arguments.ncu, PROFILE, ["--print-kernel-base", "function"], arguments.program,
                                   str(stage["number"]), ["--random", problem, "--dtype", dtype, *causal, *chosen])
@@ -204,10 +211,11 @@ def profile(arguments):
             found = [{"name": row["Kernel Name"],
                       "counters": {metric: number(row, metric, where) for metric in PROFILE}} for row in rows]
             print(f"{where}: {', '.join(kernel['name'] for kernel in found)}", flush=True)
-            mine = {"stage": stage["number"], "pass": which, "mask": mask}
-            others = [one for one in data["profiles"] if any(one[key] != mine[key] for key in mine)]
+            mine = {"stage": stage["number"], "pass": which, "mask": mask, "d": d}
+            others = [one for one in data["profiles"] if any({"d": PROFILED["d"], **one}[key] != mine[key] for key in mine)]
             new = {**mine, "before": stage["before"], "dtype": dtype, "commit": arguments.commit, "kernels": found}
-            data["profiles"] = sorted([*others, new], key=lambda one: (one["stage"], one["pass"] == "backward"))
+            data["profiles"] = sorted([*others, new], key=lambda one: (one["stage"], one["pass"] == "backward",
+                                                                       one.get("d", PROFILED["d"])))
             write(arguments.out, data)
 
 

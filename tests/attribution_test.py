@@ -223,6 +223,33 @@ class AttributionTest(Repository):
         self.assertEqual(self.attribute().returncode, 0)
         self.assertEqual(self.readme().read_text(), MARKERS)
 
+    def test_forward_and_backward_are_set_side_by_side(self):
+        """At each head dimension that both have: 4 * 4 * 32 * 4096^2 * 64 FLOPs, and 2.5 times as many."""
+        def of(stage, which, ms, **more):
+            return [{"stage": stage, "before": stage - 1, "pass": which, "mask": mask, "dtype": "bf16", "commit": "abc",
+                     "kernels": [kernel(which, time_ms=ms, busy={"tensor cores": 10 * ms})], **more}
+                    for mask in nsight.MASKS]
+
+        stage = self.root / "stages/23_three"
+        stage.mkdir()
+        text = MARKERS + "<!-- share:begin -->\n<!-- share:end -->\n"
+        (stage / "README.md").write_text(text)
+        data = profile()
+        data["profiles"] = [*of(19, "forward", 1), *of(23, "backward", 5), *of(19, "forward", 2, d=128)]
+        self.readme("13_one").unlink(), self.readme("14_two").unlink()
+        (self.root / "stages/19_two").mkdir()
+        self.readme("19_two").write_text(MARKERS)
+        text = self.written(data, "23_three")
+        self.assertIn("| counter | d = 64, forward | d = 64, backward |\n", text)
+        self.assertIn("| TFLOP/s | 550 | 275 |\n| over the forward pass |  | 0.50 |\n", text)
+        self.assertIn("| tensor cores busy | 10 % | 50 % |\n", text)
+        self.assertEqual(text.count("of it the longest"), 0)
+        data["profiles"] += of(23, "backward", 4, d=128)
+        text = self.written(data, "23_three")
+        self.assertIn("| d = 64, backward | d = 128, forward | d = 128, backward |\n", text)
+        self.assertIn("| TFLOP/s | 550 | 275 | 275 | 344 |\n", text)
+        self.assertEqual(text.count("Bound by"), 2)  # the other block is of d = 64
+
     def test_the_committed_readmes_and_predictions_are_right(self):
         result = subprocess.run([sys.executable, "-B", SOURCE / "bench/attribution.py", "--check"], capture_output=True,
                                 text=True)
@@ -240,7 +267,9 @@ class ProfileTest(Repository):
         super().setUp()
         self.bin = self.root / "bin"
         self.bin.mkdir()
-        stages = [{"number": 2, "before": 0, "backend": "cpu", "forward": True, "backward": False, "dtypes": ["fp32"],
+        stages = [{"number": 23, "before": 22, "backend": "emulator", "forward": False, "backward": True,
+                   "dtypes": ["fp16", "bf16"], "head_dims": [32, 64, 128, 256]},
+                  {"number": 2, "before": 0, "backend": "cpu", "forward": True, "backward": False, "dtypes": ["fp32"],
                    "head_dims": {"up_to": 256}},
                   {"number": 10, "before": 2, "backend": "emulator", "forward": True, "backward": True,
                    "dtypes": ["fp32"], "head_dims": [32, 64]},
@@ -305,6 +334,18 @@ class ProfileTest(Repository):
         self.assertEqual([(one["pass"], one["mask"]) for one in json.loads(self.out.read_text())["profiles"]],
                          [(which, mask) for which in ("forward", "backward") for mask in ("full", "causal")])
 
+    def test_stage_23_is_profiled_at_three_head_dimensions(self):
+        self.profiler()
+        self.out.write_text(json.dumps({**profile(), "profiles": [
+            {"stage": 23, "before": 22, "pass": "backward", "mask": "full", "dtype": "bf16", "commit": "old",
+             "kernels": []}]}))  # of d = 64, which it does not say
+        result = self.run_nsight("--profile", "--commit", "abc", "--out", self.out, "--stages", "23")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual([(one["d"], one["mask"], one["commit"]) for one in json.loads(self.out.read_text())["profiles"]],
+                         [(d, mask, "abc") for d in (64, 128, 256) for mask in ("full", "causal")])
+        self.assertEqual([line.split("--random ")[1].split()[0] for line in (self.root / "calls").read_text().splitlines()],
+                         ["4,32,4096,64"] * 2 + ["4,16,4096,128"] * 2 + ["4,8,4096,256"] * 2)
+
     def test_what_the_file_has_of_other_stages_stays(self):
         self.profiler()
         predictions = self.root / "bench/predictions.json"
@@ -336,7 +377,7 @@ class ProfileTest(Repository):
         rows.writerow(["ID", "Kernel Name", *names, nsight.THREADS, nsight.OPCODES])
         rows.writerow(["", "", *("byte" for _ in names), "", ""])
         rows.writerow([0, "logsumexp", *("7" for _ in names), "128", "FFMA: 1; BAR: 4"])
-        rows.writerow([1, "forward", *("1,000" for _ in names), "128", "FFMA: 1; BAR: 8; MUFU: 3"])
+        rows.writerow([1, "forward", *("1,000" for _ in names), "128 (0: 128)", "FFMA: 1; BAR: 8; MUFU: 3"])
         (self.root / "table").write_text(table.getvalue())
         self.script("ncu", f"cat '{self.root}/table'")
         counts = {"global.Q.distinct_read_bytes": 2000, "global.O.distinct_written_bytes": 1000,
@@ -365,7 +406,7 @@ class ProfileTest(Repository):
     def test_what_is_not_a_number_is_refused(self):
         for text in ("n/a", "nan", "inf", ""):
             self.profiler(**{nsight.BUSY["L2"]: text})
-            self.refused_profile(f"'{text}'", nsight.BUSY["L2"], "stage 13, forward pass, full", "--query-metrics")
+            self.refused_profile(f"'{text}'", nsight.BUSY["L2"], "stage 13, forward pass, d = 64, full", "--query-metrics")
 
     def test_times_in_another_unit_are_refused(self):
         self.profiler(unit="us")
