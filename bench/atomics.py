@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What stage 23's atomics cost, and what it costs stage 24 to do without: times of variants, in turns, on a GPU.
+"""What stage 23's atomics cost, what it costs stage 24 to do without, and what it costs to compute P again: times of
+variants, in turns, on a GPU.
 
     bench/atomics.py --out bench/results/h200/atomics.json --commit HASH
 
@@ -24,10 +25,11 @@ from variants import (VariantError, make_all, measure, read_table, small_problem
 HEAD_DIMS, LENGTHS, HEADS = (64, 128), (512, 1024, 2048, 4096, 8192, 16384), (1, 2, 4, 8, 16)
 PATCHES = ROOT / "bench/atomics"
 # Name, stage, patch, whether dQ is right.
-WHOLE, STORES, APART, FOUR_BYTES, DETERMINISTIC = (
-    "stage 23", "stores", "stores apart", "4-byte atomics", "stage 24")
+WHOLE, STORES, APART, FOUR_BYTES, STORED_P, ROLLED, DETERMINISTIC = (
+    "stage 23", "stores", "stores apart", "4-byte atomics", "stored P", "not unrolled", "stage 24")
 VARIANTS = [(WHOLE, 23, None, True), (STORES, 23, "1_stores.patch", False), (APART, 23, "2_stores_apart.patch", False),
-            (FOUR_BYTES, 23, "3_four_bytes.patch", True), (DETERMINISTIC, 24, None, True)]
+            (FOUR_BYTES, 23, "3_four_bytes.patch", True), (STORED_P, 23, "4_stored_P.patch", True),
+            (ROLLED, 23, "5_not_unrolled.patch", True), (DETERMINISTIC, 24, None, True)]
 
 
 def arguments():
@@ -67,9 +69,10 @@ def problems(d, causal):
     return grid + [one for heads in HEADS if (one := {**grid[-1], "batch": 1, "heads": heads}) not in grid]
 
 
-def apart_bytes(one, Bc):
-    """Memory of a dQ in fp32 for each tile of keys."""
-    return -(-one["Nk"] // Bc) * 4 * one["batch"] * one["heads"] * one["Nq"] * one["d"]
+def extra_bytes(one, Bc):
+    """Memory that two variants take beside: a dQ in fp32 for each tile of keys, and P in 16 bits."""
+    heads = one["batch"] * one["heads"]
+    return {APART: -(-one["Nk"] // Bc) * 4 * heads * one["Nq"] * one["d"], STORED_P: 2 * heads * one["Nq"] * one["Nk"]}
 
 
 def free_bytes():
@@ -83,7 +86,7 @@ def free_bytes():
 
 def measured(args, facts, memory, folder, say):
     """The kernels, with the registers of each; and a row for each shape: its numbers, and the median milliseconds of
-    each variant. One that would take more than half of the free memory is left out."""
+    each variant. One that would take more than a third of the free memory is left out."""
     wanted = orders(facts, folder, args.build)
     say(f"Compiling {len(wanted)} variants ...")
     made = {one["name"]: one for one in make_all(list(wanted.values()), say)}
@@ -98,8 +101,11 @@ def measured(args, facts, memory, folder, say):
             Bc = tiles[d, causal][TUNED[23].fields.index("Bc")]
             tasks.append({"libraries": right, "time": [], "check": small_problems(TUNED[23], d, causal, "bf16")})
             shapes.append([])
-            for names, fits in ((list(libraries), True), ([name for name in libraries if name != APART], False)):
-                time = [one for one in problems(d, causal) if (apart_bytes(one, Bc) <= memory / 2) == fits]
+            by_names = {}
+            for one in problems(d, causal):
+                too_large = {name for name, size in extra_bytes(one, Bc).items() if size > memory / 3}
+                by_names.setdefault(tuple(name for name in libraries if name not in too_large), []).append(one)
+            for names, time in by_names.items():
                 tasks.append({"libraries": [libraries[name] for name in names], "check": [], "time": time})
                 shapes.append(time)
     say("Checking and timing ...")

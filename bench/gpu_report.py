@@ -237,7 +237,8 @@ def atomics_block(data):
     """What bench/atomics.py measured, with its charts: over N, and over the heads at the longest N."""
     if not data:
         return NOT_YET
-    names = [name for name, *_ in atomics.VARIANTS]
+    measured = {name for row in data["rows"] for name in row["ms"]}
+    names = [name for name, *_ in atomics.VARIANTS if name in measured]
     lines = [f"Stage 23 in milliseconds, the others over it, in {data['dtype']} on one {data['gpu']}, driver "
              f"{data['driver']}, commit {data['commit']}; in turns on the same tensors, median of {data['rounds']} "
              f"runs. Of {' and '.join(data['not_checked'])} dQ is wrong by design. A dash: it would take too much "
