@@ -133,6 +133,19 @@ def compared(prediction, kernel, before):
     return text
 
 
+def gain_elsewhere(data, stage, before):
+    """The gain that was predicted where nothing had been measured, and what it is; "" where there is either not."""
+    prediction = data["predictions"].get(f"{stage} at d = {nsight.PREDICTED_AT}")
+    mask = prediction["mask"] if prediction else ""
+    ms = {profile["stage"]: Kernel(profile).ms for profile in data["profiles"]
+          if head_dim(profile) == nsight.PREDICTED_AT and profile["mask"] == mask and pass_of(profile) == "forward"}
+    if stage not in ms or before not in ms:
+        return ""
+    return (f"Predicted for d = {nsight.PREDICTED_AT}{', causal' if mask == 'causal' else ''}, before anything was measured "
+            f"there: {prediction['gain']:.2f}x stage {before}'s speed, because {prediction['why']}. It is "
+            f"{ms[before] / ms[stage]:.2f}x.")
+
+
 def pass_of(profile):
     """Of profiles that do not say it, the forward pass."""
     return profile.get("pass", "forward")
@@ -181,6 +194,8 @@ def part(data, stage, which):
                        if profile["stage"] == mine["before"] and profile["mask"] == "full"
                        and pass_of(profile) == which), None)
         lines += ["", compared(prediction, found["full"], before)]
+    if which == "forward" and (text := gain_elsewhere(data, stage, mine["before"])):
+        lines += ["", text]
     return "\n".join(lines)
 
 

@@ -6,8 +6,8 @@
 
 The first runs each pass of each stage once under Nsight Compute and once on the emulator, on a square shape and on a
 ragged, causal one with grouped heads and Nq != Nk, for each head dimension, and prints both. It exits with 1 unless the
-bytes of global memory are equal. The second runs each pass at one shape, stages 19 and 23 at three, with and without
-a mask, and keeps the counters as they come, for bench/attribution.py; with them goes what bench/predictions.json says before the first run. What FILE
+bytes of global memory are equal. The second runs each pass at one shape, with and without a mask, and some of them at
+other head dimensions too, and keeps the counters as they come, for bench/attribution.py; with them goes what bench/predictions.json says before the first run. What FILE
 has of other stages stays: one that was cut off goes on with --stages. Both need a GPU and ncu; the program is built by
 ./ladder.
 """
@@ -48,7 +48,10 @@ UNCOUNTED = "logsumexp"  # stage 11's L, which it derives beside the algorithm
 # --profile. All names are those of Hopper and Ampere alike.
 PREDICTIONS = ROOT / "bench/predictions.json"
 PROFILED = {"batch": 4, "heads": 32, "N": 4096, "d": 64}  # of the papers' grid, as in the tables of speed
-COMPARED = {19: (128, 256), 23: (128, 256)}  # the forward and the backward pass at more head dimensions, heads * d alike
+# More head dimensions, heads * d alike: of the forward passes one for the gains that are predicted there, of the best
+# forward and backward pass those that they are compared at.
+PREDICTED_AT, COMPARED = 32, (19, 23)
+MORE_HEAD_DIMS = {**{stage: (PREDICTED_AT,) for stage in range(10, 19)}, 19: (PREDICTED_AT, 128, 256), 23: (128, 256)}
 MASKS = {"full": [], "causal": ["--causal"]}
 # How busy each unit is, in percent of what it can do in the whole time of the kernel, idle multiprocessors included.
 BUSY = {
@@ -199,8 +202,10 @@ def profile(arguments):
     the file has of other stages."""
     data = begun(arguments.out)
     for stage in stages_of_kernels(arguments):
-        head_dims = PROFILED["d"], *COMPARED.get(stage["number"], ())
+        head_dims = PROFILED["d"], *MORE_HEAD_DIMS.get(stage["number"], ())
         for (which, chosen), d, (mask, causal) in itertools.product(passes(stage).items(), head_dims, MASKS.items()):
+            if d == PREDICTED_AT and which == "backward":
+                continue
             where = f"stage {stage['number']}, {which} pass, d = {d}, {mask}"
             problem = "{batch},{heads},{N},{d}".format(**problem_at(d))
             dtype = stage["dtypes"][-1]  # bf16 on tensor cores, as in the tables of speed

@@ -223,6 +223,16 @@ class AttributionTest(Repository):
         self.assertEqual(self.attribute().returncode, 0)
         self.assertEqual(self.readme().read_text(), MARKERS)
 
+    def test_a_gain_predicted_where_nothing_was_measured_is_held_against_it(self):
+        predictions = {f"14 at d = {nsight.PREDICTED_AT}": {"gain": 1.5, "mask": "causal", "why": "it skips"}}
+        data = profile((13, [kernel(time_ms=9)]), (14, [kernel(time_ms=9)]), predictions=predictions)
+        self.assertNotIn("it skips", self.written(data, "14_two"))
+        for number, ms in ((13, {"full": 1, "causal": 5}), (14, {"full": 8, "causal": 4})):
+            data["profiles"] += [{**data["profiles"][0], "stage": number, "before": number - 1, "mask": mask,
+                                  "d": nsight.PREDICTED_AT, "kernels": [kernel(time_ms=ms[mask])]} for mask in ms]
+        self.assertIn(f"Predicted for d = {nsight.PREDICTED_AT}, causal, before anything was measured there: 1.50x stage "
+                      "13's speed, because it skips. It is 1.25x.\n", self.written(data, "14_two"))
+
     def test_forward_and_backward_are_set_side_by_side(self):
         """At each head dimension that both have: 4 * 4 * 32 * 4096^2 * 64 FLOPs, and 2.5 times as many."""
         def of(stage, which, ms, **more):
@@ -255,9 +265,13 @@ class AttributionTest(Repository):
                                 text=True)
         self.assertEqual(result.returncode, 0, result.stderr)
         for name, prediction in json.loads((SOURCE / "bench/predictions.json").read_text()).items():
-            self.assertTrue(list(SOURCE.glob(f"stages/{name.removesuffix(' backward')}_*/attention.cu")), name)
-            self.assertIn(prediction["bound"], (*nsight.BUSY, attribution.LATENCY))
+            self.assertTrue(list(SOURCE.glob(f"stages/{name[:2]}_*/attention.cu")), name)
             self.assertTrue(prediction["why"])
+            if name.endswith(f" at d = {nsight.PREDICTED_AT}"):
+                self.assertTrue(prediction["gain"] > 0 and prediction["mask"] in nsight.MASKS)
+            else:
+                self.assertIn(name[2:], ("", " backward"))
+                self.assertIn(prediction["bound"], (*nsight.BUSY, attribution.LATENCY))
 
 
 class ProfileTest(Repository):
@@ -313,16 +327,18 @@ class ProfileTest(Repository):
         self.assertEqual((data["gpu"], data["driver"]), ("A GPU", "1.2"))
         self.assertEqual({one["commit"] for one in data["profiles"]}, {"abc"})
         self.assertEqual(data["predictions"], json.loads((SOURCE / "bench/predictions.json").read_text()))
-        self.assertEqual([(one["stage"], one["before"], one["mask"], one["dtype"]) for one in data["profiles"]],
-                         [(number, before, mask, dtype) for number, before, dtype in ((13, 12, "bf16"), (20, 10, "fp32"))
+        self.assertEqual([(one["stage"], one["before"], one["d"], one["mask"], one["dtype"]) for one in data["profiles"]],
+                         [(number, before, d, mask, dtype)
+                          for number, before, d, dtype in ((13, 12, 32, "bf16"), (13, 12, 64, "bf16"), (20, 10, 64, "fp32"))
                           for mask in ("full", "causal")])
-        self.assertEqual([one["pass"] for one in data["profiles"]], ["forward"] * 2 + ["backward"] * 2)
+        self.assertEqual([one["pass"] for one in data["profiles"]], ["forward"] * 4 + ["backward"] * 2)
         for one in data["profiles"]:
             self.assertEqual(one["kernels"], [{"name": name, "counters": counters()} for name in ("first", "second")])
-        full, causal, backward, backward_causal = (self.root / "calls").read_text().splitlines()
+        full, causal, small, _, backward, backward_causal = (self.root / "calls").read_text().splitlines()
         self.assertIn("--clock-control none", full)
         self.assertIn("ledger 13 --random 4,32,4096,64 --dtype bf16 --backend cuda", full)
         self.assertIn("--dtype bf16 --causal --backend cuda", causal)
+        self.assertIn("ledger 13 --random 4,64,4096,32 --dtype bf16 --backend cuda", small)
         self.assertIn("ledger 20 --random 4,32,4096,64 --dtype fp32 --backward --backend cuda", backward)
         self.assertIn("--dtype fp32 --causal --backward --backend cuda", backward_causal)
         self.assertIn("Bound by", self.written(data))
@@ -331,8 +347,9 @@ class ProfileTest(Repository):
         self.profiler()
         result = self.run_nsight("--profile", "--commit", "abc", "--out", self.out, "--stages", "10")
         self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertEqual([(one["pass"], one["mask"]) for one in json.loads(self.out.read_text())["profiles"]],
-                         [(which, mask) for which in ("forward", "backward") for mask in ("full", "causal")])
+        self.assertEqual([(one["pass"], one["d"], one["mask"]) for one in json.loads(self.out.read_text())["profiles"]],
+                         [(which, d, mask) for which, d in (("forward", 32), ("forward", 64), ("backward", 64))
+                          for mask in ("full", "causal")])
 
     def test_stage_23_is_profiled_at_three_head_dimensions(self):
         self.profiler()
@@ -355,7 +372,8 @@ class ProfileTest(Repository):
             self.assertEqual(result.returncode, 0, result.stderr)
             predictions.write_text(json.dumps(begun | {"20 backward": {"bound": "L2", "why": "it is known by now"}}))
         data = json.loads(self.out.read_text())
-        self.assertEqual([(one["stage"], one["pass"], one["mask"], one["commit"]) for one in data["profiles"]],
+        self.assertEqual([(one["stage"], one["pass"], one["mask"], one["commit"]) for one in data["profiles"]
+                          if one["d"] == nsight.PROFILED["d"]],
                          [(number, which, mask, commit) for number, which, commit in
                           ((10, "forward", "abc"), (10, "backward", "abc"), (13, "forward", "def"), (20, "backward", "def"))
                           for mask in ("full", "causal")])
