@@ -36,6 +36,8 @@ HARDWARE = {
     "global bytes stored": [GLOBAL + "st.sum"],
     "global bytes of atomics": [GLOBAL + "red.sum", GLOBAL + "atom.sum"],
     "global sectors": ["l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum", "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum"],
+    "global sectors of atomics": ["l1tex__t_sectors_pipe_lsu_mem_global_op_red.sum",
+                                  "l1tex__t_sectors_pipe_lsu_mem_global_op_atom.sum"],
     "shared wavefronts": ["l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",
                           "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum"],
 }
@@ -121,8 +123,10 @@ def ledger(program, stage, options):
         "global bytes loaded": total(r"global\..*\.distinct_read_bytes"),
         "global bytes stored": total(r"global\..*\.distinct_written_bytes"),
         "global bytes of atomics": total(r"global\..*\.atomic_bytes"),
-        "global sectors": total(r"global\..*\.sectors"),
-        "shared wavefronts": total(r"shared\..*\.wavefronts"),
+        "global sectors": total(r"global\..*\.sectors") - total(r"global\..*\.atomic_sectors"),
+        "global sectors of atomics": total(r"global\..*\.atomic_sectors"),
+        # Without those of cp.async, 8 copies of 16 bytes each, which the GPU does not count with the stores.
+        "shared wavefronts": total(r"shared\..*\.wavefronts") - counts["async_copies"] // 8,
         "barriers": counts["barriers"],
     }
 

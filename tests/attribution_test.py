@@ -399,7 +399,8 @@ class ProfileTest(Repository):
         (self.root / "table").write_text(table.getvalue())
         self.script("ncu", f"cat '{self.root}/table'")
         counts = {"global.Q.distinct_read_bytes": 2000, "global.O.distinct_written_bytes": 1000,
-                  "global.O.atomic_bytes": 2000, "global.Q.sectors": 2000, "shared.P.wavefronts": 1600, "barriers": 2}
+                  "global.O.atomic_bytes": 2000, "global.Q.sectors": 2000, "global.O.sectors": 2000,
+                  "global.O.atomic_sectors": 2000, "shared.P.wavefronts": 1601, "async_copies": 8, "barriers": 2}
         for stored, code in ((1000, 0), (999, 1)):
             counts["global.O.distinct_written_bytes"] = stored
             said = json.dumps({"stages": [{"counts": counts}]})
@@ -409,6 +410,8 @@ class ProfileTest(Repository):
             self.assertEqual(result.returncode, code, result.stderr)
             self.assertIn("| 13 | forward | ragged | 256 | shared wavefronts | 1600 | 2000 | x1.250 |", result.stdout)
             self.assertIn("| 13 | forward | square | 32 | barriers | 2 | 2 | equal |", result.stdout)
+            for name in ("global sectors", "global sectors of atomics"):
+                self.assertIn(f"| 13 | forward | square | 32 | {name} | 2000 | 2000 | equal |", result.stdout)
             data = json.loads(self.out.read_text())
             self.assertEqual((data["gpu"], data["commit"]), ("A GPU, 1.2", "abc"))
         self.assertIn("global bytes stored: 999 and 1000", result.stderr)

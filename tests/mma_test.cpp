@@ -188,7 +188,9 @@ TEST_CASE("eight numbers are one access of 16 bytes, four additions one instruct
     CHECK(ledger.atomics == 2 * 32 * 4);
     CHECK(ledger.global.at("sums").atomic_elements() == 2 * 32 * 4);
     CHECK(ledger.global.at("sums").sectors == 2 * 16 * 16 / 32);  // 16 places of 16 bytes, twice
+    CHECK(ledger.global.at("sums").atomic_sectors == ledger.global.at("sums").sectors);
     CHECK(ledger.global.at("sums").ideal_sectors == ledger.global.at("sums").sectors);
+    CHECK(ledger.global.at("to").atomic_sectors == 0);
     CHECK(ledger.global.at("from").read_elements() == 256);
     CHECK(ledger.global.at("to").written_elements() == 256);
   };

@@ -19,6 +19,7 @@ void charge(std::span<const Access* const> lanes) {
     auto& traffic = *static_cast<GlobalTraffic*>(first.traffic);
     const Cost cost = global_cost(lanes);
     traffic.sectors += cost.actual;
+    if (first.kind == AccessKind::global_atomic) traffic.atomic_sectors += cost.actual;
     traffic.ideal_sectors += cost.ideal;
     if (first.kind == AccessKind::global_load) traffic.distinct_read_bytes += cost.bytes;
     if (first.kind == AccessKind::global_store) traffic.distinct_written_bytes += cost.bytes;

@@ -52,6 +52,7 @@ GlobalTraffic& GlobalTraffic::operator+=(const GlobalTraffic& other) {
   distinct_read_bytes += other.distinct_read_bytes;
   distinct_written_bytes += other.distinct_written_bytes;
   sectors += other.sectors;
+  atomic_sectors += other.atomic_sectors;
   ideal_sectors += other.ideal_sectors;
   return *this;
 }
@@ -121,6 +122,7 @@ std::vector<std::pair<std::string, std::uint64_t>> Ledger::entries() const {
     list.emplace_back(prefix + "distinct_read_bytes", t.distinct_read_bytes);
     list.emplace_back(prefix + "distinct_written_bytes", t.distinct_written_bytes);
     list.emplace_back(prefix + "sectors", t.sectors);
+    list.emplace_back(prefix + "atomic_sectors", t.atomic_sectors);
     list.emplace_back(prefix + "ideal_sectors", t.ideal_sectors);
   }
   for (const auto& [name, t] : shared) {

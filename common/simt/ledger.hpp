@@ -52,8 +52,9 @@ struct GlobalTraffic {
   std::uint64_t distinct_read_bytes = 0;  ///< (banks) As read_bytes, but lanes of one warp instruction that
                                           ///< ask for the same bytes count once, as in a GPU's counters.
   std::uint64_t distinct_written_bytes = 0;  ///< (banks) As written_bytes, likewise.
-  std::uint64_t sectors = 0;        ///< (banks) 32-byte sectors touched, summed over warp instructions.
-  std::uint64_t ideal_sectors = 0;  ///< (banks) The fewest sectors that could hold the same bytes.
+  std::uint64_t sectors = 0;         ///< (banks) 32-byte sectors touched, summed over warp instructions.
+  std::uint64_t atomic_sectors = 0;  ///< (banks) Those of them that atomic operations touch.
+  std::uint64_t ideal_sectors = 0;   ///< (banks) The fewest sectors that could hold the same bytes.
 
   std::uint64_t read_elements() const;                    ///< read_bytes in elements.
   std::uint64_t written_elements() const;                 ///< written_bytes in elements.
