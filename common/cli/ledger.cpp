@@ -354,11 +354,10 @@ Json counts_json(const Ledger& ledger) {
 }
 
 Json stage_json(const CountedStage& one, const Problem& problem) {
-  Json json = {
-      {"number", one.stage->number},
-      {"name", one.stage->name},
-      {"dtype", to_string(computing_dtype(*one.stage, dtype_for(*one.stage, problem.dtype)))},
-      {"counts", counts_json(one.total)}};
+  Json json = {{"number", one.stage->number},
+               {"name", one.stage->name},
+               {"dtype", to_string(computing_dtype(*one.stage, dtype_for(*one.stage, problem.dtype)))},
+               {"counts", counts_json(one.total)}};
   if (one.claim != nullptr) {
     const Symbols symbols = one.claim->symbols(problem);
     json["tile"] = {{"Br", symbols.Br}, {"Bc", symbols.Bc}};
