@@ -138,7 +138,7 @@ def gain_elsewhere(data, stage, before):
     prediction = data["predictions"].get(f"{stage} at d = {nsight.PREDICTED_AT}")
     mask = prediction["mask"] if prediction else ""
     ms = {profile["stage"]: Kernel(profile).ms for profile in data["profiles"]
-          if head_dim(profile) == nsight.PREDICTED_AT and profile["mask"] == mask and pass_of(profile) == "forward"}
+          if (nsight.head_dim(profile), profile["mask"], pass_of(profile)) == (nsight.PREDICTED_AT, mask, "forward")}
     if stage not in ms or before not in ms:
         return ""
     return (f"Predicted for d = {nsight.PREDICTED_AT}{', causal' if mask == 'causal' else ''}, before anything was measured "
@@ -151,14 +151,9 @@ def pass_of(profile):
     return profile.get("pass", "forward")
 
 
-def head_dim(profile):
-    """Of profiles that do not say it, that of all stages."""
-    return profile.get("d", nsight.PROFILED["d"])
-
-
 def of_all(data):
     """The profiles at the shape that all stages have."""
-    return [profile for profile in data["profiles"] if head_dim(profile) == nsight.PROFILED["d"]]
+    return [profile for profile in data["profiles"] if nsight.head_dim(profile) == nsight.PROFILED["d"]]
 
 
 def block(data, stage):
@@ -205,7 +200,7 @@ def share_block(data):
     found = {}
     for profile in data["profiles"]:
         if profile["stage"] in nsight.COMPARED and profile["mask"] == "full":
-            found.setdefault(head_dim(profile), {})[pass_of(profile)] = profile
+            found.setdefault(nsight.head_dim(profile), {})[pass_of(profile)] = profile
     both = {d: passes for d, passes in sorted(found.items()) if len(passes) == 2}
     if not both:
         return ""

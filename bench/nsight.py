@@ -53,7 +53,8 @@ PROFILED = {"batch": 4, "heads": 32, "N": 4096, "d": 64}  # of the papers' grid,
 # More head dimensions, heads * d alike: of the forward passes one for the gains that are predicted there, of the best
 # forward and backward pass those that they are compared at.
 PREDICTED_AT, COMPARED = 32, (19, 23)
-MORE_HEAD_DIMS = {**{stage: (PREDICTED_AT,) for stage in range(10, 19)}, 19: (PREDICTED_AT, 128, 256), 23: (128, 256)}
+MORE_HEAD_DIMS = {**{(stage, "forward"): (PREDICTED_AT,) for stage in range(10, 19)},
+                  (19, "forward"): (PREDICTED_AT, 128, 256), (23, "backward"): (128, 256)}
 MASKS = {"full": [], "causal": ["--causal"]}
 # How busy each unit is, in percent of what it can do in the whole time of the kernel, idle multiprocessors included.
 BUSY = {
@@ -196,6 +197,11 @@ def begun(path):
     return data
 
 
+def head_dim(profile):
+    """Of profiles that do not say it, that of all stages."""
+    return profile.get("d", PROFILED["d"])
+
+
 def problem_at(d):
     """PROFILED with this head dimension, and as many heads as leave heads * d as it is."""
     return {**PROFILED, "heads": PROFILED["heads"] * PROFILED["d"] // d, "d": d}
@@ -206,10 +212,9 @@ def profile(arguments):
     the file has of other stages."""
     data = begun(arguments.out)
     for stage in stages_of_kernels(arguments):
-        head_dims = PROFILED["d"], *MORE_HEAD_DIMS.get(stage["number"], ())
-        for (which, chosen), d, (mask, causal) in itertools.product(passes(stage).items(), head_dims, MASKS.items()):
-            if d == PREDICTED_AT and which == "backward":
-                continue
+        runs = [(which, chosen, d) for which, chosen in passes(stage).items()
+                for d in (PROFILED["d"], *MORE_HEAD_DIMS.get((stage["number"], which), ()))]
+        for (which, chosen, d), (mask, causal) in itertools.product(runs, MASKS.items()):
             where = f"stage {stage['number']}, {which} pass, d = {d}, {mask}"
             problem = "{batch},{heads},{N},{d}".format(**problem_at(d))
             dtype = stage["dtypes"][-1]  # bf16 on tensor cores, as in the tables of speed
@@ -221,10 +226,9 @@ def profile(arguments):
                       "counters": {metric: number(row, metric, where) for metric in PROFILE}} for row in rows]
             print(f"{where}: {', '.join(kernel['name'] for kernel in found)}", flush=True)
             mine = {"stage": stage["number"], "pass": which, "mask": mask, "d": d}
-            others = [one for one in data["profiles"] if any({"d": PROFILED["d"], **one}[key] != mine[key] for key in mine)]
+            others = [one for one in data["profiles"] if any({**one, "d": head_dim(one)}[key] != mine[key] for key in mine)]
             new = {**mine, "before": stage["before"], "dtype": dtype, "commit": arguments.commit, "kernels": found}
-            data["profiles"] = sorted([*others, new], key=lambda one: (one["stage"], one["pass"] == "backward",
-                                                                       one.get("d", PROFILED["d"])))
+            data["profiles"] = sorted([*others, new], key=lambda one: (one["stage"], one["pass"] == "backward", head_dim(one)))
             write(arguments.out, data)
 
 

@@ -312,26 +312,33 @@ TEST_CASE("forward: a NaN reaches every row that sees it, and no other head", "[
   }
 }
 
+/// Both masks at each length, with head dimension, dtype and family taking turns; the longest at d = 32.
+template <class Body>
+void for_each_long(const Stage& stage, std::span<const Shape> long_shapes, Body body) {
+  std::size_t turn = 0;
+  for (const Shape& shape : long_shapes) {
+    for (bool causal : {false, true}) {
+      Problem problem;
+      problem.Nq = shape.Nq;
+      problem.Nk = shape.Nk;
+      problem.d = shape.Nq < 4000 ? std::array{32, 64, 128}[turn % 3] : 32;
+      problem.dtype = stage.supports.dtypes[turn / 2 % stage.supports.dtypes.size()];
+      problem.causal = causal;
+      const Family& family = input_families()[turn++ % input_families().size()];
+      INFO(to_string(problem) << ", " << family.name);
+      body(for_stage(stage, make_inputs(family, problem, turn)));
+    }
+  }
+}
+
 TEST_CASE("forward: long sequences", "[long-stage]") {
   constexpr Shape long_shapes[] = {{1024, 1024}, {1024, 1023}, {1023, 1024}, {1, 8192},
                                    {4096, 4096}, {4224, 4224}, {100, 16384}};
   for (const Stage* stage : tested_stages()) {
     DYNAMIC_SECTION(folder(*stage)) {
       if (!takes_part(*stage, stage->forward != nullptr)) continue;
-      std::size_t turn = 0;
-      for (const Shape& shape : long_shapes) {
-        for (bool causal : {false, true}) {
-          Problem problem;
-          problem.Nq = shape.Nq;
-          problem.Nk = shape.Nk;
-          problem.d = shape.Nq < 4000 ? std::array{32, 64, 128}[turn % 3] : 32;
-          problem.dtype = stage->supports.dtypes[turn / 2 % stage->supports.dtypes.size()];
-          problem.causal = causal;
-          const Family& family = input_families()[turn++ % input_families().size()];
-          INFO(to_string(problem) << ", " << family.name);
-          check_stage(*stage, for_stage(*stage, make_inputs(family, problem, turn)), Layout::contiguous);
-        }
-      }
+      for_each_long(*stage, long_shapes,
+                    [&](const Inputs& inputs) { check_stage(*stage, inputs, Layout::contiguous); });
     }
   }
 }
@@ -410,24 +417,12 @@ TEST_CASE("backward: several tiles in every kernel", "[stage]") {
 }
 
 TEST_CASE("backward: long sequences", "[long-stage]") {
+  constexpr Shape long_shapes[] = {{1024, 1023}, {1023, 1024}, {1, 4096}, {1056, 300}, {100, 4096}};
   for (const Stage* stage : tested_stages()) {
     DYNAMIC_SECTION(folder(*stage)) {
       if (!takes_part(*stage, stage->backward != nullptr)) continue;
-      std::size_t turn = 0;
-      for (const Shape& shape : {Shape{1024, 1023}, {1023, 1024}, {1, 4096}, {1056, 300}, {100, 4096}}) {
-        for (bool causal : {false, true}) {
-          Problem problem;
-          problem.Nq = shape.Nq;
-          problem.Nk = shape.Nk;
-          problem.d = std::array{32, 64, 128}[turn % 3];
-          problem.dtype = stage->supports.dtypes[turn / 2 % stage->supports.dtypes.size()];
-          problem.causal = causal;
-          const Family& family = input_families()[turn++ % input_families().size()];
-          INFO(to_string(problem) << ", " << family.name);
-          check_backward_of(*stage, for_stage(*stage, make_inputs(family, problem, turn)),
-                            Layout::contiguous);
-        }
-      }
+      for_each_long(*stage, long_shapes,
+                    [&](const Inputs& inputs) { check_backward_of(*stage, inputs, Layout::contiguous); });
     }
   }
 }

@@ -509,11 +509,15 @@ class AtomicsTest(unittest.TestCase):
         self.assertTrue(all(len(row["ms"]) == len(atomics.VARIANTS) for row in self.measured(1 << 40)))
 
     def test_what_takes_too_much_memory_is_left_out_alone(self):
-        for memory, name in ((6 << 30, atomics.APART), (6 << 30, atomics.STORED_P)):
-            rows = self.measured(memory)
-            left_out = [row for row in rows if name not in row["ms"]]
-            self.assertTrue(0 < len(left_out) < len(rows))
-            self.assertTrue(all(len(row["ms"]) >= len(atomics.VARIANTS) - 2 and row["N"] >= 2048 for row in left_out))
+        rows, left_out = self.measured(6 << 30), []
+        for row in rows:
+            N, heads = row["N"], row["batch"] * row["heads"]
+            too_large = {name for name, size in ((atomics.APART, N // 128 * 4 * heads * N * row["d"]),
+                                                 (atomics.STORED_P, 2 * heads * N * N)) if size > 2 << 30}
+            self.assertEqual({name for name, *_ in atomics.VARIANTS} - {*row["ms"]}, too_large, row)
+            left_out.append(too_large)
+        for each in (set(), {atomics.APART}, {atomics.APART, atomics.STORED_P}):
+            self.assertIn(each, left_out)
         one = {"batch": 1, "heads": 32, "Nq": 16384, "Nk": 16384, "d": 64}
         self.assertEqual(atomics.extra_bytes(one, 128), {atomics.APART: 16 << 30, atomics.STORED_P: 16 << 30})
 
