@@ -36,6 +36,7 @@ MEANING = {  # of the reasons to wait that need a word; ncu's documentation has 
     "wait": "the fixed latency of the instruction before",
 }
 READY = ("selected", "not_selected")  # these warps wait for nothing but their turn
+COMPARED_WAITS = ("short_scoreboard", "barrier", "long_scoreboard", "lg_throttle")  # of the two passes side by side
 
 
 class Failure(Exception):
@@ -72,11 +73,17 @@ class Kernel:
         return OTHER if max(self.counters[metric] for metric in nsight.THROUGHPUT.values()) >= ENOUGH else LATENCY
 
     @property
+    def waiting(self):
+        """For each reason, the share of the time that warps are there for which they wait for it."""
+        warps = {reason: self.counters[metric] for reason, metric in nsight.WAITING.items()}
+        return {reason: of_them / (sum(warps.values()) or 1) for reason, of_them in warps.items()}
+
+    @property
     def waits(self):
         """The reason for which warps wait most, and for what share of the time that they are there."""
-        waiting = {reason: self.counters[metric] for reason, metric in nsight.WAITING.items()}
+        waiting = self.waiting
         most = max((reason for reason in waiting if reason not in READY), key=waiting.get)
-        return most, waiting[most] / (sum(waiting.values()) or 1)
+        return most, waiting[most]
 
     @property
     def held(self):
@@ -212,7 +219,9 @@ def share_block(data):
         for which, kernel in kernels.items():
             lines = {"TFLOP/s": f"{speed[which]:.0f}",
                      "over the forward pass": f"{speed[which] / speed['forward']:.2f}" if which == "backward" else "",
-                     **{name: text for name, text in rows(kernel).items() if not name.startswith(("time", "of it"))}}
+                     **{name: text for name, text in rows(kernel).items() if not name.startswith(("time", "of it"))},
+                     **{f"warps wait for {MEANING[reason]}": f"{100 * kernel.waiting[reason]:.0f} %"
+                        for reason in COMPARED_WAITS}}
             for name, text in lines.items():
                 table.setdefault(name, []).append(text)
     commits = ", ".join(dict.fromkeys(profile["commit"] for passes in both.values() for profile in passes.values()))

@@ -253,6 +253,7 @@ class AttributionTest(Repository):
         self.assertIn("| counter | d = 64, forward | d = 64, backward |\n", text)
         self.assertIn("| TFLOP/s | 550 | 275 |\n| over the forward pass |  | 0.50 |\n", text)
         self.assertIn("| tensor cores busy | 10 % | 50 % |\n", text)
+        self.assertIn("| warps wait for other warps at a barrier | 75 % | 75 % |\n", text)
         self.assertEqual(text.count("of it the longest"), 0)
         data["profiles"] += of(23, "backward", 4, d=128)
         text = self.written(data, "23_three")
