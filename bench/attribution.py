@@ -148,7 +148,7 @@ def gain_elsewhere(data, stage, before):
           if (nsight.head_dim(profile), profile["mask"], pass_of(profile)) == (nsight.PREDICTED_AT, mask, "forward")}
     if stage not in ms or before not in ms:
         return ""
-    return (f"Predicted for d = {nsight.PREDICTED_AT}{', causal' if mask == 'causal' else ''}, before anything was measured "
+    return (f"Predicted for d = {nsight.PREDICTED_AT}{', causal' if mask == 'causal' else ''}, before the two were compared "
             f"there: {prediction['gain']:.2f}x stage {before}'s speed, because {prediction['why']}. It is "
             f"{ms[before] / ms[stage]:.2f}x.")
 

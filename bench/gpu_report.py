@@ -82,6 +82,8 @@ def cell_text(result):
 def table(measured, stage, before, of_pass=""):
     """TFLOP/s of one stage over N, and its speed over that of the stage before, if that is not None."""
     kinds = [kind for kind in KINDS if any(key[:3] == (stage, *kind) for key in measured.grid)]
+    if before is not None and measured.runs[stage] is not measured.runs.get(before):
+        before = None  # a ratio counts only from one run
     lines = [f"TFLOP/s on one {machine(measured.runs[stage].context)}; batch * N = 16k, heads * d = 2048, "
              f"{measured.dtypes[stage]}; {of_pass}median of at least 3 runs, L2 emptied before each. Causal FLOPs count half."
              + (f" In brackets: times as fast as {before}." if before else ""), ""]

@@ -128,7 +128,7 @@ def search(stage, args, facts, folder, say):
             else:
                 groups[kernel["d"], kernel["causal"], kernel["dtype"]][one["library"]] = row
 
-    def results(rounds, lengths, check):
+    def results(rounds, lengths, check=False):
         """Each group with its milliseconds; who is checked and not right is rejected and leaves it."""
         tasks = [{"libraries": list(group), "check": small_problems(stage, *key) if check else [],
                   "time": [problem(*key, N) for N in lengths]} for key, group in groups.items()]
@@ -139,15 +139,16 @@ def search(stage, args, facts, folder, say):
             yield group, {library: result[library]["ms"] for library in group}
 
     middle = sorted(args.N)[len(args.N) // 2]
-    say(f"Looking at {sum(map(len, groups.values()))} kernels in {len(groups)} groups, at N = {middle} ...")
-    for group, ms in results(3, [middle], check=False):
+    say(f"Checking {sum(map(len, groups.values()))} kernels in {len(groups)} groups, and looking at N = {middle} ...")
+    # Checked first: a wrong kernel may be fast, and must not decide how long the others may take.
+    for group, ms in results(3, [middle], check=True):
         least = {library: min(times[0]) for library, times in ms.items()}
         for library, time in least.items():
             if time > MUCH_LONGER * min(least.values()):
                 row = group.pop(library)
                 row["rejected"] = f"takes {time / min(least.values()):.2f} times the fastest at N = {middle}"
-    say(f"Checking and timing the {sum(map(len, groups.values()))} that are left ...")
-    for group, ms in results(args.rounds, args.N, check=True):
+    say(f"Timing the {sum(map(len, groups.values()))} that are left ...")
+    for group, ms in results(args.rounds, args.N):
         for library, row in group.items():
             row["ms"] = dict(zip(map(str, args.N), map(statistics.median, ms[library]), strict=True))
             row["score"] = score(ms[library], list(ms.values()))

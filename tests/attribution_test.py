@@ -230,7 +230,7 @@ class AttributionTest(Repository):
         for number, ms in ((13, {"full": 1, "causal": 5}), (14, {"full": 8, "causal": 4})):
             data["profiles"] += [{**data["profiles"][0], "stage": number, "before": number - 1, "mask": mask,
                                   "d": nsight.PREDICTED_AT, "kernels": [kernel(time_ms=ms[mask])]} for mask in ms]
-        self.assertIn(f"Predicted for d = {nsight.PREDICTED_AT}, causal, before anything was measured there: 1.50x stage "
+        self.assertIn(f"Predicted for d = {nsight.PREDICTED_AT}, causal, before the two were compared there: 1.50x stage "
                       "13's speed, because it skips. It is 1.25x.\n", self.written(data, "14_two"))
 
     def test_forward_and_backward_are_set_side_by_side(self):

@@ -1,7 +1,9 @@
 // The comparator itself: it fails closed. That the shipped inputs and tolerances reject wrong kernels is
 // the subject of wrong_outputs_test.cpp; here are the rules one by one.
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "catch.hpp"
 #include "common/check/check.hpp"
@@ -183,6 +185,38 @@ TEST_CASE("gradients by the same rule", "[check]") {
     Gradients<float> zeros = right;
     std::fill((zeros.*member).begin(), (zeros.*member).end(), 0.0f);
     CHECK_FALSE(check_backward(zeros, expected).passed);
+  }
+}
+
+TEST_CASE("gradients against those of the stage before: the sum of both bounds", "[check]") {
+  const Fixture f;
+  const std::vector<float> dO = random_output_gradient(f.inputs.problem, 3);
+  const ExpectedGradients expected = expect_backward(f.inputs, f.right, dO, Dtype::fp32);
+  const Gradients<float> right = plain_backward(f.inputs, f.right, dO, Dtype::fp32);
+  const auto of = [&](const Gradients<float>& result, const Gradients<float>& before) {
+    return check_backward_against(result, expected, before, expected).passed;
+  };
+  CHECK(of(right, right));
+  const std::pair<std::vector<float> Gradients<float>::*, const Bound*> parts[] = {
+      {&Gradients<float>::dQ, &expected.dQ},
+      {&Gradients<float>::dK, &expected.dK},
+      {&Gradients<float>::dV, &expected.dV}};
+  for (const auto& [member, bound] : parts) {
+    const auto off_by = [&, member = member](double error) {
+      Gradients<float> result = right;
+      (result.*member)[9] += static_cast<float>(error);
+      return result;
+    };
+    const double least = std::min(bound->max_abs, bound->norm),
+                 most = std::max(bound->max_abs, bound->norm);
+    CHECK(of(off_by(1.5 * least), right));
+    CHECK(of(right, off_by(1.5 * least)));
+    CHECK_FALSE(of(off_by(2.5 * most), right));
+    CHECK_FALSE(of(right, off_by(2.5 * most)));
+    const Gradients<float> broken = off_by(NAN);
+    CHECK_FALSE(of(broken, right));
+    CHECK_FALSE(of(right, broken));
+    CHECK_FALSE(of(broken, broken));
   }
 }
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The stages of kernels under NVIDIA's compute-sanitizer: memory, races, uninitialised memory, barriers; on a ragged
-# causal shape with grouped heads, for each pass that a stage has and each head dimension of 32, 64, 96, 128 and 256
-# that it takes.
+# shape with grouped heads, without and with a mask, for each pass that a stage has and each head dimension of 32, 64,
+# 96, 128, 192 and 256 that it takes. It has several tiles of rows and of keys, so that all buffers are filled anew, and
+# stage 24 two splits.
 # Usage: gpu_sanitizers.sh PROGRAM [STAGE...]; exits with 77 where there is no GPU or no compute-sanitizer.
 set -uo pipefail
 program=$1 && shift
@@ -23,16 +24,19 @@ for tool in memcheck racecheck initcheck synccheck; do
     for pass in $(passes "$stage"); do
       options=()
       [[ $pass == forward ]] || options=(--backward)
-      for d in 32 64 96 128 256; do
+      for d in 32 64 96 128 192 256; do
         takes "$stage" "$d" || continue
-        output=$("$sanitizer" --tool "$tool" --error-exitcode 9 "$program" ledger "$stage" --backend cuda \
-          --random "2,4,70,$d" --kv-heads 2 --key-len 103 --causal "${options[@]}" 2>&1) && status=0 || status=$?
-        # A clean run ends with status 0 and says so itself: a tool that did not run is not a pass.
-        if ((status == 0)) && grep -Eq "ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards" <<<"$output"; then
-          continue
-        fi
-        failed=1
-        printf '%s: stage %s, %s pass, d = %s: not clean\n%s\n' "$tool" "$stage" "$pass" "$d" "$(head -30 <<<"$output")"
+        for mask in "" --causal; do
+          output=$("$sanitizer" --tool "$tool" --error-exitcode 9 "$program" ledger "$stage" --backend cuda \
+            --random "1,4,270,$d" --kv-heads 2 --key-len 403 $mask "${options[@]}" 2>&1) && status=0 || status=$?
+          # A clean run ends with status 0 and says so itself: a tool that did not run is not a pass.
+          if ((status == 0)) && grep -Eq "ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards" <<<"$output"; then
+            continue
+          fi
+          failed=1
+          printf '%s: stage %s, %s pass, d = %s %s: not clean\n%s\n' "$tool" "$stage" "$pass" "$d" "$mask" \
+            "$(head -30 <<<"$output")"
+        done
       done
     done
   done

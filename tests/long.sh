@@ -77,11 +77,12 @@ package() {
   "$scratch/consumer/consumer"
 }
 
-# The Python module as pip installs it, in an environment of its own. With the PyTorch of build/peers, where that is
+# Makes $venv, an environment with the Python module as pip installs it. With the PyTorch of build/peers, where that is
 # there (bench/compare_cpu.py).
-python() {
+make_venv() {
   need python3
-  local venv=$scratch/venv packages cuda=ON
+  local packages cuda=ON
+  venv=$scratch/venv
   python3 -m venv "$venv" || skip "python3 makes no environments"
   [[ -f $("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h ]] ||
     skip "Python's headers (python3-dev) are not installed"
@@ -97,8 +98,22 @@ python() {
   # Compiled modules are of one version of Python.
   [[ ${peers%/*} != */"$(basename "${site%/*}")" ]] || echo "$peers" >"$site/peers.pth"
   cd "$scratch"
+}
+
+# The Python module, without what needs PyTorch where that is not there.
+python() {
+  make_venv
   "$venv/bin/python" -B "$source/tests/python_test.py"
-  "$venv/bin/python" -B "$source/tests/training_test.py" || (($? == 77)) # no PyTorch
+}
+
+# The autograd function, and training with it.
+training() {
+  "$source/build/peers/bin/python" -c 'import torch' 2>/dev/null ||
+    skip "build/peers has no PyTorch: bench/compare_cpu.py installs it there"
+  make_venv
+  "$venv/bin/python" -c 'import torch' || skip "the PyTorch of build/peers is for another version of Python"
+  "$venv/bin/python" -B "$source/tests/python_test.py" TorchAttentionTest
+  "$venv/bin/python" -B "$source/tests/training_test.py"
 }
 
 # All notebooks, their exercises, and what executes them, with the module flashladder of the sources as they are.

@@ -71,8 +71,10 @@ template <class T>
 std::vector<T> numbers(std::size_t count, int seed) {
   std::vector<T> all(count);
   for (std::size_t i = 0; i < count; ++i)
-    all[i] = T(f32(
-        static_cast<float>(static_cast<int>((i * 37 + static_cast<std::size_t>(seed) * 11) % 17) - 8) / 4));
+    all[i] =
+        T(f32(static_cast<float>(
+                  static_cast<int>((i * i * 7 + i * 13 + static_cast<std::size_t>(seed) * 11) % 31) - 15) /
+              4));
   return all;
 }
 
@@ -99,6 +101,19 @@ void check_product() {
   }
   CHECK(emulator.last().flops_tensor_cores == 2 * 16 * 8 * 16);
   CHECK(emulator.last().flops_cuda_cores == 0);
+  // With these numbers any other order of a lane's registers would show: the quarters of A, and the halves
+  // of B, are all different.
+  const auto register_of_a = [&](int j) {
+    std::vector<float> quarter;
+    for (int i = 0; i < 64; ++i)
+      quarter.push_back(static_cast<float>(f32(a[(i / 8 + j % 2 * 8) * 16 + i % 8 + j / 2 * 8])));
+    return quarter;
+  };
+  for (int j = 0; j < 4; ++j) {
+    for (int other = 0; other < j; ++other) REQUIRE(register_of_a(j) != register_of_a(other));
+  }
+  REQUIRE(!std::equal(b.begin(), b.begin() + 64, b.begin() + 64,
+                      [](T x, T y) { return static_cast<float>(f32(x)) == static_cast<float>(f32(y)); }));
 }
 
 TEST_CASE("mma_m16n8k16 multiplies what the lanes hold", "[simt]") {

@@ -562,6 +562,7 @@ __global__ void two_stages(gmem<const f32> a, gmem<f32> b) {
   cp_async_wait<0>();
   __syncthreads();
   b[32 + t] = tile(1, 127 - t);
+  b[64 + t] = tile(1, t);
   count_tile(t < 16);
   count_tile();
 }
@@ -570,14 +571,17 @@ TEST_CASE("asynchronous copies arrive when they are waited for, and are seen und
   for (const Schedule schedule : {Schedule::forward, Schedule::reverse, Schedule::random}) {
     Emulator emulator(options_for(schedule));
     const UseEmulator use(emulator);
-    DeviceBuffer<f32> a("a", 256), b("b", 64);
-    a.upload(std::vector<float>(256, 1.f).data());
+    DeviceBuffer<f32> a("a", 256), b("b", 96);
+    std::vector<float> numbers(256);
+    std::iota(numbers.begin(), numbers.end(), 1.f);
+    a.upload(numbers.data());
     launch("two_stages", two_stages, dim3(1), dim3(32), 0, a, b);
-    std::vector<float> got(64);
+    std::vector<float> got(96);
     b.download(got.data());
     for (int t = 0; t < 32; ++t) {
-      CHECK(got[t] == 1.f);
+      CHECK(got[t] == numbers[127 - t]);
       CHECK(got[32 + t] == 0.f);  // the half that was not valid
+      CHECK(got[64 + t] == numbers[128 + t]);
     }
     const Ledger& ledger = emulator.last();
     CHECK(ledger.async_copies == 64);

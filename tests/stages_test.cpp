@@ -2,6 +2,7 @@
 // Each stage is a section of its own, named as its folder: ctest runs them one by one (-c 02_tiled_cpu).
 // The stages of kernels run on the emulator, and where there is a GPU once more on it (-c
 // 13_fa2_sequence_parallel_cuda).
+#include <algorithm>
 #include <array>
 #include <cmath>
 
@@ -172,6 +173,13 @@ void check_backward_of(const Stage& stage, const Inputs& inputs, Layout layout) 
   const Verdict verdict = run_and_check_backward(stage, inputs, forward, dO, layout, expected, &result);
   CHECK(verdict.why == "");
   REQUIRE(verdict.passed);
+  // Rows that see no key have no gradient, exactly.
+  const Problem& p = inputs.problem;
+  for (std::int64_t row = 0; row < p.batch * p.q_heads * p.Nq; ++row) {
+    if (p.visible_keys(row % p.Nq) > 0) continue;
+    const float* dQ = result.dQ.data() + row * p.d;
+    REQUIRE(std::all_of(dQ, dQ + p.d, [](float x) { return x == 0; }));
+  }
   const Stage* before = backward_before(stage);
   if (before == nullptr || !before->supports.head_dim(inputs.problem.d)) return;
   Gradients<float> result_before;

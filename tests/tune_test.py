@@ -190,9 +190,9 @@ class SearchTest(unittest.TestCase):
         self.assertEqual(tune.score(fast, [fast, slow]), 1)
         self.assertAlmostEqual(tune.score(slow, [fast, slow]), 2 ** 0.5)
 
-    def search(self, *, stage=STAGE, spilled=0, wrong="", middle=1.05):
-        """A search over tiles whose kernels and times are made up: the candidate 2 takes 1 ms, all others 1.05, but
-        `middle` at N = 2048."""
+    def search(self, *, stage=STAGE, spilled=0, wrong="", middle=1.05, fastest=1.0):
+        """A search over tiles whose kernels and times are made up: the candidate 2 takes `fastest` ms, all others 1.05,
+        but `middle` at N = 2048."""
         special = stage.candidates[2]
         name = f"{stage.number}_" + "x".join(map(str, special))
 
@@ -204,7 +204,7 @@ class SearchTest(unittest.TestCase):
 
         def measure(build, folder, tasks, rounds, say):
             def ms(library, N):
-                return [1.0 if library == name else middle if N == 2048 else 1.05] * rounds
+                return [fastest if library == name else middle if N == 2048 else 1.05] * rounds
 
             return [{library: {"wrong": wrong if library == name and task["check"][1:] else "",
                                "ms": [ms(library, problem["Nq"]) for problem in task["time"]]}
@@ -237,6 +237,10 @@ class SearchTest(unittest.TestCase):
         for how, why in (({"spilled": 8}, "spills 8 bytes"), ({"wrong": "O is off"}, "is not right: O is off")):
             self.assertNotEqual(self.best(**how)["tile"], STAGE.candidates[2])
             self.assertTrue(any(why in r.get("rejected", "") for r in self.search(**how)))
+
+    def test_what_is_wrong_does_not_say_how_long_others_may_take(self):
+        found = self.search(wrong="O is off", fastest=0.1)
+        self.assertEqual({r["rejected"] for r in found if "rejected" in r}, {"is not right: O is off"})
 
     def test_what_takes_much_longer_at_the_middle_length_is_not_timed_further(self):
         found = self.search(middle=1.12)
@@ -324,6 +328,24 @@ class VariantTest(unittest.TestCase):
         rows = [row(causal=causal, tile=(64, 96, 4, 1, 2, 32, 2)) for causal in (False, True)]
         table = variants.with_rows(TUNED[23].table.read_text(), rows)
         self.assertEqual(self.wrong(TUNED[23], table=table), ["", ""])
+
+    def test_the_rows_for_other_gpus_are_right(self):
+        """As rows of the GPU that is emulated; those of bf16, since fp16 has the same. A tile is tried once."""
+        for stage in STAGES:
+            rows, tried = variants.read_table(stage), set()
+            for architecture in sorted({r["architecture"] for r in rows} - {90}):
+                mine = [{**r, "architecture": 90} for r in rows if r["architecture"] == architecture]
+                self.assertEqual([r["tile"] for r in mine if r["dtype"] == "bf16"],
+                                 [r["tile"] for r in mine if r["dtype"] == "fp16"])
+                mine = [r for r in mine if r["dtype"] == "bf16" and r not in rows
+                        and (r["d"], r["causal"], *r["tile"]) not in tried]
+                tried |= {(r["d"], r["causal"], *r["tile"]) for r in mine}
+                one = variants.make(stage, self.folder, f"{stage.number}_{architecture}", build=BUILD, backend="emulator",
+                                    table=variants.with_rows(stage.table.read_text(), mine))
+                tasks = [{"libraries": [one["library"]], "time": [],
+                          "check": variants.small_problems(stage, r["d"], r["causal"], "bf16")} for r in mine]
+                for r, result in zip(mine, variants.measure(BUILD, self.folder, tasks, 1, lambda text: None), strict=True):
+                    self.assertEqual(result[one["library"]]["wrong"], "", r)
 
     def test_a_wrong_variant_is_found(self):
         rows = [row(causal=causal, tile=(64, 64, 4, 1, 2)) for causal in (False, True)]

@@ -1,6 +1,6 @@
 # Sets FLASHLADDER_WITH_CUDA where the GPU stages can be compiled for a GPU too. Without nvcc they run on the emulator.
 set(FLASHLADDER_WITH_CUDA FALSE)
-set(FLASHLADDER_LEAST_ARCHITECTURE 75)  # the oldest that the kernels are compiled for
+set(FLASHLADDER_LEAST_ARCHITECTURE 80)  # the oldest that has what the kernels take: cp.async, bf16 on tensor cores
 if(FLASHLADDER_CUDA AND NOT FLASHLADDER_SANITIZE AND NOT FLASHLADDER_FUZZ)
   include(CheckLanguage)
   if(NOT CMAKE_CUDA_COMPILER AND EXISTS /usr/local/cuda/bin/nvcc)
@@ -9,8 +9,9 @@ if(FLASHLADDER_CUDA AND NOT FLASHLADDER_SANITIZE AND NOT FLASHLADDER_FUZZ)
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
     if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-      # Code for the GPUs of the measurements, and PTX, which the driver compiles for any other at the first start.
-      set(CMAKE_CUDA_ARCHITECTURES ${FLASHLADDER_LEAST_ARCHITECTURE}-virtual 80-real 90-real)
+      # Code for the oldest and for the GPUs of the measurements, and the oldest's PTX, which the driver compiles for any
+      # other at the first start.
+      set(CMAKE_CUDA_ARCHITECTURES ${FLASHLADDER_LEAST_ARCHITECTURE} 90-real)
     endif()
     enable_language(CUDA)
     find_package(CUDAToolkit REQUIRED)

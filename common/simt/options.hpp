@@ -3,10 +3,11 @@
 
 namespace flashladder::simt {
 
-/// In which order the threads of a block that can run do run. A right kernel does not care.
+/// In which order blocks begin, and in which order the threads of a block that can run do run. A right
+/// kernel does not care.
 enum class Schedule {
-  forward,  ///< The next lane, then the next warp.
-  reverse,  ///< The last lane of the last warp first.
+  forward,  ///< The next lane, then the next warp; the next block.
+  reverse,  ///< The last lane of the last warp first; the last block first.
   random,   ///< Any, by Options::seed.
 };
 
@@ -14,9 +15,10 @@ enum class Schedule {
 struct Options {
   bool banks = false;  ///< Count wavefronts and sectors too (10 to 30 times slower).
   bool check = false;  ///< Find races, uninitialised reads, missing waits, endless loops (10 to 20).
-  Schedule schedule = Schedule::forward;  ///< Order of threads.
+  Schedule schedule = Schedule::forward;  ///< Order of threads and blocks.
   std::uint64_t seed = 0;                 ///< For Schedule::random. The same seed, the same order.
-  unsigned os_threads = 0;                ///< OS threads that run blocks at the same time; 0: one per core.
+  unsigned os_threads = 0;  ///< OS threads that run blocks at the same time; 0: one per core. With 1
+                            ///< a block ends before the next begins.
   /// Accesses that a thread may make without synchronising, before `check` takes it for an endless loop.
   std::uint64_t access_budget = 4'000'000;
 };

@@ -5,7 +5,10 @@
 #include <chrono>
 #include <cstring>
 #include <mutex>
+#include <numeric>
+#include <random>
 #include <thread>
+#include <vector>
 
 #include "common/simt/global_buffer.hpp"
 #include "common/simt/stack_guard.hpp"
@@ -302,6 +305,15 @@ std::string where_all_are() {
   return text;
 }
 
+/// The blocks in the order in which they begin.
+std::vector<unsigned> block_order(const Options& options, unsigned blocks) {
+  std::vector<unsigned> order(blocks);
+  std::iota(order.begin(), order.end(), 0u);
+  if (options.schedule == Schedule::reverse) std::ranges::reverse(order);
+  if (options.schedule == Schedule::random) std::ranges::shuffle(order, std::mt19937_64(options.seed));
+  return order;
+}
+
 Ledger run_grid(const Launch& launch) {
   check_sizes(launch);
   const auto start = std::chrono::steady_clock::now();
@@ -311,10 +323,11 @@ Ledger run_grid(const Launch& launch) {
   ledger.kernel = launch.kernel;
   ledger.banks_analysed = launch.options->banks;
   ledger.device_bytes = GlobalBuffer::bytes_in_use();
-  std::atomic<unsigned> next_block = 0;
+  const std::vector<unsigned> order = block_order(*launch.options, blocks);
+  std::atomic<unsigned> next = 0;
   std::mutex mutex;  // of what follows, and of the ledger
   std::exception_ptr error;
-  unsigned error_block = blocks;
+  unsigned error_at = blocks;
 
   const auto work = [&] {
     const Running before = running;
@@ -322,19 +335,19 @@ Ledger run_grid(const Launch& launch) {
     std::unique_ptr<Block> block = block_pool().take();
     try {
       begin_launch(*block, launch, slots);
-      // After an error only blocks before its block still run, so that the first of them is what is
+      // After an error only blocks whose turn was before still run, so that the first of them is what is
       // reported.
-      for (unsigned i; (i = next_block++) < blocks;) {
+      for (unsigned i; (i = next++) < blocks;) {
         {
           const std::lock_guard lock(mutex);
-          if (i > error_block) break;
+          if (i > error_at) break;
         }
-        run_block(*block, i);
+        run_block(*block, order[i]);
         if (block->error != nullptr) {
           const std::lock_guard lock(mutex);
-          if (i < error_block) {
+          if (i < error_at) {
             error = block->error;
-            error_block = i;
+            error_at = i;
           }
           block->error = nullptr;
           break;
@@ -343,7 +356,7 @@ Ledger run_grid(const Launch& launch) {
     } catch (...) {
       const std::lock_guard lock(mutex);
       error = std::current_exception();
-      error_block = 0;
+      error_at = 0;
     }
     {
       const std::lock_guard lock(mutex);

@@ -62,6 +62,8 @@ constexpr ClosedForm forms[] = {
     {"shared.m_part.array_bytes", "0", [](const Symbols&) { return std::int64_t{0}; }},
     {"shared.l_part.array_bytes", "0", [](const Symbols&) { return std::int64_t{0}; }},
     {"shared.O_part.array_bytes", "0", [](const Symbols&) { return std::int64_t{0}; }},
+    {"shared_bytes_per_block", "2 (Br + 4 Bc) d",
+     [](const Symbols& n) { return 2 * (n.Br + 4 * n.Bc) * n.d; }},
 };
 
 }  // namespace

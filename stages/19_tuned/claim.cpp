@@ -90,6 +90,8 @@ constexpr ClosedForm forms[] = {
        return 2 * warps(n) * n.BH * n.sum([&](auto i) { return n.live(i); }) * n.Bc * D(n);
      }},
     {"shared.P.array_bytes", "0", [](const Symbols&) { return std::int64_t{0}; }},
+    {"shared_bytes_per_block", "2 (Br + 2 stages Bc) D",
+     [](const Symbols& n) { return 2 * (n.Br + 2 * stages(n) * n.Bc) * D(n); }},
 };
 
 ClaimedTile tile_for(const Problem& p) {

@@ -472,7 +472,8 @@ const Stage stage{
         "a fixed number of splits, each with a dQ of its own, summed in a fixed order: the same bits every "
         "time",
     .claim =
-        "atomics BH sum(live_i) Br d -> 0; extra memory 4 BH Nq d -> 4 splits BH Nq d bytes, linear in N",
+        "atomics BH sum(live_i) Br d -> 0; extra memory 4 BH Nq d -> 4 splits BH Nq d bytes, splits <= "
+        "ceil(256 / BHkv)",
     .before = 23,
     .supports = {.dtypes = half_dtypes, .head_dims = half_head_dims},
     .backend = kernel_backend,
