@@ -1,5 +1,7 @@
 // Tensor-core instructions on the emulator, exhaustively: what each lane holds, against plain matrices; and
 // the 16-bit numbers they work on.
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <vector>
 
@@ -78,6 +80,27 @@ std::vector<T> numbers(std::size_t count, int seed) {
   return all;
 }
 
+/// 1 + A B, [16, 8], from small numbers, which are exact in any order. The quarters of A, 8 x 8 each, are
+/// taken as the lanes' registers hold them, in the order of `quarters`; the halves of B likewise.
+template <class T>
+std::vector<float> plain_product(const std::vector<T>& a, const std::vector<T>& b,
+                                 const std::array<int, 4>& quarters, const std::array<int, 2>& halves) {
+  std::vector<float> c(16 * 8, 1.f);
+  for (int row = 0; row < 16; ++row) {
+    for (int k = 0; k < 16; ++k) {
+      const int quarter = quarters[static_cast<std::size_t>(row / 8 + 2 * (k / 8))];
+      const T& x = a[static_cast<std::size_t>((row % 8 + quarter % 2 * 8) * 16 + k % 8 + quarter / 2 * 8)];
+      for (int column = 0; column < 8; ++column) {
+        const T& y =
+            b[static_cast<std::size_t>((k % 8 + halves[static_cast<std::size_t>(k / 8)] * 8) * 8 + column)];
+        c[static_cast<std::size_t>(row * 8 + column)] +=
+            static_cast<float>(f32(x)) * static_cast<float>(f32(y));
+      }
+    }
+  }
+  return c;
+}
+
 template <class T>
 void check_product() {
   const std::vector<T> a = numbers<T>(16 * 16, 1), b = numbers<T>(16 * 8, 2);
@@ -90,30 +113,18 @@ void check_product() {
   launch("product", product<T>, 1, 32, 0, A, B, C);
   std::vector<float> got(16 * 8);
   C.download(got.data());
-  for (int row = 0; row < 16; ++row) {
-    for (int column = 0; column < 8; ++column) {
-      float right = 1;  // small numbers: exact in any order
-      for (int k = 0; k < 16; ++k)
-        right += static_cast<float>(f32(a[row * 16 + k])) * static_cast<float>(f32(b[k * 8 + column]));
-      INFO("row " << row << ", column " << column);
-      REQUIRE(got[row * 8 + column] == right);
+  // With these numbers any other order of a lane's registers shows, but that of both halves of the sum at
+  // once.
+  std::array<int, 4> quarters = {0, 1, 2, 3};
+  do {
+    for (const std::array<int, 2>& halves : {std::array{0, 1}, std::array{1, 0}}) {
+      const bool same =
+          quarters == std::array{2 * halves[0], 2 * halves[0] + 1, 2 * halves[1], 2 * halves[1] + 1};
+      CHECK((got == plain_product(a, b, quarters, halves)) == same);
     }
-  }
+  } while (std::ranges::next_permutation(quarters).found);
   CHECK(emulator.last().flops_tensor_cores == 2 * 16 * 8 * 16);
   CHECK(emulator.last().flops_cuda_cores == 0);
-  // With these numbers any other order of a lane's registers would show: the quarters of A, and the halves
-  // of B, are all different.
-  const auto register_of_a = [&](int j) {
-    std::vector<float> quarter;
-    for (int i = 0; i < 64; ++i)
-      quarter.push_back(static_cast<float>(f32(a[(i / 8 + j % 2 * 8) * 16 + i % 8 + j / 2 * 8])));
-    return quarter;
-  };
-  for (int j = 0; j < 4; ++j) {
-    for (int other = 0; other < j; ++other) REQUIRE(register_of_a(j) != register_of_a(other));
-  }
-  REQUIRE(!std::equal(b.begin(), b.begin() + 64, b.begin() + 64,
-                      [](T x, T y) { return static_cast<float>(f32(x)) == static_cast<float>(f32(y)); }));
 }
 
 TEST_CASE("mma_m16n8k16 multiplies what the lanes hold", "[simt]") {
