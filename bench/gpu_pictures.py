@@ -70,7 +70,7 @@ def heads(measured):
                                if number == stage and one.tflops)}
              for stage in (12, 13)]
     return {"title": f"A block for each head, or for each tile of Q: N = 1024, d = 64, one {measured.gpu}",
-            "lines": lines, "multiprocessors": int(measured.runs[13].context["multiprocessors"])}
+            "lines": lines, "multiprocessors": int(measured.context["multiprocessors"])}
 
 
 def lengths_fp32(measured, of_pass=""):
@@ -113,7 +113,7 @@ def panels_of(names, line):
 
 
 def roofline(measured, counted):
-    """Measured TFLOP/s over FLOPs per byte that the kernels issue, with the roof of each run that measured one."""
+    """Measured TFLOP/s over FLOPs per byte that the kernels issue, with the roof of each dtype that was measured."""
     panels = []
     for mask, moved in counted.items():
         flops = 4 * COUNTED_N * COUNTED_N * COUNTED_D / (2 if mask == "causal" else 1)  # of one head
@@ -121,7 +121,7 @@ def roofline(measured, counted):
         for title, stages in parts(measured):
             points = [(stage, flops / sum(moved[stage]), measured.tflops(stage, COUNTED_D, mask, COUNTED_N))
                       for stage in stages if measured.tflops(stage, COUNTED_D, mask, COUNTED_N)]
-            peak, copy = measured.peak(stages[-1]), measured.runs[stages[-1]].peaks.get("copy")
+            peak, copy = measured.peak(stages[-1]), measured.peaks.get("copy")
             series.append({"label": title, "points": points, "roof": [peak, copy] if peak and copy else None})
         panels.append({"title": "causal" if mask == "causal" else "no mask", "series": series})
     return {"title": f"Measured on one {measured.gpu}, bytes as the ledger counts them: N = {COUNTED_N}, "

@@ -3,9 +3,8 @@
     python3 bench/gpu_report.py               # from the JSON files of bench/results/h200, and the ledger
     python3 bench/gpu_report.py --check       # changes nothing; exits 1 and names what is stale
 
-Two are what `./ladder bench --benchmark_filter='grid|heads' --benchmark_out=FILE` writes on a machine with a GPU,
-with `--benchmark_context=commit=...`: stages.json for the stages in fp32, tensor_cores.json for those in bf16;
-peers_bf16.json is what `bench/compare.py --out FILE` writes there, nsight.json what `bench/nsight.py --out FILE` does.
+stages.json is what `./ladder bench --benchmark_filter='grid|heads' --benchmark_out=FILE` writes on a machine with a
+GPU, with `--benchmark_context=commit=...`, of the stages in fp32 and those in bf16; peers_bf16.json is what `bench/compare.py --out FILE` writes there, nsight.json what `bench/nsight.py --out FILE` does.
 Where these are there, too: backward.json, of `./ladder bench --benchmark_filter=backward ...`, backward_peers_bf16.json,
 of `bench/compare.py --backward --out FILE`, train_gpt.json and train_gpt_bf16.json, of `bench/train_gpt.py` in each dtype,
 training.json, of `bench/train_throughput.py`, atomics.json, of `bench/atomics.py`.
@@ -26,7 +25,7 @@ from gpu_results import FOLDER, KINDS, BadResult, Measured, kind_text, positive,
 from markers import ROOT, NoMarkers, with_block  # noqa: E402
 from train_gpt import FACTOR, FLOOR, allowed, away, most_of  # noqa: E402
 
-RESULTS = [FOLDER / name for name in ("stages.json", "tensor_cores.json")]
+STAGES = FOLDER / "stages.json"
 PEERS, NSIGHT = FOLDER / "peers_bf16.json", FOLDER / "nsight.json"
 BACKWARD, BACKWARD_PEERS = FOLDER / "backward.json", FOLDER / "backward_peers_bf16.json"
 LOSSES, TRAINING = [FOLDER / "train_gpt.json", FOLDER / "train_gpt_bf16.json"], FOLDER / "training.json"
@@ -82,9 +81,7 @@ def cell_text(result):
 def table(measured, stage, before, of_pass=""):
     """TFLOP/s of one stage over N, and its speed over that of the stage before, if that is not None."""
     kinds = [kind for kind in KINDS if any(key[:3] == (stage, *kind) for key in measured.grid)]
-    if before is not None and measured.runs[stage] is not measured.runs.get(before):
-        before = None  # a ratio counts only from one run
-    lines = [f"TFLOP/s on one {machine(measured.runs[stage].context)}; batch * N = 16k, heads * d = 2048, "
+    lines = [f"TFLOP/s on one {machine(measured.context)}; batch * N = 16k, heads * d = 2048, "
              f"{measured.dtypes[stage]}; {of_pass}median of at least 3 runs, L2 emptied before each. Causal FLOPs count half."
              + (f" In brackets: times as fast as {before}." if before else ""), ""]
     lines += ["| N | " + " | ".join(kind_text(*kind) for kind in kinds) + " |", "|--:|" + "--:|" * len(kinds)]
@@ -364,12 +361,12 @@ def main():
                         help="the program behind ./ladder (default: build/release/flashladder)")
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 when something is stale")
     arguments = parser.parse_args()
-    measured = Measured([read(path) for path in RESULTS])
+    measured = Measured(read(STAGES))
     peers = of_scripts(PEERS)
     blocks = [(ROOT / f"stages/{stage:02d}_{name}/README.md", "h200",
                table(measured, stage, stage - 1 if stage - 1 in measured.names else None))
               for stage, name in sorted(measured.names.items())]
-    backward = Measured([read(BACKWARD)], backward=True) if BACKWARD.exists() else None
+    backward = Measured(read(BACKWARD), backward=True) if BACKWARD.exists() else None
     backward_peers, training = of_scripts(BACKWARD_PEERS), of_scripts(TRAINING)
     losses = [run for run in map(of_train_gpt, LOSSES) if run]
     added = json.loads(ATOMICS.read_text()) if ATOMICS.exists() else None

@@ -10,7 +10,6 @@ FOLDER = ROOT / "bench/results/h200"
 NAME = re.compile(r"(\d\d) (\w+)/(grid|heads|backward)/d:(\d+)/N:(\d+)/BH:(\d+)/(full|causal)")
 PEAK = re.compile(r"peak/(\w+)")
 KINDS = [(64, "full"), (128, "full"), (256, "full"), (64, "causal"), (128, "causal"), (256, "causal")]
-TENSOR_CORES = 16  # forward passes from here on were timed in bf16, those before in fp32, where a result does not say
 
 
 class BadResult(Exception):
@@ -52,8 +51,8 @@ def read(path):
         if stage:
             number, name, family, d, N, BH, mask = stage.groups()
             value = positive(path, one, "TFLOP/s") if failed is None else None
-            dtype = one.get("label") or ("bf16" if int(number) >= TENSOR_CORES else "fp32")
-            results.append(Result(int(number), name, family, int(d), int(N), int(BH), mask, value, dtype, failed or ""))
+            shape = int(d), int(N), int(BH), mask
+            results.append(Result(int(number), name, family, *shape, value, one["label"], failed or ""))
         elif peak and failed is None:
             peaks[peak[1]] = positive(path, one, "TB/s" if peak[1] == "copy" else "TFLOP/s")
     return Run(data.get("context", {}), results, peaks)
@@ -67,21 +66,20 @@ def positive(path, one, counter):
 
 
 class Measured:
-    """All runs of a GPU together, of one pass: speeds by (stage, d, mask, N) over the papers' grid, and by (stage, heads)
-    at one length, each a Result; the run and the dtype of each stage."""
+    """One pass of a run: speeds by (stage, d, mask, N) over the papers' grid, and by (stage, heads) at one length, each a
+    Result; the dtype of each stage."""
 
-    def __init__(self, runs, backward=False):
-        self.grid, self.heads, self.names, self.runs, self.dtypes = {}, {}, {}, {}, {}
-        for run in runs:
-            for one in run.results:
-                if (one.family == "backward") != backward:
-                    continue
-                self.names[one.stage], self.dtypes[one.stage] = one.name, one.dtype
-                self.runs[one.stage] = run
-                if one.family != "heads":
-                    self.grid[one.stage, one.d, one.mask, one.N] = one
-                else:
-                    self.heads[one.stage, one.BH] = one
+    def __init__(self, run, backward=False):
+        self.context, self.peaks = run.context, run.peaks
+        self.grid, self.heads, self.names, self.dtypes = {}, {}, {}, {}
+        for one in run.results:
+            if (one.family == "backward") != backward:
+                continue
+            self.names[one.stage], self.dtypes[one.stage] = one.name, one.dtype
+            if one.family != "heads":
+                self.grid[one.stage, one.d, one.mask, one.N] = one
+            else:
+                self.heads[one.stage, one.BH] = one
 
     @property
     def stages(self):
@@ -90,7 +88,7 @@ class Measured:
 
     @property
     def gpu(self):
-        return self.runs[self.stages[0]].context["gpu"]
+        return self.context["gpu"]
 
     def tflops(self, stage, d, mask, N):
         """None where it was not measured, or did not fit into memory."""
@@ -98,13 +96,11 @@ class Measured:
         return one.tflops if one else None
 
     def peak(self, stage):
-        """TFLOP/s of the matrix product in the stage's dtype, of its own run; None where that was not measured."""
-        return self.runs[stage].peaks.get(f"gemm_{self.dtypes[stage]}")
+        """TFLOP/s of the matrix product in the stage's dtype; None where that was not measured."""
+        return self.peaks.get(f"gemm_{self.dtypes[stage]}")
 
     def gains(self, stage, before, N):
-        """Times as fast as `before` at one N, over all d and masks. A ratio counts only from one run."""
-        if before is None or self.runs[stage] is not self.runs[before]:
-            return []
+        """Times as fast as `before` at one N, over all d and masks; empty where `before` is None."""
         pairs = [(self.tflops(stage, *kind, N), self.tflops(before, *kind, N)) for kind in KINDS]
         return [mine / other for mine, other in pairs if mine and other]
 
