@@ -16,7 +16,7 @@ why=$("$program" ledger 10 --backend cuda 2>&1) || { echo "skipped: $why"; exit 
 passes() { grep -A2 "^$1 " <<<"$listed" | sed -n '3s/;.*//p' | tr -d ,; }
 # The head dimensions: what the line says after "d:".
 head_dims() { grep -A2 "^$1 " <<<"$listed" | sed -n '3s/.*d: //p'; }
-takes() { [[ $(head_dims "$1") =~ (^|[ ,])$2($|[ ,]) || $(head_dims "$1") == multiples* ]]; }
+takes() { [[ $(head_dims "$1") =~ (^|[ ,])$2($|[ ,]) || $(head_dims "$1") == *"multiple of 8"* ]]; }
 failed=0
 for tool in memcheck racecheck initcheck synccheck; do
   for stage in "${stages[@]}"; do
