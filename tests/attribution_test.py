@@ -458,13 +458,13 @@ class MeasureAllTest(unittest.TestCase):
     def test_it_makes_each_file_that_is_read(self):
         try:
             import gpu_report
-        except ImportError as error:
+        except (ImportError, SystemExit) as error:  # there is no Matplotlib
             self.skipTest(str(error))
         read = {path.name for path in vars(gpu_report).values() if isinstance(path, Path) and path.suffix == ".json"}
         read |= {path.name for path in [*gpu_report.LOSSES, attribution.PROFILE]}
         self.assertGreater(len(read), 8)
         listed = self.run_it("--list").stdout
-        self.assertIn("\nstages.json: build/release/bench/flashladder_bench ", listed)
+        self.assertIn("\nbackward.json: build/release/bench/flashladder_bench ", listed)
         self.assertNotIn(f"{SOURCE}/", listed.replace(sys.executable, ""))
         for name in read:
             self.assertIn(f"\n{name}: ", "\n" + listed)

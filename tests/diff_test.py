@@ -208,7 +208,10 @@ class DiffTest(unittest.TestCase):
                          "shared.O_part.array_bytes")
         self.assertEqual(counts_of(STAGES[16], STAGES[17]).most_telling.after, 1)
         self.assertIn("both in one run", measured(STAGES[13], STAGES[14]).where)
-        self.assertIn("in two runs", measured(STAGES[15], STAGES[16]).where)
+        self.assertIn("both in one run, fp32 and bf16: ", measured(STAGES[15], STAGES[16]).where)
+        apart = diff_facts.Measured("ms", ("01", "02"), ("fp32", "fp32"), ("one machine", "another machine"))
+        self.assertEqual(apart.where, "in two runs, so that the ratio is to be taken with care: 01 in fp32: one machine; "
+                         "02 in fp32: another machine")
         speeds = measured(STAGES[12], STAGES[13])
         readme = (STAGES[13].folder / "README.md").read_text()
         for N, (_, speed) in speeds.shapes[64, "full"].items():
