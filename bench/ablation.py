@@ -9,7 +9,6 @@ Without an idea means: one of bench/ablations/STAGE/*.patch, or another tile for
 """
 
 import argparse
-import json
 import math
 import statistics
 import sys
@@ -17,7 +16,8 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from markers import ROOT, NoMarkers, with_block  # noqa: E402
+import gpu_results  # noqa: E402
+from markers import ROOT, NoMarkers, new_file, with_block  # noqa: E402
 from tuned import SHARED_BYTES, TUNED  # noqa: E402
 from tune import TOKENS, WIDTH, gpu, problem  # noqa: E402
 from variants import (VariantError, make_all, measure, read_table, small_problems, with_rows,  # noqa: E402
@@ -41,7 +41,7 @@ TILES = {
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--stage", type=int, choices=list(TILES), help="what is measured: 19 or 23")
-    parser.add_argument("--out", type=Path, help="measure on the GPU present, and write this JSON file")
+    parser.add_argument("--out", type=new_file, help="measure on the GPU present, and write this JSON file")
     parser.add_argument("--commit", help="what is measured; asked of git where left out")
     parser.add_argument("--rounds", type=int, default=11, help="runs of each variant and shape (11)")
     parser.add_argument("--build", type=Path, default=ROOT / "build/release", help="build folder (build/release)")
@@ -150,7 +150,7 @@ def main():
         return
     for stage in (TUNED[number] for number in TILES):
         path = result_of(stage)
-        is_, should = with_block(stage.readme, "ablation", block(json.loads(path.read_text())) if path.exists() else "")
+        is_, should = with_block(stage.readme, "ablation", block(gpu_results.load(path)) if path.exists() else "")
         if args.check and is_ != should:
             sys.exit(f"{stage.folder}/README.md has another ablation than the results: bench/ablation.py writes it")
         if is_ != should:
@@ -160,5 +160,5 @@ def main():
 if __name__ == "__main__":
     try:
         main()
-    except (VariantError, NoMarkers) as error:
+    except (VariantError, NoMarkers, gpu_results.BadResult) as error:
         sys.exit(f"ablation: {error}")

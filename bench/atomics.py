@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from markers import ROOT  # noqa: E402
+from markers import ROOT, new_file  # noqa: E402
 from tune import TOKENS, WIDTH, gpu, new_table, problem  # noqa: E402
 from tuned import TUNED  # noqa: E402
 from variants import (VariantError, make_all, measure, read_table, small_problems, with_rows,  # noqa: E402
@@ -34,7 +34,7 @@ VARIANTS = [(WHOLE, 23, None, True), (STORES, 23, "1_stores.patch", False), (APA
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--out", type=Path, required=True, help="the JSON file to write")
+    parser.add_argument("--out", type=new_file, required=True, help="the JSON file to write")
     parser.add_argument("--commit", help="what is measured; asked of git where left out")
     parser.add_argument("--rounds", type=int, default=11, help="runs of each variant and shape (11)")
     parser.add_argument("--build", type=Path, default=ROOT / "build/release", help="build folder (build/release)")

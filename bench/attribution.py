@@ -13,12 +13,12 @@ for what they wait most, and why a multiprocessor holds no more of them.
 """
 
 import argparse
-import json
 import math
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+import gpu_results  # noqa: E402
 import nsight  # noqa: E402
 from markers import ROOT, NoMarkers, with_block  # noqa: E402
 
@@ -100,7 +100,7 @@ class Kernel:
             return f"Bound by {first}: busy {most:.0f} % of the time; next {second}, {next_most:.0f} %."
         reason, share = self.waits
         blocks, limit = self.held
-        few = f"a multiprocessor holds {blocks} blocks at most, limited by {limit}"
+        few = f"a multiprocessor holds {blocks} block{'s' * (blocks != 1)} at most, limited by {limit}"
         if self.counters[nsight.WAVES] < 1:
             few = f"the grid has only {self.counters[nsight.BLOCKS]:,.0f} blocks, fewer than the GPU can hold"
         what = f"{MEANING[reason]} (`{reason}`)" if reason in MEANING else f"`{reason}`"
@@ -141,7 +141,8 @@ def compared(prediction, kernel, before):
 
 
 def gain_elsewhere(data, stage, before):
-    """The gain that was predicted where nothing had been measured, and what it is; "" where there is either not."""
+    """The gain predicted for a head dimension at which the two had not been compared, and what it is; "" where there is
+    either not."""
     prediction = data["predictions"].get(f"{stage} at d = {nsight.PREDICTED_AT}")
     mask = prediction["mask"] if prediction else ""
     ms = {profile["stage"]: Kernel(profile).ms for profile in data["profiles"]
@@ -191,6 +192,9 @@ def part(data, stage, which):
         if set(cells) != {"0 %"}:  # such as tensor cores in fp32
             lines.append(f"| {name} | {' | '.join(cells)} |")
     lines += ["", *(f"- {mask.capitalize()}: {kernel.sentence()}" for mask, kernel in found.items())]
+    lines += [f"- d = {nsight.head_dim(profile)}, {profile['mask']}: {Kernel(profile).sentence()}"
+              for profile in data["profiles"] if profile["stage"] == stage and pass_of(profile) == which
+              and nsight.head_dim(profile) not in (nsight.PROFILED["d"], nsight.PREDICTED_AT)]
     if prediction := data["predictions"].get(f"{stage} backward" if which == "backward" else str(stage)):
         before = next((Kernel(profile) for profile in of_all(data)
                        if profile["stage"] == mine["before"] and profile["mask"] == "full"
@@ -247,7 +251,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 where a README is stale")
     check = parser.parse_args().check
-    data = json.loads(PROFILE.read_text()) if PROFILE.exists() else {"profiles": []}
+    data = gpu_results.load(PROFILE) if PROFILE.exists() else {"profiles": []}
     texts = {readme: with_block(readme, BLOCK, block(data, number))[1] for number, readme in readmes(data)}
     for readme in ROOT.glob("stages/23_*/README.md"):
         texts[readme] = with_block(readme, SHARE_BLOCK, share_block(data), texts.get(readme))[1]
@@ -263,5 +267,5 @@ def main():
 if __name__ == "__main__":
     try:
         main()
-    except (Failure, NoMarkers) as failure:
+    except (Failure, NoMarkers, gpu_results.BadResult) as failure:
         sys.exit(f"attribution: {failure}")

@@ -20,9 +20,9 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from markers import commit_of  # noqa: E402
+from markers import commit_of, new_file  # noqa: E402
 from on_torch import (Missing, backends, device_of, libraries, machine, milliseconds,  # noqa: E402
-                      new_file, peer, wrong_gradients, wrong_output)
+                      peer, wrong_gradients, wrong_output)
 
 TOKENS, WIDTH = 16384, 2048  # batch * N and heads * d of the papers' grid
 FLUSH_BYTES = 512 << 20      # larger than any L2 cache, and long enough for the next launch to be queued behind it
@@ -116,15 +116,16 @@ def measure(torch, runs, rounds, device):
 
 
 def chosen_stages(flashladder, chosen):
-    """Their numbers."""
-    if chosen.stages is not None:
-        return chosen.stages
+    """Their numbers. Throws Missing where one that was asked for cannot be compared."""
     which = "backward" if chosen.backward else "forward"
     found = [one.number for one in flashladder.stages()
              if getattr(one, which) and one.kernels and DTYPES[chosen.dtype] in one.dtypes]
     if not found:
         raise Missing(f"no stage of this build has a {which} pass in {chosen.dtype}: ./ladder list says what each takes")
-    return found
+    if others := sorted({*(chosen.stages or [])} - {*found}):
+        raise Missing(f"no {which} pass in {chosen.dtype} of kernels: stage {', '.join(map(str, others))}; those that have "
+                      f"one are {', '.join(map(str, found))}")
+    return chosen.stages or found
 
 
 def rows_of(torch, flashladder, chosen, stages, d, causal, N):

@@ -114,6 +114,7 @@ void register_gpu_benchmarks(bool& any_failed) {
   for (const auto& [stage, problem, name, backward] : all) {
     const auto time = backward ? time_backward : time_forward;
     add_gpu_benchmark(name, any_failed, [time, stage = stage, p = problem](benchmark::State& state) {
+      state.SetLabel(std::string(to_string(p.dtype)));  // also of one that fails or does not fit
       return time(state, *stage, p, peaks);
     });
   }

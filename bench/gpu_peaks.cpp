@@ -31,7 +31,6 @@ void report_speed(benchmark::State& state, const Problem& p, Pass pass, const Ti
   const double row_bytes = static_cast<double>(p.d) * static_cast<double>(size_of(p.dtype));
   const double bytes = (backward ? 4 : 2) * (rows + keys) * row_bytes + 4 * rows;
   const double flops = (backward ? 2.5 : 1) * p.forward_flops(), peak = peaks.gemm(p.dtype);
-  state.SetLabel(std::string(to_string(p.dtype)));
   state.counters["TFLOP/s"] = ms.per_second(flops) / 1e12;
   if (peak > 0) state.counters["% of GEMM"] = 100 * ms.per_second(flops) / peak;
   if (peak > 0 && peaks.copy > 0)

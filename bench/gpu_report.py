@@ -4,10 +4,11 @@
     python3 bench/gpu_report.py --check       # changes nothing; exits 1 and names what is stale
 
 stages.json is what `./ladder bench --benchmark_filter='grid|heads' --benchmark_out=FILE` writes on a machine with a
-GPU, with `--benchmark_context=commit=...`, of the stages in fp32 and those in bf16; peers_bf16.json is what `bench/compare.py --out FILE` writes there, nsight.json what `bench/nsight.py --out FILE` does.
-Where these are there, too: backward.json, of `./ladder bench --benchmark_filter=backward ...`, backward_peers_bf16.json,
-of `bench/compare.py --backward --out FILE`, train_gpt.json and train_gpt_bf16.json, of `bench/train_gpt.py` in each dtype,
-training.json, of `bench/train_throughput.py`, atomics.json, of `bench/atomics.py`.
+GPU, with `--benchmark_context=commit=...`, of the stages in fp32 and those in bf16; peers_bf16.json is what
+`bench/compare.py --out FILE` writes there, nsight.json what `bench/nsight.py --out FILE` does. Where these are there,
+too: backward.json, of `./ladder bench --benchmark_filter=backward ...`, backward_peers_bf16.json, of `bench/compare.py
+--backward --out FILE`, train_gpt.json and train_gpt_bf16.json, of `bench/train_gpt.py` in each dtype, training.json, of
+`bench/train_throughput.py`, atomics.json, of `bench/atomics.py`.
 """
 
 import argparse
@@ -21,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import atomics  # noqa: E402
 import gpu_pictures  # noqa: E402
 import ledger_tables  # noqa: E402
-from gpu_results import FOLDER, KINDS, BadResult, Measured, kind_text, positive, read  # noqa: E402
+from gpu_results import FOLDER, KINDS, BadResult, Measured, kind_text, load, positive, read  # noqa: E402
 from markers import ROOT, NoMarkers, with_block  # noqa: E402
 from train_gpt import FACTOR, FLOOR, allowed, away, most_of  # noqa: E402
 
@@ -39,7 +40,7 @@ def of_scripts(path):
     """What bench/compare.py or bench/train_throughput.py wrote; None where it is not there. Throws BadResult."""
     if not path.exists():
         return None
-    data = json.loads(path.read_text())
+    data = load(path)
     for row in data["results"]:
         for counter in ("tflops", "ms", "mfu"):
             if counter in row:
@@ -53,7 +54,7 @@ def of_train_gpt(path):
     """What bench/train_gpt.py wrote; None where it is not there. Throws BadResult, also where ours did not agree."""
     if not path.exists():
         return None
-    data = json.loads(path.read_text())
+    data = load(path)
     for name, losses in data["losses"].items():
         if not all(map(math.isfinite, losses)):
             raise BadResult(f"{path}: a loss with {name} is not a finite number: measure it again")
@@ -70,6 +71,9 @@ def share_of_allowed(data):
 
 
 def machine(context):
+    if "commit" not in context:
+        raise BadResult(f"what was measured on {context['date']} does not say of which commit it is: measure it again, with "
+                        "--benchmark_context=commit=HASH")
     return (f"{context['gpu']}, {context['multiprocessors']} multiprocessors, driver {context['driver']}, "
             f"CUDA {context['cuda_of_build']}, commit {context['commit']}")
 
@@ -81,9 +85,11 @@ def cell_text(result):
 def table(measured, stage, before, of_pass=""):
     """TFLOP/s of one stage over N, and its speed over that of the stage before, if that is not None."""
     kinds = [kind for kind in KINDS if any(key[:3] == (stage, *kind) for key in measured.grid)]
+    peak = measured.peak(stage)
     lines = [f"TFLOP/s on one {machine(measured.context)}; batch * N = 16k, heads * d = 2048, "
              f"{measured.dtypes[stage]}; {of_pass}median of at least 3 runs, L2 emptied before each. Causal FLOPs count half."
-             + (f" In brackets: times as fast as {before}." if before else ""), ""]
+             + (f" In brackets: times as fast as {before}." if before else "")
+             + (f" The matrix product in {measured.dtypes[stage]} reaches {peak:.0f} in the same run." if peak else ""), ""]
     lines += ["| N | " + " | ".join(kind_text(*kind) for kind in kinds) + " |", "|--:|" + "--:|" * len(kinds)]
     for N in sorted({key[3] for key in measured.grid if key[0] == stage}):
         cells = []
@@ -308,7 +314,7 @@ def short_peers_table(peers):
 
 def nsight_table():
     """Hardware over ledger, the least and the most of all shapes, for each pass of a stage and count."""
-    data = json.loads(NSIGHT.read_text())
+    data = load(NSIGHT)
     ratios = {}
     forward = {one["stage"] for one in data["results"] if one.get("pass", "forward") == "forward"}
 
@@ -363,13 +369,15 @@ def main():
     arguments = parser.parse_args()
     measured = Measured(read(STAGES))
     peers = of_scripts(PEERS)
+    if peers is None:
+        raise BadResult(f"{PEERS} is not there: bench/measure_all.py --only {PEERS.name} makes it, on a GPU")
     blocks = [(ROOT / f"stages/{stage:02d}_{name}/README.md", "h200",
                table(measured, stage, stage - 1 if stage - 1 in measured.names else None))
               for stage, name in sorted(measured.names.items())]
     backward = Measured(read(BACKWARD), backward=True) if BACKWARD.exists() else None
     backward_peers, training = of_scripts(BACKWARD_PEERS), of_scripts(TRAINING)
     losses = [run for run in map(of_train_gpt, LOSSES) if run]
-    added = json.loads(ATOMICS.read_text()) if ATOMICS.exists() else None
+    added = load(ATOMICS) if ATOMICS.exists() else None
     blocks += [*backward_blocks(backward, backward_peers), (PAGE, "train_gpt", losses_block(losses)),
                (PAGE, "throughput", training_block(training)), (ATOMICS_PAGE, "atomics", atomics_block(added))]
     blocks += [(ROOT / f"stages/19_{measured.names[19]}/README.md", "peers", peers_table(peers)),

@@ -41,9 +41,19 @@ class Run:
     peaks: dict[str, float]
 
 
+def load(path):
+    """The JSON of a file of results. Throws BadResult."""
+    try:
+        return json.loads(path.read_text())
+    except OSError as error:
+        raise BadResult(f"{path} cannot be read: {error.strerror}: bench/measure_all.py writes it") from error
+    except ValueError as error:
+        raise BadResult(f"{path} is no JSON ({error}): measure it again, with bench/measure_all.py") from error
+
+
 def read(path):
     """The run of a file; one without results where it is of another kind. Throws BadResult."""
-    data = json.loads(path.read_text())
+    data = load(path)
     results, peaks = [], {}
     for one in data.get("benchmarks", []):
         stage, peak = NAME.match(one["name"]), PEAK.match(one["name"])
@@ -51,6 +61,8 @@ def read(path):
         if stage:
             number, name, family, d, N, BH, mask = stage.groups()
             value = positive(path, one, "TFLOP/s") if failed is None else None
+            if not one.get("label"):
+                raise BadResult(f"{path}: {one['name']} has no label with its dtype: measure it again")
             shape = int(d), int(N), int(BH), mask
             results.append(Result(int(number), name, family, *shape, value, one["label"], failed or ""))
         elif peak and failed is None:

@@ -19,7 +19,8 @@ PROBLEM = ["--random", "1,2,256,64"]
 # Stages that show all that they change only with it; a problem takes the place of the usual one.
 MORE = {15: ["--causal"], 21: ["--causal"], 24: ["--random", "1,2,512,64"]}
 TOTALS = {f"{memory}, all {what}: {end}": (f"{memory}.", f".{end}")
-          for memory, what in (("global", "buffers"), ("shared", "arrays")) for end in ("read_bytes", "written_bytes")}
+          for memory, what, ends in (("global", "buffers", ("read_bytes", "written_bytes", "atomic_bytes")),
+                                     ("shared", "arrays", ("read_bytes", "written_bytes"))) for end in ends}
 
 
 class Failure(Exception):

@@ -1,6 +1,7 @@
-"""What all scripts here share: the repository, the commit that a result is of, and the blocks of a Markdown file that are
-generated, between <!-- NAME:begin --> and <!-- NAME:end -->."""
+"""What all scripts here share: the repository, the commit that a result is of, the file that it goes to, and the blocks of
+a Markdown file that are generated, between <!-- NAME:begin --> and <!-- NAME:end -->."""
 
+import argparse
 import subprocess
 from pathlib import Path
 
@@ -21,6 +22,16 @@ def with_block(path, name, block, text=None):
         raise NoMarkers(f"{path.relative_to(ROOT)} has no place for a table: put {begin} and {end} there, once each")
     head, rest = text.split(begin)
     return text, f"{head}{begin}\n{block.rstrip()}\n{end}{rest.split(end)[1]}"
+
+
+def new_file(text):
+    """The path of a file that is to be written, as an argument's type: what is wrong with it is said before the work."""
+    path = Path(text)
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{path} is a folder: give the name of a file")
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"there is no folder {path.parent}: make it first")
+    return path
 
 
 def commit_of(given):

@@ -22,7 +22,7 @@ from markers import ROOT  # noqa: E402
 
 def bench(pattern):
     """Rows of ./ladder bench: with the peaks, which it measures along with any of them."""
-    return ["{build}/bench/flashladder_bench", f"--benchmark_filter={pattern}", "--benchmark_out={file}",
+    return ["{build}/bench/flashladder_bench", f"--benchmark_filter={pattern}", "--benchmark_out={unfinished}",
             "--benchmark_out_format=json", "--benchmark_context=commit={commit}"]
 
 
@@ -30,7 +30,7 @@ def script(name, *options):
     return [sys.executable, f"bench/{name}.py", *options, "--commit", "{commit}", "--out", "{file}"]
 
 
-# File and command; {build}, {file} and {commit} are filled in.
+# File and command; {build}, {file}, {unfinished}, beside it until all is well, and {commit} are filled in.
 RESULTS = {
     "stages.json": bench("/(grid|heads)/"),
     "backward.json": bench("/backward/"),
@@ -64,7 +64,10 @@ def main():
     build = os.path.relpath(chosen.build, ROOT)  # the results keep it: nothing of where they were made
     folder = "DIR" if chosen.out is None else chosen.out if chosen.list else chosen.out.resolve()
     for name in chosen.only:
-        values = {"build": build, "file": f"{folder}/{name}", "commit": chosen.commit or "HASH"}
+        file = Path(folder) / name
+        # Google Benchmark empties its file before it begins: what fails is to leave the one that is there.
+        unfinished = file if chosen.list else file.with_name(f".{name}")
+        values = {"build": build, "file": file, "unfinished": unfinished, "commit": chosen.commit or "HASH"}
         words = [word.format(**values) for word in RESULTS[name]]
         print(f"{name}: {shlex.join(words)}", flush=True)
         if chosen.list:
@@ -79,6 +82,9 @@ def main():
               flush=True)
         if status != 0:
             failed.append(name)
+            unfinished.unlink(missing_ok=True)
+        elif unfinished.exists():
+            unfinished.replace(file)
     if failed:
         sys.exit(f"measure_all: failed: {', '.join(failed)}")
     if not chosen.list:

@@ -25,7 +25,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from markers import ROOT, new_file  # noqa: E402
+
 SHAPES = {
     "square": ["--random", "1,2,256,{d}"],
     "ragged": ["--random", "2,4,130,{d}", "--kv-heads", "2", "--key-len", "203", "--causal"],
@@ -256,7 +258,7 @@ def main():
     parser.add_argument("--program", default=ROOT / "build/release/flashladder", help="the program behind ./ladder")
     parser.add_argument("--ncu", default="ncu", help="Nsight Compute")
     parser.add_argument("--stages", nargs="+", type=int, help="their numbers (default: all of kernels)")
-    parser.add_argument("--out", type=Path, help="write everything to this JSON file")
+    parser.add_argument("--out", type=new_file, help="write everything to this JSON file")
     parser.add_argument("--profile", action="store_true", help="collect what bounds each stage; with --commit, --out")
     parser.add_argument("--commit", help="the commit that the program was built from")
     arguments = parser.parse_args()

@@ -1,12 +1,10 @@
 """What the scripts that run through PyTorch share: its backends as functions, what is right, what is the peak, and where
 a result comes from."""
 
-import argparse
 import statistics
 import subprocess
 import time
 from importlib import metadata
-from pathlib import Path
 
 MISSING = {"matplotlib": "this Python has no Matplotlib, which draws the chart: pip install matplotlib",
            "torch": "this Python has no PyTorch: pip install torch",
@@ -15,16 +13,6 @@ MISSING = {"matplotlib": "this Python has no Matplotlib, which draws the chart: 
 
 class Missing(Exception):
     """One sentence for the user."""
-
-
-def new_file(text):
-    """The path of a file that is to be written, as an argument's type."""
-    path = Path(text)
-    if path.is_dir():
-        raise argparse.ArgumentTypeError(f"{path} is a folder: give the name of a file")
-    if not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"there is no folder {path.parent}: make it first")
-    return path
 
 
 def libraries():

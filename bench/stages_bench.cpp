@@ -4,8 +4,10 @@
 // never timed.
 #include <benchmark/benchmark.h>
 
+#include <cstdio>
 #include <exception>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "bench/gpu_bench.hpp"
@@ -48,9 +50,41 @@ void forward(benchmark::State& state, const Stage& stage, bool causal) {
   state.counters["extra_bytes"] = static_cast<double>(extra_bytes);
 }
 
+constexpr char help[] =
+    "Times the stages with Google Benchmark: those in C++ on the CPU, and where there is a GPU those of\n"
+    "kernels on it. Each is checked on a shape before it is timed there; one that fails is not timed.\n\n"
+    "  ./ladder bench --benchmark_list_tests                         what there is to time here\n"
+    "  ./ladder bench --benchmark_filter='^0[12] .*d:64'             those whose name matches\n"
+    "  ./ladder bench --benchmark_filter='^19 .*/grid/.*causal'      on a GPU; also /heads/ and "
+    "/backward/\n"
+    "  ./ladder bench --benchmark_out=FILE --benchmark_context=commit=HASH\n"
+    "                                                                the results as JSON, for the "
+    "charts\n\n"
+    "Exit status: 0, or 1 where nothing was timed or a stage failed. All options are Google "
+    "Benchmark's:\n\n";
+
+/// Says what Google Benchmark would pass over; 0, or the exit status.
+int check_arguments(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    std::string_view word = argv[i];
+    if (word == "-h") argv[i] = const_cast<char*>("--help");  // the one name that Google Benchmark has
+    if (word == "-h" || word == "--help") std::fputs(help, stdout);
+    constexpr std::string_view format = "--benchmark_out_format=";
+    if (!word.starts_with(format)) continue;
+    word.remove_prefix(format.size());
+    if (word != "json" && word != "csv" && word != "console") {
+      std::fprintf(stderr, "ladder: --benchmark_out_format is json, csv or console, not %s\n",
+                   argv[i] + format.size());
+      return 2;
+    }
+  }
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (const int status = check_arguments(argc, argv); status != 0) return status;
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
   for (const Stage* stage : stages()) {
@@ -70,7 +104,11 @@ int main(int argc, char** argv) {
     }
   }
   register_gpu_benchmarks(any_failed);
-  benchmark::RunSpecifiedBenchmarks();
+  if (benchmark::RunSpecifiedBenchmarks() == 0) {
+    std::fprintf(stderr, "ladder: nothing was timed: --benchmark_list_tests shows what there is%s\n",
+                 unavailable(Backend::cuda).empty() ? "" : "; without a GPU only stages in C++");
+    any_failed = true;
+  }
   benchmark::Shutdown();
   return any_failed ? 1 : 0;
 }

@@ -21,8 +21,8 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from markers import ROOT, commit_of  # noqa: E402
-from on_torch import (MISSING, Missing, backends, device_of, libraries, machine, new_file,  # noqa: E402
+from markers import ROOT, commit_of, new_file  # noqa: E402
+from on_torch import (MISSING, Missing, backends, device_of, libraries, machine,  # noqa: E402
                       own, peer)
 
 TEXT = ROOT / "common/data/text.txt"
@@ -50,6 +50,8 @@ def arguments():
     chosen = parser.parse_args()
     if chosen.steps < 1:
         parser.error("--steps is to be at least 1")
+    if not 0 <= chosen.seed < 2**63:
+        parser.error("--seed is to be from 0 to 2^63 - 1")
     return chosen
 
 

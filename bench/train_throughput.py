@@ -24,9 +24,9 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from markers import commit_of  # noqa: E402
+from markers import commit_of, new_file  # noqa: E402
 from on_torch import (Missing, backends, device_of, gemm_peak, libraries, machine, milliseconds,  # noqa: E402
-                      new_file, own, peer, wrong_gradients, wrong_output)
+                      own, peer, wrong_gradients, wrong_output)
 
 VOCABULARY = 50304  # GPT-2's 50257 tokens, and more to the next multiple of 64
 MODELS = {"1.3B": {"layers": 24, "hidden": 2048, "heads": 16, "vocabulary": VOCABULARY},
@@ -55,8 +55,8 @@ def arguments():
     chosen = parser.parse_args()
     if not chosen.attentions:  # in fp32 there is one of ours
         chosen.attentions = [name for name in ATTENTIONS if chosen.dtype == "bf16" or name != "ours, deterministic"]
-    if min(chosen.rounds, chosen.steps) < 1:
-        parser.error("--rounds and --steps are to be at least 1")
+    if min(chosen.rounds, chosen.steps, chosen.tokens) < 1:
+        parser.error("--rounds, --steps and --tokens are to be at least 1")
     for N in chosen.N:
         if N < 1 or chosen.tokens % N:
             parser.error(f"--tokens {chosen.tokens} is no multiple of --N {N}")

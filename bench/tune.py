@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from markers import ROOT  # noqa: E402
+from markers import ROOT, new_file  # noqa: E402
 from tuned import SHARED_BYTES, TUNED  # noqa: E402
 from variants import (VariantError, make_all, measure, read_table, small_problems, with_rows,  # noqa: E402
                       write_result)
@@ -43,7 +43,7 @@ def arguments():
                         help="sequence lengths that are timed (512 1024 ... 16384)")
     parser.add_argument("--rounds", type=int, default=5, help="runs of each candidate at each length (5)")
     parser.add_argument("--dry-run", action="store_true", help="say what is best, and leave the tables as they are")
-    parser.add_argument("--out", type=Path, help="also write all candidates and their times to this JSON file")
+    parser.add_argument("--out", type=new_file, help="also write all candidates and their times to this JSON file")
     parser.add_argument("--commit", help="what is tuned, for that file; asked of git where left out")
     parser.add_argument("--build", type=Path, default=ROOT / "build/release", help="build folder (build/release)")
     args = parser.parse_args()
@@ -224,7 +224,7 @@ def main():
         return
     numbers = " ".join(map(str, args.stage))
     print(f"The tables of {numbers} have these tiles now. Next: ./ladder test {numbers}, then ./ladder bench; where "
-          "the counts have changed, bench/ledger_tables.py writes those of the READMEs")
+          "the counts have changed, bench/ledger_tables.py writes those of the READMEs, and Hopper's tiles are in a table there")
 
 
 if __name__ == "__main__":

@@ -142,7 +142,6 @@ def measure(build, folder, tasks, rounds, say):
 
 def write_result(path, facts, commit, **found):
     """Writes what was found on a GPU, with what was measured: `commit`, or where it is None the one checked out."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({**facts, "commit": commit_of(commit), **found}, indent=1) + "\n")
 
 

@@ -51,7 +51,7 @@ class Repository(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.root = Path(folder.name)
         (self.root / "bench/results/h200").mkdir(parents=True)
-        for name in ("attribution.py", "markers.py", "nsight.py", "predictions.json"):
+        for name in ("attribution.py", "gpu_results.py", "markers.py", "nsight.py", "predictions.json"):
             shutil.copy(SOURCE / "bench" / name, self.root / "bench")
         for stage in ("13_one", "14_two"):
             (self.root / "stages" / stage).mkdir(parents=True)
@@ -259,7 +259,8 @@ class AttributionTest(Repository):
         text = self.written(data, "23_three")
         self.assertIn("| d = 64, backward | d = 128, forward | d = 128, backward |\n", text)
         self.assertIn("| TFLOP/s | 550 | 275 | 275 | 344 |\n", text)
-        self.assertEqual(text.count("Bound by"), 2)  # the other block is of d = 64
+        self.assertEqual(text.count("Bound by"), 4)
+        self.assertIn("\n- d = 128, causal: Bound by latency", text)
 
     def test_the_committed_readmes_and_predictions_are_right(self):
         result = subprocess.run([sys.executable, "-B", SOURCE / "bench/attribution.py", "--check"], capture_output=True,
@@ -471,16 +472,27 @@ class MeasureAllTest(unittest.TestCase):
 
     def test_one_that_fails_does_not_stop_the_others_and_is_named(self):
         with tempfile.TemporaryDirectory(prefix="measure test ") as folder:
-            for name, code in (("flashladder_bench", 0), ("flashladder", 3)):
+            def program(name, code):
                 path = Path(folder) / ("bench" if name.endswith("bench") else ".") / name
                 path.parent.mkdir(exist_ok=True)
-                path.write_text(f"#!/bin/sh\necho \"$@\"\nexit {code}\n")
+                path.write_text(f"#!/bin/sh\necho \"$@\"\n[ -z \"$2\" ] || echo new >\"${{2#*=}}\"\nexit {code}\n")
                 path.chmod(0o755)
+
+            program("flashladder_bench", 0)
+            program("flashladder", 3)
             result = self.run_it("--commit", "abc", "--out", folder, "--build", folder, "--only", "nsight.json",
                                  "backward.json")
+            kept = Path(folder) / "backward.json"
+            self.assertEqual(kept.read_text(), "new\n")
+            # What a run that fails has begun to write is gone, and what was there is left.
+            kept.write_text("old\n")
+            program("flashladder_bench", 1)
+            again = self.run_it("--commit", "abc", "--out", folder, "--build", folder, "--only", "backward.json")
+            self.assertEqual((again.returncode, kept.read_text()), (1, "old\n"))
+            self.assertEqual([path.name for path in Path(folder).glob(".*")], [])
         self.assertEqual(result.returncode, 1)
         self.assertIn("nsight.json: exit status 1", result.stdout)
-        self.assertIn(f"--benchmark_out={folder}/backward.json", result.stdout)
+        self.assertIn(f"--benchmark_out={folder}/.backward.json", result.stdout)
         self.assertIn("--benchmark_context=commit=abc\nbackward.json: done", result.stdout)
         self.assertTrue(result.stderr.endswith("measure_all: failed: nsight.json\n"), result.stderr)
 

@@ -88,6 +88,7 @@ make_venv() {
     skip "Python's headers (python3-dev) are not installed"
   read -ra packages < <(sed -n 's/^requires = \[\(.*\)\]$/\1/p' "$source/pyproject.toml" | tr -d '",')
   packages+=("$(grep '^numpy==' "$source/common/setup/requirements.txt")")
+  packages+=(array_api_strict==2.6.1 ml_dtypes==0.6.0) # another library of arrays, and bfloat16 for NumPy
   "$venv/bin/pip" install -q --retries 0 --disable-pip-version-check "${packages[@]}" || skip "pip cannot get ${packages[*]}"
   command -v nvidia-smi >/dev/null || cuda=OFF # compiled for nothing
   CMAKE_BUILD_PARALLEL_LEVEL=$jobs "$venv/bin/pip" install --disable-pip-version-check \

@@ -16,7 +16,7 @@ namespace {
 
 using namespace flashladder;
 
-/// C = A B, fragments laid out as mma.hpp draws them.
+/// C += A B, fragments laid out as mma.hpp draws them.
 template <class T>
 __global__ void product(gmem<const T> A, gmem<const T> B, gmem<f32> C) {  // [16, 16], [16, 8], [16, 8]
   const int lane = threadIdx.x, g = lane / 4, t = lane % 4;
@@ -29,23 +29,29 @@ __global__ void product(gmem<const T> A, gmem<const T> B, gmem<f32> C) {  // [16
                               pair(at(A, 16, g + 8, 2 * t + 8), at(A, 16, g + 8, 2 * t + 9))};
   const std::uint32_t b[2] = {pair(at(B, 8, 2 * t, g), at(B, 8, 2 * t + 1, g)),
                               pair(at(B, 8, 2 * t + 8, g), at(B, 8, 2 * t + 9, g))};
-  f32 c[4] = {1.f, 1.f, 1.f, 1.f};
+  f32 c[4];
+  for (int e = 0; e < 4; ++e) c[e] = C[(g + e / 2 * 8) * 8 + 2 * t + e % 2];
   mma_m16n8k16<T>(c, a, b);
   for (int e = 0; e < 4; ++e) C[(g + e / 2 * 8) * 8 + 2 * t + e % 2] = c[e];
 }
 
-/// The registers that ldmatrix gives for four matrices, [4, 8, 8] in a row.
-template <bool transposed>
-__global__ void registers(gmem<const f16> M, gmem<std::uint32_t> R) {  // [32, 8], [32 lanes, 4]
-  __shared__ smem_array<f16, 32, 8, "M"> tile;
+/// The row of the tile that a lane names to ldmatrix: the rows of a matrix may lie anywhere.
+constexpr int named_row(int lane) {
+  return (5 * lane + 3) % 32;
+}
+
+/// The registers that ldmatrix gives for four matrices of 8 rows, those that lanes 0-7, 8-15, ... name.
+template <class T, bool transposed>
+__global__ void registers(gmem<const T> M, gmem<std::uint32_t> R) {  // [32, 8], [32 lanes, 4]
+  __shared__ smem_array<T, 32, 8, "M"> tile;
   const int lane = threadIdx.x;
-  copy_16B<f16>(tile.at(lane, 0), M + lane * 8);
+  copy_16B<T>(tile.at(lane, 0), M + lane * 8);
   __syncwarp();
   std::uint32_t r[4];
   if (transposed) {
-    ldmatrix_x4_trans<f16>(r, tile.at(lane, 0));
+    ldmatrix_x4_trans<T>(r, tile.at(named_row(lane), 0));
   } else {
-    ldmatrix_x4<f16>(r, tile.at(lane, 0));
+    ldmatrix_x4<T>(r, tile.at(named_row(lane), 0));
   }
   for (int j = 0; j < 4; ++j) R[lane * 4 + j] = r[j];
 }
@@ -80,12 +86,19 @@ std::vector<T> numbers(std::size_t count, int seed) {
   return all;
 }
 
-/// 1 + A B, [16, 8], from small numbers, which are exact in any order. The quarters of A, 8 x 8 each, are
+/// What C is before, [16, 8]: a number of its own for each element.
+std::vector<float> sums_before() {
+  std::vector<float> c(16 * 8);
+  for (std::size_t i = 0; i < c.size(); ++i) c[i] = static_cast<float>(i) / 2;
+  return c;
+}
+
+/// C + A B, [16, 8], from small numbers, which are exact in any order. The quarters of A, 8 x 8 each, are
 /// taken as the lanes' registers hold them, in the order of `quarters`; the halves of B likewise.
 template <class T>
 std::vector<float> plain_product(const std::vector<T>& a, const std::vector<T>& b,
                                  const std::array<int, 4>& quarters, const std::array<int, 2>& halves) {
-  std::vector<float> c(16 * 8, 1.f);
+  std::vector<float> c = sums_before();
   for (int row = 0; row < 16; ++row) {
     for (int k = 0; k < 16; ++k) {
       const int quarter = quarters[static_cast<std::size_t>(row / 8 + 2 * (k / 8))];
@@ -108,6 +121,7 @@ void check_product() {
   DeviceBuffer<f32> C("C", 16 * 8);
   A.upload(a.data());
   B.upload(b.data());
+  C.upload(sums_before().data());
   simt::Emulator emulator;
   const simt::UseEmulator use(emulator);
   launch("product", product<T>, 1, 32, 0, A, B, C);
@@ -132,10 +146,11 @@ TEST_CASE("mma_m16n8k16 multiplies what the lanes hold", "[simt]") {
   check_product<bf16>();
 }
 
-TEST_CASE("ldmatrix deals four matrices to the lanes, as they are and transposed", "[simt]") {
-  std::vector<f16> m(32 * 8);
+template <class T>
+void check_registers() {
+  std::vector<T> m(32 * 8);
   for (std::size_t i = 0; i < m.size(); ++i) m[i].bits = static_cast<std::uint16_t>(i);
-  DeviceBuffer<f16> M("M", 32 * 8);
+  DeviceBuffer<T> M("M", 32 * 8);
   M.upload(m.data());
   DeviceBuffer<std::uint32_t> R("R", 32 * 4);
   simt::Options options;
@@ -143,14 +158,14 @@ TEST_CASE("ldmatrix deals four matrices to the lanes, as they are and transposed
   simt::Emulator emulator(options);
   const simt::UseEmulator use(emulator);
   for (bool transposed : {false, true}) {
-    launch("registers", transposed ? registers<true> : registers<false>, 1, 32, 0, M, R);
+    launch("registers", transposed ? registers<T, true> : registers<T, false>, 1, 32, 0, M, R);
     std::vector<std::uint32_t> r(32 * 4);
     R.download(r.data());
     for (int lane = 0; lane < 32; ++lane) {
       const int g = lane / 4, t = lane % 4;
       for (int j = 0; j < 4; ++j) {
-        const int low = transposed ? (8 * j + 2 * t) * 8 + g : (8 * j + g) * 8 + 2 * t;
-        const int high = transposed ? (8 * j + 2 * t + 1) * 8 + g : low + 1;
+        const int low = transposed ? named_row(8 * j + 2 * t) * 8 + g : named_row(8 * j + g) * 8 + 2 * t;
+        const int high = transposed ? named_row(8 * j + 2 * t + 1) * 8 + g : low + 1;
         REQUIRE(r[lane * 4 + j] == static_cast<std::uint32_t>(low | high << 16));
       }
     }
@@ -158,6 +173,11 @@ TEST_CASE("ldmatrix deals four matrices to the lanes, as they are and transposed
     CHECK(emulator.last().shared.at("M").wavefronts == 8);
     CHECK(emulator.last().shared.at("M").ideal_wavefronts == 8);
   }
+}
+
+TEST_CASE("ldmatrix deals four matrices to the lanes, as they are and transposed", "[simt]") {
+  check_registers<f16>();
+  check_registers<bf16>();
 }
 
 TEST_CASE("FLOPs during copies are those of lanes whose copies are under way", "[simt]") {

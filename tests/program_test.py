@@ -630,6 +630,19 @@ class ProgramTest(unittest.TestCase):
     # --- the ledger -------------------------------------------------------------------------------------------
 
     @with_kernels
+    def test_what_depends_on_the_numbers_is_at_least_its_closed_form(self):
+        """Stage 19 rescales O~ only where m grows much, and a negative scale costs it a barrier."""
+        for problem, more in ((["--input", SOURCE / "common/data/minilm_layer.npz"], {"exp", "mul"}),
+                              (["--random", "1,2,256,64", "--scale", 5], {"exp", "mul"}),
+                              (["--random", "1,2,130,64", "--scale", -0.1], set())):
+            result = self.run_program("ledger", 19, *problem)
+            self.assertEqual((result.returncode, ">= a closed form of random numbers" in result.stdout), (0, bool(more)))
+            stage, = json.loads(self.run_program("ledger", 19, *problem, "--json").stdout)["stages"]
+            forms = {form["counter"]: form for form in stage["closed_forms"]}
+            self.assertEqual({name for name, form in forms.items() if form["measured"] > form["value"]}, more)
+            self.assertEqual({name for name, form in forms.items() if form["least"]}, {"exp", "mul"})
+
+    @with_kernels
     def test_every_count_of_the_ledger_is_its_closed_form(self):
         for problem in (["--random", "1,2,64,64"],
                         ["--random", "2,4,70,32", "--kv-heads", 2, "--key-len", 45, "--causal"],

@@ -447,6 +447,18 @@ class TorchAttentionTest(unittest.TestCase):
     def tensors(self, *sizes, dtype="float32", **options):
         return [torch.from_numpy(x).to(getattr(torch, dtype)) for x in inputs(*sizes, **options)]
 
+    def test_finite_differences(self):
+        q, k, v = (x.requires_grad_() for x in self.tensors(1, 2, 1, 5, 7, d=32))
+        for stage in ((2, 0), (2, 21), (10, 20)):
+            with self.subTest(stage=stage):
+                self.assertTrue(torch.autograd.gradcheck(
+                    lambda *x: flashladder.torch.attention(*x, causal=True, stage=stage), (q, k, v),  # noqa: B023
+                    eps=1e-2, atol=5e-3, rtol=5e-2, nondet_tol=1e-5))
+
+    def test_a_scale_gets_no_gradient_in_silence(self):
+        with self.assertRaisesRegex(ValueError, "scale requires a gradient, and gets none"):
+            flashladder.torch.attention(*self.tensors(), scale=torch.tensor(0.5, requires_grad=True))
+
     def test_every_backward_pass(self):
         for stage in BACKWARD:
             for dtype in stage.dtypes:
@@ -716,6 +728,8 @@ class ErrorTest(unittest.TestCase):
     def test_stages(self):
         self.fails(ValueError, "stage 7 does not exist: this build has 00 naive_cpu, 01", 7, *inputs())
         self.fails(ValueError, "stage 'flash' does not exist", "flash", *inputs())
+        self.fails(TypeError, "stage is True: give a number", True, *inputs())
+        self.fails(TypeError, "stage is 1.0: give a number", 1.0, *inputs())
         self.fails(TypeError, "stage is 1.5: give a number", 1.5, *inputs())
 
     def test_shapes(self):
@@ -808,6 +822,25 @@ class LedgerTest(unittest.TestCase):
                     for form in ledger["closed_forms"]:
                         self.assertEqual(form["value"], form["measured"], form)
                         self.assertEqual(ledger["counts"].get(form["counter"], form["value"]), form["value"], form)
+
+    def test_a_stage_by_its_number_as_text(self):
+        self.assertEqual(flashladder.ledger("19", rows=8, d=32)["name"], "tuned")
+
+    def test_other_numbers_may_need_more(self):
+        ledger = flashladder.ledger(19, rows=256, scale=5.0)
+        for form in ledger["closed_forms"]:
+            self.assertEqual(form["least"], form["counter"] in ("exp", "mul"))
+            (self.assertGreater if form["least"] else self.assertEqual)(form["measured"], form["value"], form)
+
+    def test_wrong_sizes(self):
+        for error, said, sizes in ((TypeError, "rows is 1.5: give a whole number", {"rows": 1.5}),
+                                   (TypeError, "heads is True: give a whole number", {"heads": True}),
+                                   (ValueError, "rows is 0: give a whole number from 1 to", {"rows": 0}),
+                                   (ValueError, "keys is 1000000000000000000000000000000: give", {"keys": 10**30}),
+                                   (MemoryError, "rows 2000000000.* do not fit into memory: give smaller", {
+                                       "rows": 2 * 10**9, "heads": 10**6})):
+            with self.subTest(sizes=sizes), self.assertRaisesRegex(error, said):
+                flashladder.ledger(19, **sizes)
 
     def test_of_the_backward_pass(self):
         for stage in BACKWARD_KERNELS:

@@ -464,6 +464,38 @@ TEST_CASE("atomic operations lose nothing, from any number of OS threads", "[sim
   }
 }
 
+__global__ void turns(gmem<int> next, gmem<int> order) {
+  if (threadIdx.x == 0) order[atomic_add(next, 1)] = static_cast<int>(blockIdx.x);
+}
+
+TEST_CASE("blocks of one OS thread begin in the schedule's order", "[simt]") {
+  constexpr int blocks = 9;
+  const auto order_of_blocks = [&](Schedule schedule, std::uint64_t seed) {
+    Options options = options_for(schedule, seed);
+    options.os_threads = 1;
+    Emulator emulator(options);
+    const UseEmulator use(emulator);
+    DeviceBuffer<int> next("next", 1), order("order", blocks);
+    next.fill_zero();
+    launch("turns", turns, dim3(blocks), dim3(32), 0, next, order);
+    std::vector<int> all(blocks);
+    order.download(all.data());
+    return all;
+  };
+  std::vector<int> upwards(blocks);
+  std::iota(upwards.begin(), upwards.end(), 0);
+  CHECK(order_of_blocks(Schedule::forward, 0) == upwards);
+  CHECK(order_of_blocks(Schedule::reverse, 0) == std::vector<int>(upwards.rbegin(), upwards.rend()));
+  std::set<std::vector<int>> orders;
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    const std::vector<int> order = order_of_blocks(Schedule::random, seed);
+    CHECK(order == order_of_blocks(Schedule::random, seed));
+    CHECK(std::ranges::is_permutation(order, upwards));
+    orders.insert(order);
+  }
+  CHECK(orders.size() > 10);
+}
+
 // ---- the ledger, against counts made by hand
 
 __global__ void every_operation(gmem<const f32> a, gmem<f32> b) {

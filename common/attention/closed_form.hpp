@@ -44,6 +44,13 @@ struct ClosedForm {
   std::string_view counter;                 ///< As count_of() takes it.
   std::string_view text;                    ///< In symbols.
   std::int64_t (*value)(const Symbols& n);  ///< The same, computed.
+  /// Whether it is so with random numbers, and other numbers may need more.
+  bool least = false;
+
+  /// Whether a ledger with this count is as the form says.
+  bool holds(std::int64_t count, const Symbols& n) const {
+    return least ? count >= value(n) : count == value(n);
+  }
 };
 
 /// The tile that closed forms are written for.

@@ -230,7 +230,9 @@ std::vector<std::string> cell_of(const Row& row, const Column& column, const Pro
     const bool sum = text.find(" + ") != text.npos || text.find(" - ") != text.npos;
     text = fmt::format("{} * {}{}{}", row.form_unit, sum ? "(" : "", text, sum ? ")" : "");
   }
-  text = expected == count ? "= " + text : fmt::format("!!! not {} = {}", grouped(expected), text);
+  text = expected == count                 ? "= " + text
+         : form->least && expected < count ? ">= " + text
+                                           : fmt::format("!!! not {} = {}", grouped(expected), text);
   for (const std::string& line : wrap(text, 26)) lines.push_back(line);
   return lines;
 }
@@ -283,8 +285,15 @@ std::string symbols_text(const std::vector<CountedStage>& all, const Problem& pr
   return text + ";\n  R, live_i and whole_i: see claim.cpp of the stage";
 }
 
-bool equals(const CountedStage& one, const ClosedForm& form, const Problem& problem) {
-  return count_of(one.total, form.counter) == form.value(one.claim->symbols(problem));
+bool holds(const CountedStage& one, const ClosedForm& form, const Problem& problem) {
+  return form.holds(count_of(one.total, form.counter), one.claim->symbols(problem));
+}
+
+/// Whether the numbers of this problem need more than random ones, somewhere.
+bool has_more(const CountedStage& one, const Problem& problem) {
+  return std::ranges::any_of(one.forms, [&](const ClosedForm& form) {
+    return form.least && count_of(one.total, form.counter) > form.value(one.claim->symbols(problem));
+  });
 }
 
 void print_table(const std::vector<CountedStage>& all, const LedgerOptions& options,
@@ -303,7 +312,7 @@ void print_table(const std::vector<CountedStage>& all, const LedgerOptions& opti
   std::erase_if(rows, [&](const Row& row) {
     return std::ranges::all_of(all, [&](const CountedStage& one) {
       const ClosedForm* form = row.counter.empty() ? nullptr : one.form(row.counter);
-      return row.count(one.total) == 0 && (form == nullptr || equals(one, *form, problem));
+      return row.count(one.total) == 0 && (form == nullptr || holds(one, *form, problem));
     });
   });
 
@@ -337,6 +346,8 @@ void print_table(const std::vector<CountedStage>& all, const LedgerOptions& opti
   if (!options.launches && all.size() > 1)
     fmt::print("x0.50: half of the count in the stage to its left.\n");
   fmt::print("= a closed form, which the count equals: {}.\n", symbols_text(all, problem));
+  if (std::ranges::any_of(all, [&](const CountedStage& one) { return has_more(one, problem); }))
+    fmt::print(">= a closed form of random numbers; these need more: see claim.cpp of the stage.\n");
   for (const CountedStage& one : all) {
     const Dtype dtype = dtype_for(*one.stage, problem.dtype);
     if (dtype != problem.dtype)
@@ -366,6 +377,7 @@ Json stage_json(const CountedStage& one, const Problem& problem) {
       json["closed_forms"].push_back({{"counter", form.counter},
                                       {"text", form.text},
                                       {"value", form.value(symbols)},
+                                      {"least", form.least},
                                       {"measured", count_of(one.total, form.counter)}});
     }
   }
@@ -452,7 +464,7 @@ int ledger(const LedgerOptions& options) {
   bool good = true;
   for (const CountedStage& one : all) {
     for (const ClosedForm& form : one.forms) {
-      if (equals(one, form, problem)) continue;
+      if (holds(one, form, problem)) continue;
       fmt::print(stderr, "ladder: stage {}: {} is {}, and its closed form {} gives {}\n", label(*one.stage),
                  form.counter, count_of(one.total, form.counter), form.text,
                  form.value(one.claim->symbols(problem)));

@@ -139,8 +139,9 @@ int run(int argc, char** argv) {
       ->check(not_empty)
       ->type_name("DIR")
       ->capture_default_str();
-  climb->add_flag("--backward", options.backward,
-                  "The backward pass instead of the forward pass, of the stages that have one");
+  climb->add_flag(
+      "--backward", options.backward,
+      "The backward pass instead of the forward pass, of the stages that have one; dO is random");
   climb->add_flag("--memory", options.memory,
                   "Also measure the peak extra memory over N, up to 64k, or 4k of the backward pass");
   climb->add_option("--memory-up-to", options.memory_up_to, "Largest N of --memory")

@@ -366,6 +366,7 @@ nb::dict ledger_dict(const Stage& stage, const Problem& problem, const simt::Emu
       entry["counter"] = text(form.counter);
       entry["text"] = text(form.text);
       entry["value"] = form.value(symbols);
+      entry["least"] = form.least;
       entry["measured"] = count_of(total, form.counter);
       forms.append(entry);
     }

@@ -32,7 +32,8 @@ std::int64_t stages(const Symbols& n) {
 }
 
 /// Blocks of a head that see a key. Each of their rows gets its m in its first tile, and keeps it where no
-/// later score is larger by a factor of 2^8 after the exponential, as with random numbers.
+/// later score is larger by a factor of 2^8 after the exponential, as with random numbers. Each time that a
+/// row does not, it takes R more exponentials and D + R more multiplications.
 std::int64_t live_blocks(const Symbols& n) {
   return n.sum([&](auto i) { return n.live(i) > 0 ? 1 : 0; });
 }
@@ -64,17 +65,21 @@ constexpr ClosedForm forms[] = {
     {"exp", "BH Br (sum(live_i) Bc + R live blocks)",
      [](const Symbols& n) {
        return n.BH * n.Br * (n.sum([&](auto i) { return n.live(i); }) * n.Bc + R * live_blocks(n));
-     }},
+     },
+     true},  // at least: other numbers may need more
     {"div", "BH Tr Br R", [](const Symbols& n) { return n.BH * n.Tr * n.Br * R; }},
     {"mul", "BH Br (sum(live_i) (Bc + R) + (D + R) live blocks + Tr D) + BH Nq",
      [](const Symbols& n) {
        const std::int64_t live = n.sum([&](auto i) { return n.live(i); });
        return n.BH * n.Br * (live * (n.Bc + R) + (D(n) + R) * live_blocks(n) + n.Tr * D(n)) + n.BH * n.Nq;
-     }},
+     },
+     true},  // at least: other numbers may need more
     {"log", "BH Nq", [](const Symbols& n) { return n.BH * n.Nq; }},
-    {"barriers", "BH sum(max((3 - stages) live_i, 1))",
+    {"barriers", "BH sum(max((3 - stages) live_i, 1) + [scale < 0])",
      [](const Symbols& n) {
-       return n.BH * n.sum([&](auto i) { return std::max<std::int64_t>((3 - stages(n)) * n.live(i), 1); });
+       return n.BH * n.sum([&](auto i) {
+         return std::max<std::int64_t>((3 - stages(n)) * n.live(i), 1) + (n.problem.scale < 0);
+       });
      }},
     {"flops_during_copies", "2 Br Bc D BH sum(2 live_i - stages) over live_i > 0",
      [](const Symbols& n) {

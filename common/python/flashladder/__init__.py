@@ -36,6 +36,7 @@ from ._core import KernelError
 
 __all__ = ["KernelError", "Stage", "backward", "forward", "ledger", "saved", "stages"]
 __version__: str = _core.version
+MOST_OF_A_SIZE = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -236,7 +237,8 @@ def ledger(
         problem       batch, heads, kv_heads, rows, keys, d, causal, scale, dtype
         counts        every count by its name: {"blocks": 16, "exp": ..., "global.Q.read_bytes": ..., ...}
         tile          {"Br": rows, "Bc": keys} of the stage's tile
-        closed_forms  the stage's claim, [{"counter", "text": in symbols, "value": of the text here, "measured"}]
+        closed_forms  the stage's claim, [{"counter", "text": in symbols, "value": of the text here, "least": whether
+                      "measured" may be more where the numbers are not random, "measured"}]
         launches      the counts of each kernel, [{"kernel", "counts"}]
     """
     found = _find(stage, "backward" if backward else "forward")
@@ -252,22 +254,36 @@ def ledger(
         return _core.ledger(found.number, _readable(q, "q"), _readable(k, "k"), _readable(v, "v"), **how)
     kv_heads = heads if kv_heads is None else kv_heads
     keys = rows if keys is None else keys
-    return _core.random_ledger(found.number, *map(operator.index, (batch, heads, kv_heads, rows, keys, d)),
-                               backward=bool(backward), **how)
+    sizes = {"batch": batch, "heads": heads, "kv_heads": kv_heads, "rows": rows, "keys": keys, "d": d}
+    for name, size in sizes.items():
+        if not 1 <= _integer(size, name, "a whole number") <= MOST_OF_A_SIZE:
+            raise ValueError(f"{name} is {size}: give a whole number from 1 to {MOST_OF_A_SIZE}")
+    try:
+        return _core.random_ledger(found.number, *map(operator.index, sizes.values()), backward=bool(backward), **how)
+    except MemoryError:
+        raise MemoryError(f"random arrays of {', '.join(f'{name} {size}' for name, size in sizes.items())} do not fit into "
+                          "memory: give smaller sizes") from None
 
 
 # --- stages and backends
 
 
+def _integer(value: Any, name: str, wanted: str) -> int:
+    """A whole number, which True and 1.0 are not."""
+    try:
+        if not isinstance(value, bool):
+            return operator.index(value)
+    except TypeError:
+        pass
+    raise TypeError(f"{name} is {value!r}: give {wanted}")
+
+
 def _find(stage: int | str | Stage, needed: str = "") -> Stage:
     """The stage, which has the pass that is needed: "forward" or "backward"; "": any."""
     if not isinstance(stage, Stage):
-        try:
-            wanted = stage if isinstance(stage, str) else operator.index(stage)
-        except TypeError:
-            raise TypeError(f"stage is {stage!r}: give a number, a name or a Stage") from None
+        wanted = stage if isinstance(stage, str) else _integer(stage, "stage", "a number, a name or a Stage")
         for one in _stages:
-            if wanted in (one.number, one.name, f"{one.number:02}_{one.name}"):
+            if wanted in (one.number, one.name, f"{one.number:02}", f"{one.number:02}_{one.name}"):
                 stage = one
                 break
         else:

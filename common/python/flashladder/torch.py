@@ -37,7 +37,7 @@ def attention(
              bits from a multiple of 16 bytes on) is copied
     causal   query i sees key j when j <= i + keys - rows: aligned at the bottom right, where PyTorch's own is_causal is
              aligned at the top left
-    scale    factor on the scores; None: 1/sqrt(d)
+    scale    factor on the scores, which gets no gradient; None: 1/sqrt(d)
     stage    which stages run: None, a stage, or a pair (forward, backward). A pass that is not named, or that the stage
              has not, is of the highest stage that takes q: stages_for() says which. In 16 bits the highest backward
              pass is the deterministic one of stage 24; stage=(None, 23) has the one that adds to dQ atomically. On the
@@ -55,6 +55,8 @@ def attention(
         if not isinstance(x, torch.Tensor):
             kind = f"{type(x).__module__}.{type(x).__name__}".removeprefix("builtins.")
             raise TypeError(f"{name} is a {kind}: give tensors of PyTorch")
+    if isinstance(scale, torch.Tensor) and scale.requires_grad:
+        raise ValueError("scale requires a gradient, and gets none here: multiply q with it instead")
     device = q.device.type
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
