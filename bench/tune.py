@@ -224,7 +224,8 @@ def main():
         return
     numbers = " ".join(map(str, args.stage))
     print(f"The tables of {numbers} have these tiles now. Next: ./ladder test {numbers}, then ./ladder bench; where "
-          "the counts have changed, bench/ledger_tables.py writes those of the READMEs, and Hopper's tiles are in a table there")
+          "the counts have changed, bench/ledger_tables.py writes those of the READMEs, and Hopper's tiles are in a table "
+          "there")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import unittest
+import warnings
 
 import flashladder
 import numpy as np
@@ -290,6 +291,7 @@ class BackwardTest(unittest.TestCase):
                    *arguments)
         self.fails(ValueError, "needs m and l .* and l is not in saved", 20, *arguments, saved={"m": lse})
         self.fails(ValueError, "needs p .* p is not in saved", 10, *arguments, saved={"m": lse})
+        self.fails(TypeError, "saved is 'ml': give a dict", 21, *arguments, saved="ml")
         self.fails(ValueError, "saved has 'm', and .* takes nothing beside o and lse", 21, *arguments, saved={"m": lse})
         self.fails(ValueError, r"m has shape \[1, 2, 36\]: it must have \[1, 2, 37\]", 20, *arguments,
                    saved={"m": lse[..., 1:].copy(), "l": lse})
@@ -450,10 +452,24 @@ class TorchAttentionTest(unittest.TestCase):
     def test_finite_differences(self):
         q, k, v = (x.requires_grad_() for x in self.tensors(1, 2, 1, 5, 7, d=32))
         for stage in ((2, 0), (2, 21), (10, 20)):
-            with self.subTest(stage=stage):
+            with self.subTest(stage=stage), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that it is not in fp64
                 self.assertTrue(torch.autograd.gradcheck(
                     lambda *x: flashladder.torch.attention(*x, causal=True, stage=stage), (q, k, v),  # noqa: B023
                     eps=1e-2, atol=5e-3, rtol=5e-2, nondet_tol=1e-5))
+
+    def test_in_what_is_compiled(self):
+        def loss(x):
+            return flashladder.torch.attention(2 * x, x, x, causal=True, stage=(2, 0)).square().sum()
+
+        x, = self.tensors()[:1]
+        gradients = [torch.autograd.grad(of(x.requires_grad_()), x)[0] for of in (loss, torch.compile(loss, backend="eager"))]
+        self.assertTrue(torch.equal(*gradients))
+
+    def test_a_sparse_tensor_is_refused(self):
+        q, k, v = self.tensors()
+        with self.assertRaisesRegex(ValueError, r"k is laid out as torch.sparse_coo: give k.to_dense\(\)"):
+            flashladder.torch.attention(q, k.to_sparse(), v)
 
     def test_a_scale_gets_no_gradient_in_silence(self):
         with self.assertRaisesRegex(ValueError, "scale requires a gradient, and gets none"):

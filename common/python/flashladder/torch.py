@@ -51,10 +51,20 @@ def attention(
     The gradients have no gradients of their own. Errors are those of stages_for, flashladder.forward and
     flashladder.backward.
     """
+    o: torch.Tensor = _attention(q, k, v, causal, scale, stage)
+    return o
+
+
+@torch.compiler.disable  # our kernels stay between what torch.compile makes of what comes before and after
+def _attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float | None, stage: Any
+) -> torch.Tensor:
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, torch.Tensor):
             kind = f"{type(x).__module__}.{type(x).__name__}".removeprefix("builtins.")
             raise TypeError(f"{name} is a {kind}: give tensors of PyTorch")
+        if x.layout != torch.strided:
+            raise ValueError(f"{name} is laid out as {x.layout}: give {name}.to_dense()")
     if isinstance(scale, torch.Tensor) and scale.requires_grad:
         raise ValueError("scale requires a gradient, and gets none here: multiply q with it instead")
     device = q.device.type
