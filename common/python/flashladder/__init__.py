@@ -296,7 +296,7 @@ def _find(stage: int | str | Stage, needed: str = "") -> Stage:
 
 def _kept(stage: Stage, saved: Mapping[str, Any] | None) -> dict[str, Any]:
     """What the stage names in stage.saved, in that order."""
-    if not isinstance(saved or {}, Mapping):
+    if saved is not None and not isinstance(saved, Mapping):
         raise TypeError(f"saved is {_shown(saved)}: give a dict, as saved() does")
     given = dict(saved or {})
     names = " and ".join(stage.saved)
