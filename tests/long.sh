@@ -107,13 +107,12 @@ python() {
   "$venv/bin/python" -B "$source/tests/python_test.py"
 }
 
-# The autograd function, and training with it.
+# Training with the module. What python() tests of it in PyTorch is not tested again.
 training() {
   "$source/build/peers/bin/python" -c 'import torch' 2>/dev/null ||
     skip "build/peers has no PyTorch: bench/compare_cpu.py installs it there"
   make_venv
   "$venv/bin/python" -c 'import torch' || skip "the PyTorch of build/peers is for another version of Python"
-  "$venv/bin/python" -B "$source/tests/python_test.py" TorchAttentionTest
   "$venv/bin/python" -B "$source/tests/training_test.py"
 }
 

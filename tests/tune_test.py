@@ -51,7 +51,7 @@ class TableTest(unittest.TestCase):
                 self.assertEqual(stage.does_not_fit(r["tile"], r["d"], SHARED_BYTES[r["architecture"]]), "", r)
 
     def test_the_readmes_have_hoppers_tiles(self):
-        """In bf16: the rows `| d | mask | Br x Bc | warps | ...`, by the names above them."""
+        """In bf16, and fp16 has the same: the rows `| d | mask | Br x Bc | warps | ...`, by the names above them."""
         columns = {"warps": "warps", "buffers": "stages", "unrolled": "unroll", "share": "share", "step": "step"}
         for number in (19, 23):
             stage, found = TUNED[number], {}
@@ -67,9 +67,10 @@ class TableTest(unittest.TestCase):
                         if head in cells:  # "1, causal 8": with the mask another one
                             mine[field] = int(cells[head].split(", causal ")[-1 if causal else 0])
                     found[int(d), causal] = [mine[field] for field in stage.fields]
-            self.assertEqual(found, {(r["d"], r["causal"]): r["tile"] for r in variants.read_table(stage)
-                                     if (r["architecture"], r["dtype"]) == (90, "bf16")},
-                             f"put what ./ladder tune found into {stage.readme}")
+            for dtype in ("bf16", "fp16"):
+                self.assertEqual(found, {(r["d"], r["causal"]): r["tile"] for r in variants.read_table(stage)
+                                         if (r["architecture"], r["dtype"]) == (90, dtype)},
+                                 f"put what ./ladder tune found into {stage.readme}")
 
     def test_no_kernel_of_the_tables_spills(self):
         try:

@@ -255,11 +255,12 @@ def ledger(
     kv_heads = heads if kv_heads is None else kv_heads
     keys = rows if keys is None else keys
     sizes = {"batch": batch, "heads": heads, "kv_heads": kv_heads, "rows": rows, "keys": keys, "d": d}
+    sizes = {name: _integer(size, name, "a whole number") for name, size in sizes.items()}
     for name, size in sizes.items():
-        if not 1 <= _integer(size, name, "a whole number") <= MOST_OF_A_SIZE:
+        if not 1 <= size <= MOST_OF_A_SIZE:
             raise ValueError(f"{name} is {size}: give a whole number from 1 to {MOST_OF_A_SIZE}")
     try:
-        return _core.random_ledger(found.number, *map(operator.index, sizes.values()), backward=bool(backward), **how)
+        return _core.random_ledger(found.number, *sizes.values(), backward=bool(backward), **how)
     except MemoryError:
         raise MemoryError(f"random arrays of {', '.join(f'{name} {size}' for name, size in sizes.items())} do not fit into "
                           "memory: give smaller sizes") from None
