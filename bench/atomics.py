@@ -10,13 +10,12 @@ wrongly, by design: they are there for their time alone, and are not checked. Al
 
 import argparse
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from markers import ROOT, new_file  # noqa: E402
+from markers import ROOT, new_file, nvidia_smi  # noqa: E402
 from tune import TOKENS, WIDTH, gpu, new_table, problem  # noqa: E402
 from tuned import TUNED  # noqa: E402
 from variants import (VariantError, make_all, measure, read_table, small_problems, with_rows,  # noqa: E402
@@ -77,11 +76,10 @@ def extra_bytes(one, Bc):
 
 def free_bytes():
     """Of the first GPU."""
-    try:
-        return int(subprocess.run(["nvidia-smi", "--query-gpu=memory.free", "--format=csv,noheader,nounits", "--id=0"],
-                                  capture_output=True, text=True, check=True).stdout) << 20
-    except (OSError, subprocess.CalledProcessError, ValueError):
-        raise VariantError("nvidia-smi does not say how much memory the GPU has free") from None
+    found = nvidia_smi("memory.free")
+    if not found or not found[0][0].isdigit():
+        raise VariantError("nvidia-smi does not say how much memory the GPU has free")
+    return int(found[0][0]) << 20
 
 
 def measured(args, facts, memory, folder, say):

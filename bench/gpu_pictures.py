@@ -121,6 +121,8 @@ def roofline(measured, counted):
         for title, stages in parts(measured):
             points = [(stage, flops / sum(moved[stage]), measured.tflops(stage, COUNTED_D, mask, COUNTED_N))
                       for stage in stages if measured.tflops(stage, COUNTED_D, mask, COUNTED_N)]
+            if not points:
+                continue
             peak, copy = measured.peak(stages[-1]), measured.peaks.get("copy")
             series.append({"label": title, "points": points, "roof": [peak, copy] if peak and copy else None})
         panels.append({"title": "causal" if mask == "causal" else "no mask", "series": series})
@@ -441,14 +443,16 @@ def training_pictures(losses, speeds):
 
 def pictures(measured, peers, counted):
     """The file of each, what it shows, and how that is drawn. `counted`: by mask and stage, the bytes of one head, as
-    many numbers as MOVED has names."""
+    many numbers as MOVED has names. `peers` may be None."""
     docs = ROOT / "docs"
-    return [(docs / "h200.png", ladder(measured), draw_ladder),
-            (docs / "h200_fp32.png", lengths_fp32(measured), draw_lengths),
-            (docs / "h200_bf16.png", lengths_bf16(measured, peers), draw_lengths),
-            (docs / "h200_roofline.png", roofline(measured, counted), draw_roofline),
-            (docs / "h200_traffic.png", traffic(measured, counted), draw_traffic),
-            (ROOT / "stages/13_fa2_sequence_parallel/heads.png", heads(measured), draw_heads)]
+    yield docs / "h200.png", ladder(measured), draw_ladder
+    yield docs / "h200_fp32.png", lengths_fp32(measured), draw_lengths
+    if peers:
+        yield docs / "h200_bf16.png", lengths_bf16(measured, peers), draw_lengths
+    yield docs / "h200_roofline.png", roofline(measured, counted), draw_roofline
+    yield docs / "h200_traffic.png", traffic(measured, counted), draw_traffic
+    if measured.heads:
+        yield ROOT / "stages/13_fa2_sequence_parallel/heads.png", heads(measured), draw_heads
 
 
 def mark(shown):

@@ -2,11 +2,12 @@
 
     python3 bench/gpu_report.py               # from the JSON files of bench/results/h200, and the ledger
     python3 bench/gpu_report.py --check       # changes nothing; exits 1 and names what is stale
+    python3 bench/gpu_report.py --of bench/results/a100 --to out/a100     # of another GPU: all in one report.md
 
-stages.json is what `./ladder bench --benchmark_filter='grid|heads' --benchmark_out=FILE` writes on a machine with a
-GPU, with `--benchmark_context=commit=...`, of the stages in fp32 and those in bf16; peers_bf16.json is what
-`bench/compare.py --out FILE` writes there, nsight.json what `bench/nsight.py --out FILE` does. Where these are there,
-too: backward.json, of `./ladder bench --benchmark_filter=backward ...`, backward_peers_bf16.json, of `bench/compare.py
+Its files are what bench/measure_all.py makes. stages.json is what `./ladder bench --benchmark_filter='grid|heads' --benchmark_out=FILE` writes on a machine with a
+GPU, with `--benchmark_context=commit=...`, of the stages in fp32 and those in bf16; Where these are there, too:
+peers_bf16.json is what `bench/compare.py --out FILE` writes there, nsight.json what `bench/nsight.py --out FILE` does,
+backward.json, of `./ladder bench --benchmark_filter=backward ...`, backward_peers_bf16.json, of `bench/compare.py
 --backward --out FILE`, train_gpt.json and train_gpt_bf16.json, of `bench/train_gpt.py` in each dtype, training.json, of
 `bench/train_throughput.py`, atomics.json, of `bench/atomics.py`.
 """
@@ -22,18 +23,21 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import atomics  # noqa: E402
 import gpu_pictures  # noqa: E402
 import ledger_tables  # noqa: E402
-from gpu_results import FOLDER, KINDS, BadResult, Measured, kind_text, load, positive, read  # noqa: E402
+from gpu_results import FOLDER, KINDS, BadResult, Measured, kind_text, load, positive, read, spread  # noqa: E402
 from markers import ROOT, NoMarkers, with_block  # noqa: E402
 from train_gpt import FACTOR, FLOOR, allowed, away, most_of  # noqa: E402
 
-STAGES = FOLDER / "stages.json"
-PEERS, NSIGHT = FOLDER / "peers_bf16.json", FOLDER / "nsight.json"
-BACKWARD, BACKWARD_PEERS = FOLDER / "backward.json", FOLDER / "backward_peers_bf16.json"
-LOSSES, TRAINING = [FOLDER / "train_gpt.json", FOLDER / "train_gpt_bf16.json"], FOLDER / "training.json"
-ATOMICS = FOLDER / "atomics.json"
+STAGES, BACKWARD = "stages.json", "backward.json"
+PEERS, BACKWARD_PEERS = "peers_bf16.json", "backward_peers_bf16.json"
+LOSSES, TRAINING = ("train_gpt.json", "train_gpt_bf16.json"), "training.json"
+ATOMICS, NSIGHT = "atomics.json", "nsight.json"
 EMULATOR = ROOT / "common/simt/README.md"
 PAGE, ATOMICS_PAGE = ROOT / "docs/training.md", ROOT / "docs/theory/atomics.md"
 NOT_YET = "Not yet."
+BLOCKS = {"h200": "forward pass", "backward": "backward pass", "peers": "beside its peers",
+          "backward_peers": "backward pass, beside its peers", "train_gpt": "the losses of a small GPT",
+          "throughput": "the speed of whole models", "atomics": "atomics and determinism",
+          "nsight": "the ledger against the GPU's counters"}  # what each is of
 
 
 def of_scripts(path):
@@ -70,6 +74,12 @@ def share_of_allowed(data):
     return most_of(away(ours, right), allowed(away(plain, right), data["context"]["dtype"]))
 
 
+def spread_text(spreads):
+    """Of the runs that medians are of: how far apart they lie."""
+    known = [one for one in spreads if one is not None]
+    return f", half the interquartile range at most {100 * max(known):.2g} % of it" if known else ""
+
+
 def machine(context):
     if "commit" not in context:
         raise BadResult(f"what was measured on {context['date']} does not say of which commit it is: measure it again, with "
@@ -87,7 +97,9 @@ def table(measured, stage, before, of_pass=""):
     kinds = [kind for kind in KINDS if any(key[:3] == (stage, *kind) for key in measured.grid)]
     peak = measured.peak(stage)
     lines = [f"TFLOP/s on one {machine(measured.context)}; batch * N = 16k, heads * d = 2048, "
-             f"{measured.dtypes[stage]}; {of_pass}median of at least 3 runs, L2 emptied before each. Causal FLOPs count half."
+             f"{measured.dtypes[stage]}; {of_pass}median of at least 3 runs"
+             f"{spread_text(one.spread for key, one in measured.grid.items() if key[0] == stage)}, L2 emptied before each. "
+             "Causal FLOPs count half."
              + (f" In brackets: times as fast as {before}." if before else "")
              + (f" The matrix product in {measured.dtypes[stage]} reaches {peak:.0f} in the same run." if peak else ""), ""]
     lines += ["| N | " + " | ".join(kind_text(*kind) for kind in kinds) + " |", "|--:|" + "--:|" * len(kinds)]
@@ -120,8 +132,8 @@ def backward_blocks(measured, peers):
         if "<!-- backward_peers:begin -->" in text:
             found = peers and any(one["name"] == f"stage {number}" for one in peers["results"])
             blocks.append((readme, "backward_peers", backward_peers_table(peers) if found else NOT_YET))
-    blocks.append((ROOT / "README.md", "backward_peers", short_backward_table(peers) if peers else NOT_YET))
-    return blocks
+    short = short_backward_table(peers, measured is not None) if peers else NOT_YET
+    return [*blocks, (ROOT / "README.md", "backward_peers", short)]
 
 
 def origin(c):
@@ -139,8 +151,9 @@ def over_fa2(peers, names, what="", more=None):
         shapes.setdefault((one["d"], one["causal"], one["N"]), {})[one["name"]] = one.get("tflops")
     heads = [*(gpu_pictures.PEERS.get(name, name) for name in names), *([more[0]] if more else [])]
     c = peers["context"]
-    lines = [f"TFLOP/s{what} in {c['dtype']} {origin(c)}; one interleaved run, median of {c['rounds']}. In brackets: "
-             "over PyTorch's FlashAttention-2." + (f" {more[0]}: {more[1]}." if more else ""), "",
+    spreads = spread_text(spread(one) for one in peers["results"] if one["name"] in names)
+    lines = [f"TFLOP/s{what} in {c['dtype']} {origin(c)}; one interleaved run, median of {c['rounds']}{spreads}. In "
+             "brackets: over PyTorch's FlashAttention-2." + (f" {more[0]}: {more[1]}." if more else ""), "",
              "| d | mask | N | " + " | ".join(heads) + " |", "|--:|---|--:|" + "--:|" * len(heads)]
     for (d, causal, N), speed in shapes.items():
         fa2, cells = speed.get("fa2"), []
@@ -168,9 +181,9 @@ def backward_peers_table(peers):
     return "\n".join(over_fa2(peers, names, " of the backward pass", more)) + "\n"
 
 
-def short_backward_table(peers):
+def short_backward_table(peers, with_pictures=False):
     """Each stage's backward pass over FlashAttention-2's, for each d and mask: the geometric mean over N, the least and
-    the most."""
+    the most. With the pictures of all backward passes, where these were measured."""
     speed = {(one["name"], one["d"], "causal" if one["causal"] else "full", one["N"]): one["tflops"]
              for one in peers["results"] if "tflops" in one}
     names = [name for name in gpu_pictures.names_of(peers) if name != "fa2"]
@@ -188,7 +201,7 @@ def short_backward_table(peers):
                          if ratios else "absent")
         if set(cells) != {"absent"}:
             lines.append(f"| {kind[0]} | {kind[1]} | " + " | ".join(cells) + " |")
-    if BACKWARD.exists():  # then there are the pictures, too
+    if with_pictures:
         lines += ["", "![TFLOP/s of the backward pass by stage](docs/h200_backward.png)", "",
                   "![TFLOP/s of the backward pass over N in bf16, stages and peers](docs/h200_backward_bf16.png)", "",
                   "In fp32, on CUDA cores:", "",
@@ -224,8 +237,8 @@ def training_block(data):
     names = list(dict.fromkeys(row["name"] for row in data["results"]))
     ours = "; ".join(f"{name}: stages {' and '.join(map(str, numbers))}" for name, numbers in c["ours"].items())
     rows = {(row["model"], row["N"], row["name"]): row for row in data["results"]}
-    lines = [f"TFLOP/s, and in brackets MFU, in {c['dtype']} {origin(c)}; {c['tokens']} tokens a step, median of "
-             f"{c['rounds'] * c['steps']} steps; the matrix product reaches {c['gemm_tflops']:.0f} TFLOP/s."
+    lines = [f"TFLOP/s, in brackets MFU, and the most memory in use, in {c['dtype']} {origin(c)}; {c['tokens']} tokens a "
+             f"step, median of {c['rounds'] * c['steps']} steps{spread_text(map(spread, data['results']))}; the matrix product reaches {c['gemm_tflops']:.0f} TFLOP/s."
              + (f" {ours.capitalize()}." if ours else ""), "",
              "| model | N | " + " | ".join(gpu_pictures.PEERS.get(name, name) for name in names) + " |",
              "|---|--:|" + "--:|" * len(names)]
@@ -233,7 +246,8 @@ def training_block(data):
         cells = []
         for row in (rows[model, N, name] for name in names):
             speed = f"{row['tflops']:.0f} ({100 * row['mfu']:.0f} %)" if "tflops" in row else ""
-            cells.append(", ".join(filter(None, (speed, gpu_pictures.remark(c, row)))))
+            memory = f"{(row['torch_bytes'] + row['workspace_bytes']) / 2**30:.1f} GiB" if row.get("torch_bytes") else ""
+            cells.append(", ".join(filter(None, (speed, memory, gpu_pictures.remark(c, row)))))
         lines.append(f"| {model} | {N} | " + " | ".join(cells) + " |")
     return "\n".join([*lines, "", "![TFLOP/s of training by model, length and attention](h200_training_speed.png)"]) + "\n"
 
@@ -312,9 +326,10 @@ def short_peers_table(peers):
     return "\n".join(lines) + "\n"
 
 
-def nsight_table():
+def nsight_table(data):
     """Hardware over ledger, the least and the most of all shapes, for each pass of a stage and count."""
-    data = load(NSIGHT)
+    if not data:
+        return NOT_YET
     ratios = {}
     forward = {one["stage"] for one in data["results"] if one.get("pass", "forward") == "forward"}
 
@@ -361,44 +376,99 @@ def moved(stage, end):
                if name.startswith("global.") and name.endswith(f".{end}"))
 
 
+class Results:
+    """All that was measured on one GPU, as bench/measure_all.py puts it into a folder; None, or nothing, where a file is not
+    there, but for stages.json. Throws BadResult."""
+
+    def __init__(self, folder):
+        def if_there(name):
+            return load(folder / name) if (folder / name).exists() else None
+
+        self.stages = Measured(read(folder / STAGES))
+        backward = folder / BACKWARD
+        self.backward = Measured(read(backward), backward=True) if backward.exists() else None
+        self.peers, self.backward_peers, self.training = (of_scripts(folder / name)
+                                                          for name in (PEERS, BACKWARD_PEERS, TRAINING))
+        self.losses = [run for run in (of_train_gpt(folder / name) for name in LOSSES) if run]
+        self.atomics, self.nsight = if_there(ATOMICS), if_there(NSIGHT)
+
+    def blocks(self):
+        """(file, name of the block, its text) of all tables."""
+        stages = self.stages
+        tuned, = (ROOT / "stages").glob("19_*")
+        return [*((ROOT / f"stages/{stage:02d}_{name}/README.md", "h200",
+                   table(stages, stage, stage - 1 if stage - 1 in stages.names else None))
+                  for stage, name in sorted(stages.names.items())),
+                *backward_blocks(self.backward, self.backward_peers),
+                (PAGE, "train_gpt", losses_block(self.losses)), (PAGE, "throughput", training_block(self.training)),
+                (ATOMICS_PAGE, "atomics", atomics_block(self.atomics)),
+                (tuned / "README.md", "peers", peers_table(self.peers) if self.peers else NOT_YET),
+                (ROOT / "README.md", "peers", short_peers_table(self.peers) if self.peers else NOT_YET),
+                (EMULATOR, "nsight", nsight_table(self.nsight))]
+
+    def pictures(self, program):
+        """(file, what it shows, how that is drawn) of all pictures."""
+        backward = counted(program, self.backward.stages, "--backward") if self.backward else None
+        return [*gpu_pictures.pictures(self.stages, self.peers, counted(program, self.stages.stages)),
+                *gpu_pictures.backward_pictures(self.backward, self.backward_peers, backward),
+                *gpu_pictures.training_pictures(self.losses, self.training), *gpu_pictures.atomics_pictures(self.atomics)]
+
+
+def update(results, program, check):
+    """The READMEs' tables and the pictures of docs/. Returns those that were stale; where `check`, nothing is changed."""
+    stale = []
+    for readme, name, block in results.blocks():
+        text, new = with_block(readme, name, block)
+        if new != text:
+            stale += [readme] * (readme not in stale)
+            if not check:
+                readme.write_text(new)
+    for path, shown, draw in results.pictures(program):
+        if gpu_pictures.is_stale(path, shown):
+            stale.append(path)
+            if not check:
+                gpu_pictures.save(draw(shown), path, shown)
+    return stale
+
+
+def report(results, program, folder):
+    """The same tables and pictures in one file, report.md, with the pictures beside it. Returns its path."""
+    pictures, tables = [], []
+    for path, shown, draw in results.pictures(program):
+        name = path.name.removeprefix("h200_").replace("h200", "ladder")
+        gpu_pictures.save(draw(shown), folder / name, shown)
+        pictures.append(f"![{shown['title']}]({name})\n")
+    for path, name, block in results.blocks():
+        if block != NOT_YET:
+            of = path.parent.name.replace("_", " ", 1) if path.parent.parent == ROOT / "stages" else "All"
+            kept = (line for line in block.splitlines() if not line.startswith("!["))  # they are all above
+            tables.append(f"## {of}: {BLOCKS[name]}\n" + "\n".join(kept).rstrip() + "\n")
+    path = folder / "report.md"
+    path.write_text("\n".join([f"# FlashLadder on one {results.stages.gpu}\n", *pictures, *tables]))
+    return path
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--program", default=str(ROOT / "build/release/flashladder"),
                         help="the program behind ./ladder (default: build/release/flashladder)")
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 when something is stale")
+    parser.add_argument("--of", type=Path, metavar="FOLDER", help="the results of another GPU; with --to")
+    parser.add_argument("--to", type=Path, metavar="FOLDER", help="where its report.md and pictures go; the READMEs stay")
     arguments = parser.parse_args()
-    measured = Measured(read(STAGES))
-    peers = of_scripts(PEERS)
-    if peers is None:
-        raise BadResult(f"{PEERS} is not there: bench/measure_all.py --only {PEERS.name} makes it, on a GPU")
-    blocks = [(ROOT / f"stages/{stage:02d}_{name}/README.md", "h200",
-               table(measured, stage, stage - 1 if stage - 1 in measured.names else None))
-              for stage, name in sorted(measured.names.items())]
-    backward = Measured(read(BACKWARD), backward=True) if BACKWARD.exists() else None
-    backward_peers, training = of_scripts(BACKWARD_PEERS), of_scripts(TRAINING)
-    losses = [run for run in map(of_train_gpt, LOSSES) if run]
-    added = load(ATOMICS) if ATOMICS.exists() else None
-    blocks += [*backward_blocks(backward, backward_peers), (PAGE, "train_gpt", losses_block(losses)),
-               (PAGE, "throughput", training_block(training)), (ATOMICS_PAGE, "atomics", atomics_block(added))]
-    blocks += [(ROOT / f"stages/19_{measured.names[19]}/README.md", "peers", peers_table(peers)),
-               (ROOT / "README.md", "peers", short_peers_table(peers)), (EMULATOR, "nsight", nsight_table())]
-    stale = []
-    for readme, name, block in blocks:
-        text, new = with_block(readme, name, block)
-        if new != text:
-            stale += [readme] * (readme not in stale)
-            if not arguments.check:
-                readme.write_text(new)
-    for path, shown, draw in [*gpu_pictures.pictures(measured, peers, counted(arguments.program, measured.stages)),
-                              *gpu_pictures.backward_pictures(
-                                  backward, backward_peers,
-                                  counted(arguments.program, backward.stages, "--backward") if backward else None),
-                              *gpu_pictures.training_pictures(losses, training),
-                              *gpu_pictures.atomics_pictures(added)]:
-        if gpu_pictures.is_stale(path, shown):
-            stale.append(path)
-            if not arguments.check:
-                gpu_pictures.save(draw(shown), path, shown)
+    if (arguments.of is None) != (arguments.to is None):
+        parser.error("--of FOLDER and --to FOLDER belong together: of which results, and where the report goes")
+    if arguments.to and arguments.check:
+        parser.error("--check is of the READMEs: leave it out, or --of and --to")
+    results = Results(arguments.of or FOLDER)
+    if arguments.to:
+        try:
+            arguments.to.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            parser.error(f"--to {arguments.to} cannot be made: {error.strerror}")
+        print(f"written: {report(results, arguments.program, arguments.to)}")
+        return
+    stale = update(results, arguments.program, arguments.check)
     names = ", ".join(str(path.relative_to(ROOT)) for path in stale)
     if arguments.check and stale:
         sys.exit(f"gpu_report: stale: {names}: run bench/gpu_report.py")

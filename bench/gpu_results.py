@@ -28,6 +28,7 @@ class Result:
     BH: int
     mask: str  # "full" or "causal"
     tflops: float | None
+    spread: float | None  # half the interquartile range over the median
     dtype: str  # "fp32" or "bf16"
     why: str = ""
 
@@ -64,10 +65,17 @@ def read(path):
             if not one.get("label"):
                 raise BadResult(f"{path}: {one['name']} has no label with its dtype: measure it again")
             shape = int(d), int(N), int(BH), mask
-            results.append(Result(int(number), name, family, *shape, value, one["label"], failed or ""))
+            results.append(Result(int(number), name, family, *shape, value, spread(one), one["label"], failed or ""))
         elif peak and failed is None:
             peaks[peak[1]] = positive(path, one, "TB/s" if peak[1] == "copy" else "TFLOP/s")
     return Run(data.get("context", {}), results, peaks)
+
+
+def spread(one):
+    """Half the interquartile range of a row's times over their median; None where it has no quartiles."""
+    if "ms_upper_quartile" not in one:
+        return None
+    return (one["ms_upper_quartile"] - one["ms_lower_quartile"]) / 2 / one["ms"]
 
 
 def positive(path, one, counter):

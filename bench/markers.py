@@ -1,5 +1,5 @@
-"""What all scripts here share: the repository, the commit that a result is of, the file that it goes to, and the blocks of
-a Markdown file that are generated, between <!-- NAME:begin --> and <!-- NAME:end -->."""
+"""What all scripts here share: the repository, the commit and the GPU that a result is of, the file that it goes to, and
+the blocks of a Markdown file that are generated, between <!-- NAME:begin --> and <!-- NAME:end -->."""
 
 import argparse
 import subprocess
@@ -32,6 +32,16 @@ def new_file(text):
     if not path.parent.is_dir():
         raise argparse.ArgumentTypeError(f"there is no folder {path.parent}: make it first")
     return path
+
+
+def nvidia_smi(*fields):
+    """What nvidia-smi says of each GPU, a list of texts; nothing where it finds none."""
+    try:
+        lines = subprocess.run(["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"],
+                               capture_output=True, text=True, check=True).stdout.splitlines()
+    except (OSError, subprocess.CalledProcessError):
+        return []
+    return [[word.strip() for word in line.split(",")] for line in lines]
 
 
 def commit_of(given):

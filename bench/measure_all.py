@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures on the GPU present everything that the repository's charts and tables of a GPU are made of.
 
-    pip install . && python3 bench/measure_all.py --commit HASH --out bench/results/h200 
+    pip install . && python3 bench/measure_all.py --commit HASH     # to bench/results/h200 on an H200, and so on
     python3 bench/measure_all.py --commit HASH --out DIR --only peers_bf16.json profile.json
 
 Each file is made by one command, which --list shows; what a command does, its own --help says. They run one after the
@@ -10,6 +10,7 @@ other. Where one fails, the others still run, and this script fails at the end.
 
 import argparse
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -17,7 +18,8 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from markers import ROOT  # noqa: E402
+from gpu_results import FOLDER  # noqa: E402
+from markers import ROOT, nvidia_smi  # noqa: E402
 
 
 def bench(pattern):
@@ -47,24 +49,37 @@ RESULTS = {
 }
 
 
+def folder_of_gpu():
+    """Where the results of the GPU present go: bench/results/h200 of an NVIDIA H200. None where there is no GPU."""
+    found = nvidia_smi("name")
+    if not found:
+        return None
+    return ROOT / "bench/results" / re.sub(r"\W+", "_", found[0][0].removeprefix("NVIDIA ").lower())
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--commit", help="what is measured")
-    parser.add_argument("--out", type=Path, help="the folder to write to")
+    parser.add_argument("--out", type=Path, help="the folder to write to (that of this GPU under bench/results)")
     parser.add_argument("--only", nargs="+", choices=RESULTS, default=list(RESULTS), metavar="FILE",
                         help=f"of {' '.join(RESULTS)} (all)")
     parser.add_argument("--build", type=Path, default=ROOT / "build/release", help="build folder (build/release)")
     parser.add_argument("--list", action="store_true", help="print the commands, and run none")
     chosen = parser.parse_args()
-    if not chosen.list and (chosen.commit is None or chosen.out is None):
-        parser.error("--commit HASH and --out DIR are needed: what is measured, and where that goes")
+    if not chosen.list and chosen.commit is None:
+        parser.error("--commit HASH is needed: what is measured")
+    if not chosen.list and chosen.out is None:
+        chosen.out = folder_of_gpu()
+        if chosen.out is None:
+            parser.error("nvidia-smi finds no GPU, and all of this is measured on one; --list shows the commands")
+        chosen.out.mkdir(parents=True, exist_ok=True)
     if not chosen.list and not chosen.out.is_dir():
         parser.error(f"--out {chosen.out} is no folder: make it first")
     failed = []
     build = os.path.relpath(chosen.build, ROOT)  # the results keep it: nothing of where they were made
-    folder = "DIR" if chosen.out is None else chosen.out if chosen.list else chosen.out.resolve()
+    folder = Path("DIR") if chosen.out is None else chosen.out if chosen.list else chosen.out.resolve()
     for name in chosen.only:
-        file = Path(folder) / name
+        file = folder / name
         # Google Benchmark empties its file before it begins: what fails is to leave the one that is there.
         unfinished = file if chosen.list else file.with_name(f".{name}")
         values = {"build": build, "file": file, "unfinished": unfinished, "commit": chosen.commit or "HASH"}
@@ -88,7 +103,9 @@ def main():
     if failed:
         sys.exit(f"measure_all: failed: {', '.join(failed)}")
     if not chosen.list:
-        print("Next: bench/gpu_report.py, bench/attribution.py and bench/ablation.py write the charts and tables")
+        ours = folder == FOLDER
+        print("Next: bench/gpu_report.py, bench/attribution.py and bench/ablation.py write the charts and tables" if ours else
+              f"Next: bench/gpu_report.py --of {shlex.quote(str(chosen.out))} --to DIR makes charts and tables of it")
 
 
 if __name__ == "__main__":

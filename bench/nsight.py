@@ -26,7 +26,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from markers import ROOT, new_file  # noqa: E402
+from markers import ROOT, new_file, nvidia_smi  # noqa: E402
 
 SHAPES = {
     "square": ["--random", "1,2,256,{d}"],
@@ -245,8 +245,11 @@ def stages_of_kernels(arguments):
 
 
 def machine():
-    of_each = run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]).splitlines()
-    return dict(zip(("gpu", "driver"), of_each[0].split(", ")))
+    """Name and driver of the GPU present."""
+    found = nvidia_smi("name", "driver_version")
+    if not found:
+        sys.exit("nsight: nvidia-smi finds no GPU: the counters are a GPU's")
+    return dict(zip(("gpu", "driver"), found[0]))
 
 
 def write(path, data):
@@ -269,6 +272,7 @@ def main():
     if arguments.profile:
         return profile(arguments)
 
+    of = machine() if arguments.out else {}  # before the work
     runs = [(stage["number"], which, shape, d, [*(word.format(d=d) for word in template), *chosen])
             for stage in stages_of_kernels(arguments)
             for which, chosen in passes(stage).items()
@@ -298,7 +302,7 @@ def main():
                     note = "equal" if equal else f"x{other / count:.3f}" if count else "differs"
                     print(f"| {stage} | {which} | {shape} | {d} | {name} | {count} | {other} | {note} |", flush=True)
     if arguments.out:
-        write(arguments.out, {"gpu": ", ".join(machine().values()), "commit": arguments.commit,
+        write(arguments.out, {"gpu": ", ".join(of.values()), "commit": arguments.commit,
                               "shapes": SHAPES, "results": results})
     if differ:
         sys.exit("global bytes differ:\n" + "\n".join(differ))

@@ -2,9 +2,10 @@
 a result comes from."""
 
 import statistics
-import subprocess
 import time
 from importlib import metadata
+
+from markers import nvidia_smi
 
 MISSING = {"matplotlib": "this Python has no Matplotlib, which draws the chart: pip install matplotlib",
            "torch": "this Python has no PyTorch: pip install torch",
@@ -99,17 +100,19 @@ def is_off(torch, found, right, low):
 
 
 def wrong_output(torch, o, q, k, v, causal):
-    """What is wrong with O, of which the last rows of the last head are looked at; "" if nothing. One query head for
-    each key/value head."""
-    Q, K, V = q[-1, -1, -64:].detach(), k[-1, -1].detach(), v[-1, -1].detach()
-    right = definition(torch, Q.double(), K.double(), V.double(), causal)
-    why = is_off(torch, o[-1, -1, -64:].detach(), right, definition(torch, Q, K, V, causal))
-    return f"O is {why}" if why else ""
+    """What is wrong with O; "" if nothing. Of the first head and the last one the last rows are compared, and everywhere
+    there must be numbers. One query head for each key/value head."""
+    for head in ((0, 0), (-1, -1)):
+        Q, K, V = q[head][-64:].detach(), k[head].detach(), v[head].detach()
+        right = definition(torch, Q.double(), K.double(), V.double(), causal)
+        if why := is_off(torch, o[head][-64:].detach(), right, definition(torch, Q, K, V, causal)):
+            return f"O is {why}"
+    return "" if torch.isfinite(o).all() else "O has elements that are no finite numbers"
 
 
 def wrong_gradients(torch, gradients, q, k, v, do, causal):
-    """What is wrong with dQ, dK and dV, of which the last head is looked at; "" if nothing. One query head for each
-    key/value head."""
+    """What is wrong with dQ, dK and dV; "" if nothing. The last head is compared, and everywhere there must be numbers.
+    One query head for each key/value head."""
     of_head = [x[-1, -1] for x in (q, k, v, do)]
 
     def plain(dtype):
@@ -121,6 +124,8 @@ def wrong_gradients(torch, gradients, q, k, v, do, causal):
     for name, found, right, low in zip(("dQ", "dK", "dV"), gradients, plain(torch.float64), plain(q.dtype)):
         if why := is_off(torch, found[-1, -1], right, low):
             return f"{name} is {why}"
+        if not torch.isfinite(found).all():
+            return f"{name} has elements that are no finite numbers"
     return ""
 
 
@@ -160,7 +165,6 @@ def machine(torch, commit):
     """What a result was measured on."""
     if not torch.cuda.is_available():
         return {"gpu": None, "torch": torch.__version__, "commit": commit, **package()}
-    driver = subprocess.run(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True,
-                            text=True).stdout.split("\n")[0].strip()
-    return {"gpu": torch.cuda.get_device_name(), "driver": driver, "torch": torch.__version__,
+    drivers = nvidia_smi("driver_version")
+    return {"gpu": torch.cuda.get_device_name(), "driver": drivers[0][0] if drivers else "unknown", "torch": torch.__version__,
             "cudnn": torch.backends.cudnn.version(), "commit": commit, **package()}

@@ -13,13 +13,12 @@ geometric mean of its time over the fastest time at each length.
 import argparse
 import math
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from markers import ROOT, new_file  # noqa: E402
+from markers import ROOT, new_file, nvidia_smi  # noqa: E402
 from tuned import SHARED_BYTES, TUNED  # noqa: E402
 from variants import (VariantError, make_all, measure, read_table, small_problems, with_rows,  # noqa: E402
                       write_result)
@@ -60,14 +59,12 @@ def arguments():
 
 def gpu():
     """Name, driver and architecture of the first GPU."""
-    try:
-        line = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version,compute_cap", "--format=csv,noheader",
-                               "--id=0"], capture_output=True, text=True, check=True).stdout.strip()
-        name, driver, capability = (word.strip() for word in line.split(","))
-        return {"gpu": name, "driver": driver, "architecture": int(capability.replace(".", ""))}
-    except (OSError, subprocess.CalledProcessError, ValueError):
+    found = nvidia_smi("name", "driver_version", "compute_cap")
+    if not found:
         raise VariantError("this is measured on a GPU, and none can be used here (nvidia-smi finds none); "
-                           "nothing has been changed") from None
+                           "nothing has been changed")
+    name, driver, capability = found[0]
+    return {"gpu": name, "driver": driver, "architecture": int(capability.replace(".", ""))}
 
 
 def problem(d, causal, dtype, N):

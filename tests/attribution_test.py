@@ -4,6 +4,7 @@ Usage: attribution_test.py [unittest options]. Each test has a small repository 
 where a profile is made, a profiler and a program that are shell scripts. No GPU is needed.
 """
 
+import contextlib
 import csv
 import io
 import json
@@ -14,6 +15,7 @@ import sys
 import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
 SOURCE = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(SOURCE / "bench"))
@@ -461,8 +463,8 @@ class MeasureAllTest(unittest.TestCase):
             import gpu_report
         except (ImportError, SystemExit) as error:  # there is no Matplotlib
             self.skipTest(str(error))
-        read = {path.name for path in vars(gpu_report).values() if isinstance(path, Path) and path.suffix == ".json"}
-        read |= {path.name for path in [*gpu_report.LOSSES, attribution.PROFILE]}
+        read = {name for name in vars(gpu_report).values() if isinstance(name, str) and name.endswith(".json")}
+        read |= {*gpu_report.LOSSES, attribution.PROFILE.name}
         self.assertGreater(len(read), 8)
         listed = self.run_it("--list").stdout
         self.assertIn("\nbackward.json: build/release/bench/flashladder_bench ", listed)
@@ -498,11 +500,23 @@ class MeasureAllTest(unittest.TestCase):
         self.assertTrue(result.stderr.endswith("measure_all: failed: nsight.json\n"), result.stderr)
 
     def test_what_is_missing_is_said(self):
-        for options, said in (((), "--commit HASH and --out DIR"), (("--commit", "a", "--out", "/no/folder"), "no folder"),
+        for options, said in (((), "--commit HASH is needed"), (("--commit", "a", "--out", "/no/folder"), "no folder"),
                               (("--only", "speed.json"), "speed.json")):
             result = self.run_it(*options)
             self.assertEqual(result.returncode, 2)
             self.assertIn(said, result.stderr)
+
+    def test_the_folder_is_that_of_the_gpu(self):
+        import measure_all
+        for said, name in (([["NVIDIA H200"]], "h200"), ([["NVIDIA A100-SXM4-80GB"], ["NVIDIA T4"]], "a100_sxm4_80gb"),
+                           ([["Tesla T4"]], "tesla_t4")):
+            with mock.patch.object(measure_all, "nvidia_smi", lambda *_, said=said: said):
+                self.assertEqual(measure_all.folder_of_gpu(), SOURCE / "bench/results" / name)
+        with mock.patch.object(measure_all, "nvidia_smi", lambda *_: []), \
+                mock.patch.object(sys, "argv", ["measure_all", "--commit", "a"]), \
+                contextlib.redirect_stderr(io.StringIO()) as said, self.assertRaises(SystemExit):
+            measure_all.main()
+        self.assertIn("nvidia-smi finds no GPU", said.getvalue())
 
 
 if __name__ == "__main__":

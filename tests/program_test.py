@@ -131,6 +131,37 @@ class ProgramTest(unittest.TestCase):
                                 capture_output=True, text=True)
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
 
+    def test_what_another_gpu_measured_is_a_report_of_its_own(self):
+        def run(*options):
+            return subprocess.run([sys.executable, SOURCE / "bench/gpu_report.py", "--program", PROGRAM, *options],
+                                  capture_output=True, text=True)
+
+        committed = SOURCE / "bench/results/h200"
+        few, whole = self.folder / "few", self.folder / "whole"
+        few.mkdir()
+        (few / "stages.json").write_text((committed / "stages.json").read_text().replace("NVIDIA H200", "Some GPU"))
+        for of, to in ((few, few / "report"), (committed, whole)):
+            result = run("--of", of, "--to", to)
+            self.assertEqual((result.returncode, result.stdout), (0, f"written: {to / 'report.md'}\n"), result.stderr)
+            text = (to / "report.md").read_text()
+            shown = re.findall(r"^!\[.+\]\((.+)\)$", text, re.M)
+            self.assertEqual(sorted(shown), sorted(path.name for path in to.glob("*.png")))
+            self.assertNotIn("Not yet.", text)
+        self.assertTrue(text.startswith("# FlashLadder on one NVIDIA H200\n"))
+        self.assertGreater(len(shown), 12)
+        text = (few / "report/report.md").read_text()
+        self.assertNotIn("H200", text)
+        headings = [f"{path.name.replace('_', ' ', 1)}: forward pass" for path in sorted((SOURCE / "stages").glob("1?_*"))]
+        self.assertEqual(re.findall("^## (.+)$", text, re.M), headings)
+        for options, said in ((("--of", few), "--of FOLDER and --to FOLDER belong together"),
+                              (("--of", few, "--to", few, "--check"), "--check is of the READMEs"),
+                              (("--of", self.folder, "--to", few), "stages.json cannot be read"),
+                              (("--of", few, "--to", few / "stages.json"), "cannot be made: File exists")):
+            result = run(*options)
+            self.assertNotEqual(result.returncode, 0)
+            self.assertIn(said, result.stderr)
+            self.assertNotIn("Traceback", result.stderr)
+
     def read_gpu_run(self, *benchmarks):
         sys.path.insert(0, str(SOURCE / "bench"))
         import gpu_results

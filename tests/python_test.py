@@ -372,6 +372,24 @@ class OtherLibrariesTest(unittest.TestCase):
                 self.assertTrue(torch.equal(flashladder.forward(stage, *one)[0], flashladder.forward(stage, q, k, v)[0]))
 
     @with_torch
+    def test_torch_o_lies_as_q_does(self):
+        """So that a model, which joins the heads, copies nothing."""
+        batch, heads, rows, d = 2, 3, 20, 32
+        generator = torch.Generator().manual_seed(1)
+        for stage in STAGES:
+            dtype = getattr(torch, stage.dtypes[-1])
+            qkv = torch.randn(batch, rows, 3 * heads * d, generator=generator).to(dtype)
+            q, k, v = qkv.unflatten(2, (3, heads, d)).permute(2, 0, 3, 1, 4)
+            o, lse = flashladder.forward(stage, q, k, v)
+            self.assertTrue(o.transpose(1, 2).is_contiguous())
+            same = flashladder.forward(stage, *(x.contiguous() for x in (q, k, v)))
+            self.assertTrue(torch.equal(o, same[0]) and torch.equal(lse, same[1]) and same[0].is_contiguous())
+        one = q[:, :1].expand(batch, heads, rows, d)  # a single head, three times
+        o, _ = flashladder.forward(stage, one, k, v)
+        self.assertTrue(o.is_contiguous())
+        self.assertTrue(torch.equal(o, flashladder.forward(stage, one.contiguous(), k, v)[0]))
+
+    @with_torch
     def test_torch_gradients(self):
         q, k, v = map(torch.from_numpy, inputs())
         q.requires_grad_()

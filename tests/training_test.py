@@ -263,6 +263,13 @@ class TrainThroughputTest(Script):
     def test_sizes_that_do_not_fit_are_refused(self):
         self.refused("--tokens 100 is no multiple of --N 64", train_throughput, "--tokens", 100, "--N", 64)
 
+    def test_what_cannot_run_is_known_before_any_training(self):
+        for options, said in ((("--models", "tiny", "1.3B"), "model 1.3B would take hours"),
+                              (("--stages", 15, 99), "--stages: stage 99 does not exist"),
+                              (("--stages", 19, 23), "--stages: stage 19 tuned does not take float32")):
+            _, failure = self.run_main(train_throughput, *self.tiny, *options)
+            self.assertIn(said, str(failure))
+
 
 class CompareTest(Script):
     def run_small(self, *options):
@@ -288,7 +295,7 @@ class CompareTest(Script):
         self.assertIn("stage 21", printed)
 
     def test_the_forward_pass(self):
-        printed, failure, data = self.run_small("--stages", 2, 15)
+        printed, failure, data = self.run_small("--stages", 14, 15)
         self.assertIsNone(failure, printed)
         row = next(row for row in data["results"] if row["name"] == "stage 15")
         self.assertAlmostEqual(row["tflops"] * row["ms"] * 1e9, 4 * 64 * 128 * 64, delta=1)
@@ -338,14 +345,25 @@ class CompareTest(Script):
 
         def wrong(stage, *arguments, **options):
             o, lse = right(stage, *arguments, **options)
-            return o if stage == 2 else 1.01 * o, lse
+            return o if stage == 14 else 1.01 * o, lse
 
         with mock.patch.object(flashladder, "forward", wrong):
-            printed, failure, data = self.run_small("--stages", 2, 15)
+            printed, failure, data = self.run_small("--stages", 14, 15)
         self.assertIn("a stage failed", str(failure))
         for row in data["results"]:
             if row["name"].startswith("stage"):
-                self.assertEqual("tflops" in row, row["name"] == "stage 2", row)
+                self.assertEqual("tflops" in row, row["name"] == "stage 14", row)
+
+    def test_outputs_are_looked_at_everywhere(self):
+        q, k, v = (torch.randn(2, 2, 70, 32, generator=torch.Generator().manual_seed(seed)) for seed in range(3))
+        right = on_torch.own(flashladder, (2, 21))(q, k, v, True)
+        self.assertEqual(on_torch.wrong_output(torch, right, q, k, v, True), "")
+        for place, value, said in (((0, 0, 69, 5), 0.0, "O is off by"), ((-1, -1, 69, 5), 0.0, "O is off by"),
+                                   ((1, 0, 3, 0), float("nan"), "no finite numbers"),
+                                   ((-1, -1, 0, 0), float("inf"), "no finite numbers")):
+            o = right.clone()
+            o[place] = value
+            self.assertIn(said, on_torch.wrong_output(torch, o, q, k, v, True))
 
     def test_wrong_gradients_are_never_timed(self):
         right = flashladder.backward
@@ -381,6 +399,10 @@ class RuleTest(unittest.TestCase):
                         wrong = [x.clone() for x in gradients]
                         wrong[i][-1, -1, rows] = change(wrong[i][-1, -1, rows])
                         self.assertIn(f"{name} is off", on_torch.wrong_gradients(torch, wrong, q, k, v, do, causal))
+                    wrong = [x.clone() for x in gradients]
+                    wrong[i][0, 0, 5, 3] = float("nan")
+                    self.assertIn(f"{name} has elements that are no finite numbers",
+                                  on_torch.wrong_gradients(torch, wrong, q, k, v, do, causal))
 
 
 if __name__ == "__main__":

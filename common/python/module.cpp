@@ -78,6 +78,14 @@ std::string shape_of(const Array& array) {
   return text + "]";
 }
 
+/// [batch, heads, rows, d] with the strides of `array`, whose memory this is. Where there is one of
+/// something, its stride means nothing, and libraries give any number for it.
+template <class A>
+Tensor where_it_lies(const A& array, void* data, Dtype dtype) {
+  const auto stride = [&](std::size_t i) { return array.shape(i) > 1 ? array.stride(i) : 0; };
+  return {data, dtype, {stride(0), stride(1), stride(2)}};
+}
+
 /// One of the caller's arrays, checked: [batch, heads, rows, d], where it lies.
 struct Given {
   std::string name;  ///< For messages.
@@ -122,12 +130,8 @@ struct Given {
   }
 
   std::int64_t size(std::size_t i) const { return static_cast<std::int64_t>(array.shape(i)); }
-  /// What a stage reads: the caller's memory itself. Where there is one of something, its stride means
-  /// nothing, and libraries give any number for it.
-  Tensor tensor() const {
-    const auto stride = [&](std::size_t i) { return array.shape(i) > 1 ? array.stride(i) : 0; };
-    return {const_cast<void*>(array.data()), dtype, {stride(0), stride(1), stride(2)}};
-  }
+  /// What a stage reads: the caller's memory itself.
+  Tensor tensor() const { return where_it_lies(array, const_cast<void*>(array.data()), dtype); }
 };
 
 /// Rows, heads and batch entries one after the other.
@@ -272,9 +276,9 @@ const Stage& chosen(int number, const std::string& backend) {
   return on_backend(found, parse_backend(backend));
 }
 
-/// Memory of the result that `array` is: contiguous, as flashladder/__init__.py makes it.
-void* written(nb::handle array) {
-  return nb::cast<nb::ndarray<>>(array).data();
+/// The result that `array` is, as flashladder/__init__.py makes it: rows without gaps.
+nb::ndarray<> written(nb::handle array) {
+  return nb::cast<nb::ndarray<>>(array);
 }
 
 void forward(int number, const std::string& backend, nb::handle q, nb::handle k, nb::handle v, nb::handle o,
@@ -283,8 +287,9 @@ void forward(int number, const std::string& backend, nb::handle q, nb::handle k,
   const Given Q("q", q, stage), K("k", k, stage), V("v", v, stage);
   const Call call = assemble(stage, Q, K, V, causal, scale);
   const Problem& p = call.problem;
-  const Tensor O = contiguous(written(o), p.dtype, p.q_heads, p.Nq, p.d);
-  auto* const L = static_cast<float*>(written(lse));
+  const nb::ndarray<> of_o = written(o);
+  const Tensor O = where_it_lies(of_o, of_o.data(), p.dtype);
+  auto* const L = static_cast<float*>(written(lse).data());
   run(stage, stream, [&](Workspace& workspace) {
     run_forward(stage, {p, call.Q, call.K, call.V, O, L, workspace});
   });
@@ -311,9 +316,9 @@ void backward(int number, const std::string& backend, nb::handle q, nb::handle k
   } else if (stage.saved == Saved::P) {
     P = numbers("p", saved.at(0), {p.batch, p.q_heads, p.Nq, p.Nk});
   }
-  const Tensor dQ = contiguous(written(dq), p.dtype, p.q_heads, p.Nq, p.d),
-               dK = contiguous(written(dk), p.dtype, p.kv_heads, p.Nk, p.d),
-               dV = contiguous(written(dv), p.dtype, p.kv_heads, p.Nk, p.d);
+  const Tensor dQ = contiguous(written(dq).data(), p.dtype, p.q_heads, p.Nq, p.d),
+               dK = contiguous(written(dk).data(), p.dtype, p.kv_heads, p.Nk, p.d),
+               dV = contiguous(written(dv).data(), p.dtype, p.kv_heads, p.Nk, p.d);
   run(stage, stream, [&](Workspace& workspace) {
     run_backward(stage,
                  {p, call.Q, call.K, call.V, O.tensor(), L, dO.tensor(), dQ, dK, dV, workspace, m, l, P});

@@ -110,8 +110,9 @@ def forward(
     scale    factor on the scores; None: 1/sqrt(d)
     backend  "cpu" for stages of C++, "emulator" or "cuda" for kernels; None: what the arrays' device asks for
 
-    Returns (o, lse), arrays of q's library, contiguous: o [batch, heads, rows, d] of q's dtype, lse
-    [batch, heads, rows] in float32. A row that sees no key gives o = 0 and lse = -inf.
+    Returns (o, lse), arrays of q's library: o [batch, heads, rows, d] of q's dtype, lse [batch, heads, rows] in float32.
+    Both are contiguous, but in PyTorch o's dimensions lie in memory in the order of q's: where q is [batch, rows, heads,
+    d] transposed, so is o, and transposing it back copies nothing. A row that sees no key gives o = 0 and lse = -inf.
 
     The arrays are read where they lie, whatever their strides, except that the last dimension must be contiguous, none
     may run backwards, and rows of 16-bit numbers begin at multiples of 16 bytes. All have one dtype, of those in
@@ -128,7 +129,7 @@ def forward(
     library, on_gpu = _examine(q=q, k=k, v=v)
     backend = _choose(found, backend, on_gpu)
     with library.current(q, on_gpu) as stream:
-        o = library.empty(q.shape, q.dtype)
+        o = library.empty_like(q)
         lse = library.empty(q.shape[:-1], None)
         arrays = _all_readable(stream if on_gpu else None, q=q, k=k, v=v, o=o, lse=lse)
         _core.forward(found.number, backend, *arrays, causal=causal, scale=scale, stream=stream)
@@ -406,6 +407,10 @@ class _Library:
             dtype = str(dtype).rpartition(".")[2]  # "library.float32"
         return numpy.empty(tuple(shape), dtype)
 
+    def empty_like(self, array: Any) -> Any:
+        """An array of the same shape and dtype on the current device."""
+        return self.empty(array.shape, array.dtype)
+
     def arithmetic(self, array: Any) -> tuple[Any, Any]:
         """A module of functions as NumPy's, and the array, in float32, as they take it."""
         import numpy
@@ -460,6 +465,9 @@ class _Torch(_Library):
 
     def empty(self, shape: Any, dtype: Any) -> Any:
         return self.module.empty(tuple(shape), dtype=dtype or self.module.float32, device=self.device)
+
+    def empty_like(self, array: Any) -> Any:
+        return self.module.empty_like(array)
 
     def arithmetic(self, array: Any) -> tuple[Any, Any]:
         return self.module, array.float()
