@@ -76,10 +76,10 @@ def extra_bytes(one, Bc):
 
 def free_bytes():
     """Of the first GPU."""
-    found = nvidia_smi("memory.free")
-    if not found or not found[0][0].isdigit():
+    mib, = nvidia_smi("memory.free") or [""]
+    if not mib.isdigit():
         raise VariantError("nvidia-smi does not say how much memory the GPU has free")
-    return int(found[0][0]) << 20
+    return int(mib) << 20
 
 
 def measured(args, facts, memory, folder, say):

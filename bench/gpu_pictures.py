@@ -11,7 +11,7 @@ import textwrap
 from gpu_results import KINDS, kind_text
 from markers import ROOT
 from report import BAR, COUNT, FRAME, INK, LINES, MUTED, matplotlib, plt
-from train_gpt import allowed, away
+from train_gpt import allowed, away, so_far
 
 MIB = 1 << 20
 PEERS = {"fa2": "FlashAttention-2 (PyTorch)", "cudnn": "cuDNN", "memory-efficient": "memory-efficient", "math": "math",
@@ -43,7 +43,11 @@ def stage_text(measured, stage):
 
 
 def ladder(measured, N=4096, passes="forward"):
-    """TFLOP/s by stage at one N, for each head dimension and mask; times as fast as the stage before."""
+    """TFLOP/s by stage at one N, or the longest that was measured, for each head dimension and mask; times as fast as the
+    stage before."""
+    lengths = {key[3] for key in measured.grid}
+    if N not in lengths:
+        N = max(lengths)
     panels = []
     for title, stages in parts(measured):
         if not stages:
@@ -150,8 +154,8 @@ def traffic(measured, counted, backward=False):
 
 
 def training(runs):
-    """The loss of a small GPT over the steps of its training, with each attention, and how far it is from that with math
-    attention in fp64, beside what is allowed: of runs as bench/train_gpt.py writes them, one for each dtype."""
+    """The loss of a small GPT over the steps of its training, with each attention, and how far it was so far from that
+    with math attention in fp64, beside what is allowed: of runs as bench/train_gpt.py writes them, one for each dtype."""
     c = runs[0]["context"]
     return {"title": f"The same training with three attentions, one {c['gpu'] or 'CPU'}: {c['layers']} layers, hidden "
                      f"{c['hidden']}, {c['heads']} heads, N = {c['context']}, batch {c['batch']}",
@@ -160,7 +164,7 @@ def training(runs):
 
 def training_panel(dtype, losses):
     right, *others = losses
-    apart = {name: away(losses[name], losses[right]) for name in others}
+    apart = {name: so_far(away(losses[name], losses[right])) for name in others}
     return {"title": dtype, "losses": losses, "away": apart, "allowed": allowed(apart["math"], dtype)}
 
 
@@ -228,9 +232,8 @@ def draw_heads(shown):
 
 
 def draw_lengths(shown):
-    """Two rows: without a mask, and causal. Stages are solid lines, peers dashed ones."""
-    columns = len(shown["panels"]) // 2
-    figure, axes = plt.subplots(2, columns, figsize=(11, 7.5), layout="constrained", sharex=True, sharey=True, squeeze=False)
+    """Stages are solid lines, peers dashed ones."""
+    figure, axes = panel_grid(shown["panels"], sharex=True)
     for panel, of in zip(axes.flat, shown["panels"]):
         for turn, line in enumerate(of["lines"]):
             colour, marker, _ = STYLES[turn]
@@ -245,8 +248,16 @@ def draw_lengths(shown):
     return figure
 
 
+def panel_grid(panels, sharex):
+    """A figure with a row for each mask, where all d were measured with both; else with all panels in one row."""
+    rows = 2 if [one["title"] + ", causal" for one in panels[:len(panels) // 2]] == [
+        one["title"] for one in panels[len(panels) // 2:]] else 1
+    return plt.subplots(rows, len(panels) // rows, figsize=(11, 0.6 + 3.45 * rows), layout="constrained", sharex=sharex,
+                        sharey=True, squeeze=False)
+
+
 def frame_panels(figure, axes, shown, xlabel, ylabel, columns):
-    """All but the lines of two rows of panels whose x axis is in powers of two: titles, axes, a legend of columns."""
+    """All but the lines of rows of panels whose x axis is in powers of two: titles, axes, a legend of columns."""
     for panel, of in zip(axes.flat, shown["panels"]):
         panel.set_title(of["title"], loc="left", fontsize=11)
         panel.set_xscale("log", base=2)
@@ -333,7 +344,7 @@ def draw_traffic(shown):
 
 
 def draw_training(shown):
-    """A column for each dtype: the losses, and under them how far they are from that with math attention in fp64."""
+    """A column for each dtype: the losses, and under them how far they were so far from that with math attention in fp64."""
     columns = len(shown["panels"])
     figure, axes = plt.subplots(2, columns, figsize=(5.5 + 5 * (columns > 1), 6.5), layout="constrained", sharex="col",
                                 squeeze=False)
@@ -351,7 +362,7 @@ def draw_training(shown):
         for panel in (losses, apart):
             panel.legend(frameon=False, fontsize=9)
     axes[0, 0].set_ylabel("loss, nats per character")
-    axes[1, 0].set_ylabel("away from math in fp64, nats")
+    axes[1, 0].set_ylabel("away from math in fp64, nats,\nroot mean square so far")
     figure.suptitle(textwrap.fill(shown["title"], 60 * columns), fontsize=11)
     return figure
 
@@ -399,9 +410,7 @@ def atomics_over(data, by):
 
 
 def draw_atomics(shown):
-    columns = len(shown["panels"]) // 2
-    figure, axes = plt.subplots(2, columns, figsize=(11, 7.5), layout="constrained", sharex="col", sharey=True,
-                                squeeze=False)
+    figure, axes = panel_grid(shown["panels"], sharex="col")
     for panel, of in zip(axes.flat, shown["panels"]):
         for line, (colour, marker, dashes) in zip(of["lines"], LINES):
             panel.plot(*zip(*line["points"]), color=colour, marker=marker, linestyle=dashes, label=line["label"])
@@ -425,7 +434,8 @@ def backward_pictures(measured, peers, counted):
     docs = ROOT / "docs"
     if measured:
         yield docs / "h200_backward.png", ladder(measured, passes="backward"), draw_ladder
-        yield docs / "h200_backward_fp32.png", lengths_fp32(measured, ", backward pass"), draw_lengths
+        if parts(measured)[0][1]:
+            yield docs / "h200_backward_fp32.png", lengths_fp32(measured, ", backward pass"), draw_lengths
         yield docs / "h200_backward_traffic.png", traffic(measured, counted, backward=True), draw_traffic
     if measured and peers:
         yield docs / "h200_backward_bf16.png", lengths_bf16(measured, peers), draw_lengths
@@ -446,7 +456,8 @@ def pictures(measured, peers, counted):
     many numbers as MOVED has names. `peers` may be None."""
     docs = ROOT / "docs"
     yield docs / "h200.png", ladder(measured), draw_ladder
-    yield docs / "h200_fp32.png", lengths_fp32(measured), draw_lengths
+    if parts(measured)[0][1]:
+        yield docs / "h200_fp32.png", lengths_fp32(measured), draw_lengths
     if peers:
         yield docs / "h200_bf16.png", lengths_bf16(measured, peers), draw_lengths
     yield docs / "h200_roofline.png", roofline(measured, counted), draw_roofline

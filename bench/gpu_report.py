@@ -4,12 +4,7 @@
     python3 bench/gpu_report.py --check       # changes nothing; exits 1 and names what is stale
     python3 bench/gpu_report.py --of bench/results/a100 --to out/a100     # of another GPU: all in one report.md
 
-Its files are what bench/measure_all.py makes. stages.json is what `./ladder bench --benchmark_filter='grid|heads' --benchmark_out=FILE` writes on a machine with a
-GPU, with `--benchmark_context=commit=...`, of the stages in fp32 and those in bf16; Where these are there, too:
-peers_bf16.json is what `bench/compare.py --out FILE` writes there, nsight.json what `bench/nsight.py --out FILE` does,
-backward.json, of `./ladder bench --benchmark_filter=backward ...`, backward_peers_bf16.json, of `bench/compare.py
---backward --out FILE`, train_gpt.json and train_gpt_bf16.json, of `bench/train_gpt.py` in each dtype, training.json, of
-`bench/train_throughput.py`, atomics.json, of `bench/atomics.py`.
+The files are those that bench/measure_all.py makes, by the commands that its --list shows. Only stages.json must be there.
 """
 
 import argparse
@@ -23,9 +18,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import atomics  # noqa: E402
 import gpu_pictures  # noqa: E402
 import ledger_tables  # noqa: E402
-from gpu_results import FOLDER, KINDS, BadResult, Measured, kind_text, load, positive, read, spread  # noqa: E402
+from gpu_results import (FOLDER, KINDS, BadResult, Measured, kind_text, load, positive, read, require,  # noqa: E402
+                         spread)
 from markers import ROOT, NoMarkers, with_block  # noqa: E402
-from train_gpt import FACTOR, FLOOR, allowed, away, most_of  # noqa: E402
+from train_gpt import FACTOR, FLOOR, allowed, away, most_of, so_far  # noqa: E402
 
 STAGES, BACKWARD = "stages.json", "backward.json"
 PEERS, BACKWARD_PEERS = "peers_bf16.json", "backward_peers_bf16.json"
@@ -34,10 +30,13 @@ ATOMICS, NSIGHT = "atomics.json", "nsight.json"
 EMULATOR = ROOT / "common/simt/README.md"
 PAGE, ATOMICS_PAGE = ROOT / "docs/training.md", ROOT / "docs/theory/atomics.md"
 NOT_YET = "Not yet."
-BLOCKS = {"h200": "forward pass", "backward": "backward pass", "peers": "beside its peers",
-          "backward_peers": "backward pass, beside its peers", "train_gpt": "the losses of a small GPT",
-          "throughput": "the speed of whole models", "atomics": "atomics and determinism",
-          "nsight": "the ledger against the GPU's counters"}  # what each is of
+# What a block of a stage's README is of, and one of another file.
+OF_STAGE = {"h200": "forward pass", "backward": "backward pass", "peers": "beside its peers",
+            "backward_peers": "backward pass, beside its peers"}
+OF_ALL = {"peers": "Stage 19 over its peers: the geometric mean over N, in brackets the least and the most",
+          "backward_peers": "The backward passes of all stages and their peers", "train_gpt": "The losses of a small GPT",
+          "throughput": "The speed of whole models", "atomics": "What atomics and determinism cost",
+          "nsight": "The ledger against the GPU's counters"}
 
 
 def of_scripts(path):
@@ -45,7 +44,7 @@ def of_scripts(path):
     if not path.exists():
         return None
     data = load(path)
-    for row in data["results"]:
+    for row in require(path, data.get("results")):
         for counter in ("tflops", "ms", "mfu"):
             if counter in row:
                 positive(path, row, counter)
@@ -71,13 +70,13 @@ def of_train_gpt(path):
 def share_of_allowed(data):
     """The most that ours comes to of what its step allows."""
     right, plain, ours = data["losses"].values()
-    return most_of(away(ours, right), allowed(away(plain, right), data["context"]["dtype"]))
+    return most_of(so_far(away(ours, right)), allowed(so_far(away(plain, right)), data["context"]["dtype"]))
 
 
 def spread_text(spreads):
     """Of the runs that medians are of: how far apart they lie."""
     known = [one for one in spreads if one is not None]
-    return f", half the interquartile range at most {100 * max(known):.2g} % of it" if known else ""
+    return f" (half the interquartile range at most {100 * max(known):.1f} %)" if known else ""
 
 
 def machine(context):
@@ -89,7 +88,9 @@ def machine(context):
 
 
 def cell_text(result):
-    return "out of memory" if result.tflops is None else f"{result.tflops:.2f}"
+    if result.tflops is None:
+        return "out of memory" if "out of memory" in result.why else "failed"
+    return f"{result.tflops:.2f}"
 
 
 def table(measured, stage, before, of_pass=""):
@@ -115,7 +116,7 @@ def table(measured, stage, before, of_pass=""):
     return "\n".join(lines) + "\n"
 
 
-def backward_blocks(measured, peers):
+def backward_blocks(measured, peers, with_pictures=True):
     """(file, name of the block, its text) for each stage with a backward pass, of the table and of its peers, and for the
     README. `measured` and `peers` may be None: then each place that there is says so."""
     blocks, folders = [], {int(path.name[:2]): path for path in sorted((ROOT / "stages").glob("[0-9][0-9]_*"))}
@@ -132,7 +133,7 @@ def backward_blocks(measured, peers):
         if "<!-- backward_peers:begin -->" in text:
             found = peers and any(one["name"] == f"stage {number}" for one in peers["results"])
             blocks.append((readme, "backward_peers", backward_peers_table(peers) if found else NOT_YET))
-    short = short_backward_table(peers, measured is not None) if peers else NOT_YET
+    short = short_backward_table(peers, with_pictures and measured is not None) if peers else NOT_YET
     return [*blocks, (ROOT / "README.md", "backward_peers", short)]
 
 
@@ -220,13 +221,14 @@ def losses_block(runs):
 
 def losses_text(data):
     c, names = data["context"], list(data["losses"])
-    furthest = {name: max(away(losses, data["losses"][names[0]])) for name, losses in data["losses"].items()}
+    apart = {name: away(losses, data["losses"][names[0]]) for name, losses in data["losses"].items()}
     return (f"In {c['dtype']}, {c['layers']} layers, hidden {c['hidden']}, {c['heads']} heads, N = {c['context']}, batch "
             f"{c['batch']}, {c['steps']} steps on one {c['gpu']}, driver {c['driver']}, PyTorch {c['torch']}, commit "
-            f"{c['commit']}: from the loss with math attention in fp64 the loss with {names[1]} attention is never further "
-            f"than {furthest[names[1]]:.1e} away, that with {names[2]} {furthest[names[2]]:.1e}. That is at most "
-            f"{100 * share_of_allowed(data):.0f} % of what its step allows: {FACTOR[c['dtype']]} times the furthest that the "
-            f"former was so far, and {FLOOR[c['dtype']]:.0e}.\n\n")
+            f"{c['commit']}: from the loss with math attention in fp64 the loss with {names[1]} attention is "
+            f"{so_far(apart[names[1]])[-1]:.1e} away in the root mean square, {max(apart[names[1]]):.1e} at most, that with "
+            f"{names[2]} {so_far(apart[names[2]])[-1]:.1e} and {max(apart[names[2]]):.1e}. At no step does the latter's root "
+            f"mean square so far come to more than {100 * share_of_allowed(data):.0f} % of what is allowed: {FACTOR} times "
+            f"that of the former, and {FLOOR[c['dtype']]:.0e}.\n\n")
 
 
 def training_block(data):
@@ -238,7 +240,8 @@ def training_block(data):
     ours = "; ".join(f"{name}: stages {' and '.join(map(str, numbers))}" for name, numbers in c["ours"].items())
     rows = {(row["model"], row["N"], row["name"]): row for row in data["results"]}
     lines = [f"TFLOP/s, in brackets MFU, and the most memory in use, in {c['dtype']} {origin(c)}; {c['tokens']} tokens a "
-             f"step, median of {c['rounds'] * c['steps']} steps{spread_text(map(spread, data['results']))}; the matrix product reaches {c['gemm_tflops']:.0f} TFLOP/s."
+             f"step, median of {c['rounds'] * c['steps']} steps{spread_text(map(spread, data['results']))}; the matrix "
+             f"product reaches {c['gemm_tflops']:.0f} TFLOP/s."
              + (f" {ours.capitalize()}." if ours else ""), "",
              "| model | N | " + " | ".join(gpu_pictures.PEERS.get(name, name) for name in names) + " |",
              "|---|--:|" + "--:|" * len(names)]
@@ -381,25 +384,34 @@ class Results:
     there, but for stages.json. Throws BadResult."""
 
     def __init__(self, folder):
-        def if_there(name):
-            return load(folder / name) if (folder / name).exists() else None
+        def if_there(name, key):
+            path = folder / name
+            if not path.exists():
+                return None
+            data = load(path)
+            require(path, data.get(key))
+            return data
 
-        self.stages = Measured(read(folder / STAGES))
-        backward = folder / BACKWARD
-        self.backward = Measured(read(backward), backward=True) if backward.exists() else None
+        def measured(name, backward=False):
+            one = Measured(read(folder / name), backward)
+            require(folder / name, one.stages)
+            return one
+
+        self.stages = measured(STAGES)
+        self.backward = measured(BACKWARD, True) if (folder / BACKWARD).exists() else None
         self.peers, self.backward_peers, self.training = (of_scripts(folder / name)
                                                           for name in (PEERS, BACKWARD_PEERS, TRAINING))
         self.losses = [run for run in (of_train_gpt(folder / name) for name in LOSSES) if run]
-        self.atomics, self.nsight = if_there(ATOMICS), if_there(NSIGHT)
+        self.atomics, self.nsight = if_there(ATOMICS, "rows"), if_there(NSIGHT, "results")
 
-    def blocks(self):
-        """(file, name of the block, its text) of all tables."""
+    def blocks(self, with_pictures=True):
+        """(file, name of the block, its text) of all tables, with the pictures between them."""
         stages = self.stages
         tuned, = (ROOT / "stages").glob("19_*")
         return [*((ROOT / f"stages/{stage:02d}_{name}/README.md", "h200",
                    table(stages, stage, stage - 1 if stage - 1 in stages.names else None))
                   for stage, name in sorted(stages.names.items())),
-                *backward_blocks(self.backward, self.backward_peers),
+                *backward_blocks(self.backward, self.backward_peers, with_pictures),
                 (PAGE, "train_gpt", losses_block(self.losses)), (PAGE, "throughput", training_block(self.training)),
                 (ATOMICS_PAGE, "atomics", atomics_block(self.atomics)),
                 (tuned / "README.md", "peers", peers_table(self.peers) if self.peers else NOT_YET),
@@ -438,13 +450,16 @@ def report(results, program, folder):
         name = path.name.removeprefix("h200_").replace("h200", "ladder")
         gpu_pictures.save(draw(shown), folder / name, shown)
         pictures.append(f"![{shown['title']}]({name})\n")
-    for path, name, block in results.blocks():
+    for path, name, block in results.blocks(with_pictures=False):
+        of_stage = path.parent.parent == ROOT / "stages"
+        title = f"Stage {path.parent.name.replace('_', ' ', 1)}: {OF_STAGE[name]}" if of_stage else OF_ALL[name]
+        kept = (line for line in block.splitlines() if not line.startswith("!["))  # they are all above
         if block != NOT_YET:
-            of = path.parent.name.replace("_", " ", 1) if path.parent.parent == ROOT / "stages" else "All"
-            kept = (line for line in block.splitlines() if not line.startswith("!["))  # they are all above
-            tables.append(f"## {of}: {BLOCKS[name]}\n" + "\n".join(kept).rstrip() + "\n")
+            tables.append((not of_stage, path.parent.name if of_stage else "",
+                           f"## {title}\n" + "\n".join(kept).rstrip() + "\n"))
     path = folder / "report.md"
-    path.write_text("\n".join([f"# FlashLadder on one {results.stages.gpu}\n", *pictures, *tables]))
+    texts = [text for *_, text in sorted(tables, key=lambda one: one[:2])]  # those of a stage side by side, then the rest
+    path.write_text("\n".join([f"# FlashLadder on one {results.stages.gpu}\n", *pictures, *texts]))
     return path
 
 
@@ -464,9 +479,9 @@ def main():
     if arguments.to:
         try:
             arguments.to.mkdir(parents=True, exist_ok=True)
+            print(f"written: {report(results, arguments.program, arguments.to)}")
         except OSError as error:
-            parser.error(f"--to {arguments.to} cannot be made: {error.strerror}")
-        print(f"written: {report(results, arguments.program, arguments.to)}")
+            parser.error(f"--to {arguments.to} cannot be written to: {error.strerror}")
         return
     stale = update(results, arguments.program, arguments.check)
     names = ", ".join(str(path.relative_to(ROOT)) for path in stale)

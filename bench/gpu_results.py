@@ -45,11 +45,14 @@ class Run:
 def load(path):
     """The JSON of a file of results. Throws BadResult."""
     try:
-        return json.loads(path.read_text())
+        data = json.loads(path.read_text())
     except OSError as error:
         raise BadResult(f"{path} cannot be read: {error.strerror}: bench/measure_all.py writes it") from error
     except ValueError as error:
         raise BadResult(f"{path} is no JSON ({error}): measure it again, with bench/measure_all.py") from error
+    if not isinstance(data, dict):
+        raise BadResult(f"{path} is no file of results: measure it again, with bench/measure_all.py")
+    return data
 
 
 def read(path):
@@ -76,6 +79,13 @@ def spread(one):
     if "ms_upper_quartile" not in one:
         return None
     return (one["ms_upper_quartile"] - one["ms_lower_quartile"]) / 2 / one["ms"]
+
+
+def require(path, found):
+    """Throws BadResult where a file has nothing of what it is for."""
+    if not found:
+        raise BadResult(f"{path} has no results in it: measure it again, with bench/measure_all.py")
+    return found
 
 
 def positive(path, one, counter):

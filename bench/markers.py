@@ -35,13 +35,14 @@ def new_file(text):
 
 
 def nvidia_smi(*fields):
-    """What nvidia-smi says of each GPU, a list of texts; nothing where it finds none."""
+    """What nvidia-smi says of the first GPU, a text for each field; None where it finds none."""
     try:
-        lines = subprocess.run(["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"],
-                               capture_output=True, text=True, check=True).stdout.splitlines()
+        line = subprocess.run(["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits", "--id=0"],
+                              capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
-        return []
-    return [[word.strip() for word in line.split(",")] for line in lines]
+        return None
+    words = [word.strip() for word in line.split(",")]
+    return None if len(words) != len(fields) or "No devices" in line else words
 
 
 def commit_of(given):

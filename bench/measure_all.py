@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Measures on the GPU present everything that the repository's charts and tables of a GPU are made of.
 
-    pip install . && python3 bench/measure_all.py --commit HASH     # to bench/results/h200 on an H200, and so on
-    python3 bench/measure_all.py --commit HASH --out DIR --only peers_bf16.json profile.json
+    pip install . && python3 bench/measure_all.py     # to bench/results/h200 on an H200, and so on
+    python3 bench/measure_all.py --out DIR --only peers_bf16.json profile.json
 
 Each file is made by one command, which --list shows; what a command does, its own --help says. They run one after the
 other. Where one fails, the others still run, and this script fails at the end.
@@ -19,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from gpu_results import FOLDER  # noqa: E402
-from markers import ROOT, nvidia_smi  # noqa: E402
+from markers import ROOT, commit_of, nvidia_smi  # noqa: E402
 
 
 def bench(pattern):
@@ -52,27 +52,30 @@ RESULTS = {
 def folder_of_gpu():
     """Where the results of the GPU present go: bench/results/h200 of an NVIDIA H200. None where there is no GPU."""
     found = nvidia_smi("name")
-    if not found:
-        return None
-    return ROOT / "bench/results" / re.sub(r"\W+", "_", found[0][0].removeprefix("NVIDIA ").lower())
+    return found and ROOT / "bench/results" / re.sub(r"\W+", "_", found[0].removeprefix("NVIDIA ").lower())
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--commit", help="what is measured")
+    parser.add_argument("--commit", help="what is measured; asked of git where left out")
     parser.add_argument("--out", type=Path, help="the folder to write to (that of this GPU under bench/results)")
     parser.add_argument("--only", nargs="+", choices=RESULTS, default=list(RESULTS), metavar="FILE",
                         help=f"of {' '.join(RESULTS)} (all)")
     parser.add_argument("--build", type=Path, default=ROOT / "build/release", help="build folder (build/release)")
     parser.add_argument("--list", action="store_true", help="print the commands, and run none")
     chosen = parser.parse_args()
-    if not chosen.list and chosen.commit is None:
-        parser.error("--commit HASH is needed: what is measured")
+    if not chosen.list:
+        chosen.commit = commit_of(chosen.commit)
+        if chosen.commit == "unknown":
+            parser.error("git does not know these sources: --commit HASH says what is measured")
     if not chosen.list and chosen.out is None:
         chosen.out = folder_of_gpu()
         if chosen.out is None:
             parser.error("nvidia-smi finds no GPU, and all of this is measured on one; --list shows the commands")
-        chosen.out.mkdir(parents=True, exist_ok=True)
+        try:
+            chosen.out.mkdir(exist_ok=True)
+        except OSError as error:
+            parser.error(f"{chosen.out} cannot be made: {error.strerror}: --out DIR names another folder")
     if not chosen.list and not chosen.out.is_dir():
         parser.error(f"--out {chosen.out} is no folder: make it first")
     failed = []
@@ -103,9 +106,11 @@ def main():
     if failed:
         sys.exit(f"measure_all: failed: {', '.join(failed)}")
     if not chosen.list:
-        ours = folder == FOLDER
-        print("Next: bench/gpu_report.py, bench/attribution.py and bench/ablation.py write the charts and tables" if ours else
-              f"Next: bench/gpu_report.py --of {shlex.quote(str(chosen.out))} --to DIR makes charts and tables of it")
+        if folder == FOLDER:
+            print("Next: bench/gpu_report.py, bench/attribution.py and bench/ablation.py write the charts and tables")
+        elif (folder / "stages.json").exists():
+            print(f"Next: bench/gpu_report.py --of {shlex.quote(str(chosen.out))} --to DIR makes charts and tables of all "
+                  "but profile.json and the ablations")
 
 
 if __name__ == "__main__":

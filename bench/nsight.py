@@ -249,7 +249,7 @@ def machine():
     found = nvidia_smi("name", "driver_version")
     if not found:
         sys.exit("nsight: nvidia-smi finds no GPU: the counters are a GPU's")
-    return dict(zip(("gpu", "driver"), found[0]))
+    return dict(zip(("gpu", "driver"), found))
 
 
 def write(path, data):

@@ -165,6 +165,6 @@ def machine(torch, commit):
     """What a result was measured on."""
     if not torch.cuda.is_available():
         return {"gpu": None, "torch": torch.__version__, "commit": commit, **package()}
-    drivers = nvidia_smi("driver_version")
-    return {"gpu": torch.cuda.get_device_name(), "driver": drivers[0][0] if drivers else "unknown", "torch": torch.__version__,
+    driver, = nvidia_smi("driver_version") or ["unknown"]
+    return {"gpu": torch.cuda.get_device_name(), "driver": driver, "torch": torch.__version__,
             "cudnn": torch.backends.cudnn.version(), "commit": commit, **package()}

@@ -12,6 +12,7 @@ geometric mean of its time over the fastest time at each length.
 
 import argparse
 import math
+import re
 import statistics
 import sys
 import tempfile
@@ -59,11 +60,10 @@ def arguments():
 
 def gpu():
     """Name, driver and architecture of the first GPU."""
-    found = nvidia_smi("name", "driver_version", "compute_cap")
-    if not found:
+    name, driver, capability = nvidia_smi("name", "driver_version", "compute_cap") or ("", "", "")
+    if not re.fullmatch(r"\d+\.\d", capability):
         raise VariantError("this is measured on a GPU, and none can be used here (nvidia-smi finds none); "
                            "nothing has been changed")
-    name, driver, capability = found[0]
     return {"gpu": name, "driver": driver, "architecture": int(capability.replace(".", ""))}
 
 

@@ -296,7 +296,7 @@ class ProfileTest(Repository):
                   {"number": 20, "before": 10, "backend": "emulator", "forward": False, "backward": True,
                    "dtypes": ["fp32"], "head_dims": [32, 64]}]
         self.script("flashladder", f"echo '{json.dumps(stages)}'")
-        self.script("nvidia-smi", "echo 'A GPU, 1.2'; echo 'Another GPU, 1.2'")
+        self.script("nvidia-smi", "echo 'A GPU, 1.2'")
         self.out = self.root / "profile.json"
 
     def script(self, name, body):
@@ -451,6 +451,23 @@ class ProfileTest(Repository):
         self.refused_profile("--commit", options=())
 
 
+class GpuTest(unittest.TestCase):
+    """What the scripts know of the GPU present."""
+
+    def test_what_nvidia_smi_says_or_that_it_finds_none(self):
+        import markers
+        with tempfile.TemporaryDirectory(prefix="smi test ") as folder:
+            tool = Path(folder) / "nvidia-smi"
+            for body, said in (("echo 'NVIDIA H200, 580.1'", ["NVIDIA H200", "580.1"]), ("echo No devices were found", None),
+                               ("echo failed >&2; exit 9", None), ("echo 'one field'", None)):
+                tool.write_text(f'#!/bin/sh\ntest "$1 $3" = "--query-gpu=name,driver_version --id=0" || exit 1\n{body}\n')
+                tool.chmod(0o755)
+                with mock.patch.dict(os.environ, {"PATH": f"{folder}:{os.environ['PATH']}"}):
+                    self.assertEqual(markers.nvidia_smi("name", "driver_version"), said)
+        with mock.patch.dict(os.environ, {"PATH": ""}):
+            self.assertIsNone(markers.nvidia_smi("name"))
+
+
 class MeasureAllTest(unittest.TestCase):
     """bench/measure_all.py, which runs the commands that make the committed results."""
 
@@ -500,7 +517,7 @@ class MeasureAllTest(unittest.TestCase):
         self.assertTrue(result.stderr.endswith("measure_all: failed: nsight.json\n"), result.stderr)
 
     def test_what_is_missing_is_said(self):
-        for options, said in (((), "--commit HASH is needed"), (("--commit", "a", "--out", "/no/folder"), "no folder"),
+        for options, said in ((("--commit", "a", "--out", "/no/folder"), "no folder"),
                               (("--only", "speed.json"), "speed.json")):
             result = self.run_it(*options)
             self.assertEqual(result.returncode, 2)
@@ -508,15 +525,16 @@ class MeasureAllTest(unittest.TestCase):
 
     def test_the_folder_is_that_of_the_gpu(self):
         import measure_all
-        for said, name in (([["NVIDIA H200"]], "h200"), ([["NVIDIA A100-SXM4-80GB"], ["NVIDIA T4"]], "a100_sxm4_80gb"),
-                           ([["Tesla T4"]], "tesla_t4")):
-            with mock.patch.object(measure_all, "nvidia_smi", lambda *_, said=said: said):
+        for said, name in (("NVIDIA H200", "h200"), ("NVIDIA A100-SXM4-80GB", "a100_sxm4_80gb"), ("Tesla T4", "tesla_t4")):
+            with mock.patch.object(measure_all, "nvidia_smi", lambda *_, said=said: [said]):
                 self.assertEqual(measure_all.folder_of_gpu(), SOURCE / "bench/results" / name)
-        with mock.patch.object(measure_all, "nvidia_smi", lambda *_: []), \
-                mock.patch.object(sys, "argv", ["measure_all", "--commit", "a"]), \
-                contextlib.redirect_stderr(io.StringIO()) as said, self.assertRaises(SystemExit):
-            measure_all.main()
-        self.assertIn("nvidia-smi finds no GPU", said.getvalue())
+        for commit, why in (("abc", "nvidia-smi finds no GPU"), ("unknown", "git does not know these sources")):
+            with mock.patch.object(measure_all, "nvidia_smi", lambda *_: None), \
+                    mock.patch.object(measure_all, "commit_of", lambda _, commit=commit: commit), \
+                    mock.patch.object(sys, "argv", ["measure_all"]), \
+                    contextlib.redirect_stderr(io.StringIO()) as said, self.assertRaises(SystemExit):
+                measure_all.main()
+            self.assertIn(why, said.getvalue())
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import tempfile
 import unittest
 import warnings
 from pathlib import Path
+from unittest import mock
 
 try:
     import numpy as np
@@ -147,20 +148,65 @@ class ProgramTest(unittest.TestCase):
             shown = re.findall(r"^!\[.+\]\((.+)\)$", text, re.M)
             self.assertEqual(sorted(shown), sorted(path.name for path in to.glob("*.png")))
             self.assertNotIn("Not yet.", text)
+            self.assertNotRegex(text, r":\n+(#|\Z)")  # a sentence whose picture or table is elsewhere
         self.assertTrue(text.startswith("# FlashLadder on one NVIDIA H200\n"))
         self.assertGreater(len(shown), 12)
         text = (few / "report/report.md").read_text()
         self.assertNotIn("H200", text)
-        headings = [f"{path.name.replace('_', ' ', 1)}: forward pass" for path in sorted((SOURCE / "stages").glob("1?_*"))]
+        headings = [f"Stage {path.name.replace('_', ' ', 1)}: forward pass"
+                    for path in sorted((SOURCE / "stages").glob("1?_*"))]
         self.assertEqual(re.findall("^## (.+)$", text, re.M), headings)
         for options, said in ((("--of", few), "--of FOLDER and --to FOLDER belong together"),
                               (("--of", few, "--to", few, "--check"), "--check is of the READMEs"),
                               (("--of", self.folder, "--to", few), "stages.json cannot be read"),
-                              (("--of", few, "--to", few / "stages.json"), "cannot be made: File exists")):
+                              (("--of", few, "--to", few / "stages.json"), "cannot be written to: File exists")):
             result = run(*options)
             self.assertNotEqual(result.returncode, 0)
             self.assertIn(said, result.stderr)
             self.assertNotIn("Traceback", result.stderr)
+
+    def test_what_was_measured_in_part_is_shown_or_refused(self):
+        sys.path.insert(0, str(SOURCE / "bench"))
+        import gpu_pictures
+        import gpu_report
+        committed = SOURCE / "bench/results/h200"
+
+        def pictures(**keep):
+            """Draws what is kept of the committed results; of each picture how many panels it has."""
+            for path in committed.glob("*.json"):
+                data = json.loads(path.read_text())
+                for key, left in keep.get(path.stem, {}).items():
+                    data[key] = [one for one in data[key] if left(one)]
+                (self.folder / path.name).write_text(json.dumps(data))
+            results = gpu_report.Results(self.folder)
+            results.blocks()
+            with mock.patch.object(gpu_report, "counted", lambda program, stages, *_: {
+                    mask: {stage: [1, 1, 1] for stage in stages} for mask in ("full", "causal")}), warnings.catch_warnings():
+                warnings.simplefilter("error")
+                return {path.name: axes_of(draw(shown)) for path, shown, draw in results.pictures("")}
+
+        def axes_of(figure):
+            gpu_pictures.plt.close(figure)
+            return len(figure.axes)
+
+        def first(one):
+            return (one["d"], one["causal"], one["N"]) == (64, False, 512)
+
+        whole = pictures()
+        self.assertEqual((whole["h200_bf16.png"], whole["h200_atomics.png"]), (6, 4))
+        part = pictures(peers_bf16={"results": first}, backward_peers_bf16={"results": lambda one: one["d"] < 256 or
+                                                                             not one["causal"]},
+                        atomics={"rows": lambda one: one["d"] == 64}, stages={"benchmarks": lambda one: "bf16" in one.get(
+                            "label", "") and "/N:512/" in one["name"]})
+        self.assertEqual((part["h200_bf16.png"], part["h200_backward_bf16.png"], part["h200_atomics.png"]), (1, 5, 2))
+        self.assertNotIn("h200_fp32.png", part)
+        for name, key in (("stages", "benchmarks"), ("backward", "benchmarks"), ("training", "results"), ("atomics", "rows"),
+                          ("peers_bf16", "results"), ("nsight", "results")):
+            with self.assertRaisesRegex(gpu_report.BadResult, f"{name}.json has no results in it"):
+                pictures(**{name: {key: lambda _: False}})
+        (self.folder / "stages.json").write_text("[]")
+        with self.assertRaisesRegex(gpu_report.BadResult, "stages.json is no file of results"):
+            gpu_report.Results(self.folder)
 
     def read_gpu_run(self, *benchmarks):
         sys.path.insert(0, str(SOURCE / "bench"))
@@ -336,8 +382,9 @@ class ProgramTest(unittest.TestCase):
                       ("math", {"absent": "out of memory at batch 1"}), ("fa2", {"absent": "No available kernel"}),
                       ("ours", {"tflops": 350.0, "mfu": 0.5, "ms": 2.0, "batch": 2}))]}
         text = gpu_report.losses_block(losses)
-        self.assertIn("math attention is never further than 1.0e-06 away, that with stages 19 and 23 2.0e-06. That is at "
-                      "most 29 % of what its step allows: 5 times the furthest that the former was so far, and 2e-06.", text)
+        self.assertIn("the loss with math attention is 5.8e-07 away in the root mean square, 1.0e-06 at most, that with "
+                      "stages 19 and 23 1.2e-06 and 2.0e-06. At no step does the latter's root mean square so far come to more "
+                      "than 37 % of what is allowed: 2 times that of the former, and 2e-06.", text)
         self.assertIn("In bf16, 4 layers", text)
         text = gpu_report.training_block(speeds)
         self.assertIn("| 1.3B | 2048 | out of memory | absent | 350 (50 %), batch 2 |", text)

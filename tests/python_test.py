@@ -384,10 +384,27 @@ class OtherLibrariesTest(unittest.TestCase):
             self.assertTrue(o.transpose(1, 2).is_contiguous())
             same = flashladder.forward(stage, *(x.contiguous() for x in (q, k, v)))
             self.assertTrue(torch.equal(o, same[0]) and torch.equal(lse, same[1]) and same[0].is_contiguous())
-        one = q[:, :1].expand(batch, heads, rows, d)  # a single head, three times
-        o, _ = flashladder.forward(stage, one, k, v)
-        self.assertTrue(o.is_contiguous())
-        self.assertTrue(torch.equal(o, flashladder.forward(stage, one.contiguous(), k, v)[0]))
+
+    @with_torch
+    def test_torch_o_where_q_overlaps_itself(self):
+        """Another dimension than the last has a stride of 1, or of 0: O's last one is contiguous nevertheless."""
+        generator = torch.Generator().manual_seed(1)
+        numbers = torch.randn(40, generator=generator)
+        for q in (numbers.unfold(0, 32, 1)[None, None],  # [1, 1, 9, 32], each row a number further on
+                  numbers[:32].view(1, 1, 32, 1).transpose(2, 3).expand(1, 1, 5, 32),
+                  numbers[None, :32, None].transpose(1, 2).unsqueeze(2).expand(1, 1, 5, 32),
+                  torch.randn(1, 1, 9, 32, generator=generator).expand(2, 3, 9, 32)):
+            for stage in STAGES:
+                if "float32" not in stage.dtypes:
+                    continue
+                o, lse = flashladder.forward(stage, q, q, q, causal=True)
+                same = flashladder.forward(stage, *3 * [q.contiguous()], causal=True)
+                self.assertTrue(torch.equal(o, same[0]) and torch.equal(lse, same[1]), (stage, q.stride()))
+            gradients = []
+            for x in (q.detach(), q.contiguous()):
+                o = flashladder.torch.attention(x.requires_grad_(), q, q, stage=(2, 20))
+                gradients += torch.autograd.grad(o.square().sum(), x)
+            self.assertTrue(torch.equal(*gradients))
 
     @with_torch
     def test_torch_gradients(self):

@@ -276,7 +276,8 @@ const Stage& chosen(int number, const std::string& backend) {
   return on_backend(found, parse_backend(backend));
 }
 
-/// The result that `array` is, as flashladder/__init__.py makes it: rows without gaps.
+/// The result that `array` is, as flashladder/__init__.py makes it: the numbers of a row one after the
+/// other.
 nb::ndarray<> written(nb::handle array) {
   return nb::cast<nb::ndarray<>>(array);
 }
@@ -566,7 +567,7 @@ NB_MODULE(_core, m) {
         nb::arg("stream"));
   m.def("backward", &backward, nb::arg("stage"), nb::arg("backend"), nb::arg("q"), nb::arg("k"),
         nb::arg("v"), nb::arg("o"), nb::arg("lse"), nb::arg("do"), nb::arg("dq"), nb::arg("dk"),
-        nb::arg("dv"), nb::arg("saved"), nb::kw_only(), nb::arg("causal"), nb::arg("scale").none(),
+        nb::arg("dv"), nb::kw_only(), nb::arg("saved"), nb::arg("causal"), nb::arg("scale").none(),
         nb::arg("stream"));
   m.def("ledger", &ledger, nb::arg("stage"), nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::kw_only(),
         nb::arg("causal"), nb::arg("scale").none(), nb::arg("banks"), nb::arg("check"));

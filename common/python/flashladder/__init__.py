@@ -111,8 +111,9 @@ def forward(
     backend  "cpu" for stages of C++, "emulator" or "cuda" for kernels; None: what the arrays' device asks for
 
     Returns (o, lse), arrays of q's library: o [batch, heads, rows, d] of q's dtype, lse [batch, heads, rows] in float32.
-    Both are contiguous, but in PyTorch o's dimensions lie in memory in the order of q's: where q is [batch, rows, heads,
-    d] transposed, so is o, and transposing it back copies nothing. A row that sees no key gives o = 0 and lse = -inf.
+    Both are contiguous, but in PyTorch o's dimensions lie in memory in the order of q's, unless q repeats some: where q is
+    [batch, rows, heads, d] transposed, so is o, and transposing it back copies nothing. A row that sees no key gives
+    o = 0 and lse = -inf.
 
     The arrays are read where they lie, whatever their strides, except that the last dimension must be contiguous, none
     may run backwards, and rows of 16-bit numbers begin at multiples of 16 bytes. All have one dtype, of those in
@@ -174,7 +175,7 @@ def backward(
         dq, dk, dv = (library.empty(x.shape, q.dtype) for x in (q, k, v))
         wait = stream if on_gpu else None
         arrays = _all_readable(wait, q=q, k=k, v=v, o=o, lse=lse, do=do, dq=dq, dk=dk, dv=dv)
-        _core.backward(found.number, backend, *arrays, _all_readable(wait, **kept), causal=causal, scale=scale,
+        _core.backward(found.number, backend, *arrays, saved=_all_readable(wait, **kept), causal=causal, scale=scale,
                        stream=stream)
         return library.result(dq), library.result(dk), library.result(dv)
 
@@ -202,7 +203,7 @@ def saved(
         raise ValueError(f"q {list(q.shape)} and k {list(k.shape)} do not fit together: give [batch, heads, rows, d] and "
                          "[batch, kv_heads, keys, d], heads a multiple of kv_heads")
     with library.current(q, on_gpu):
-        all_ = library.statistics(*(_detached(x, name) for x, name in ((q, "q"), (k, "k"))), causal, scale)
+        all_ = library.statistics(_detached(q, "q"), _detached(k, "k"), causal, scale)
         return {name: library.result(all_[name]) for name in found.saved}
 
 
@@ -467,7 +468,12 @@ class _Torch(_Library):
         return self.module.empty(tuple(shape), dtype=dtype or self.module.float32, device=self.device)
 
     def empty_like(self, array: Any) -> Any:
-        return self.module.empty_like(array)
+        steps = array.stride()[:-1] if array.dim() == 4 else ()
+        if not all(steps):  # rows or heads that are one in memory have no order
+            return self.empty(array.shape, array.dtype)
+        order = [*sorted(range(len(steps)), key=lambda i: -steps[i]), array.dim() - 1]  # outermost first; d stays last
+        places = sorted(range(len(order)), key=order.__getitem__)
+        return self.empty([array.shape[i] for i in order], array.dtype).permute(places)
 
     def arithmetic(self, array: Any) -> tuple[Any, Any]:
         return self.module, array.float()

@@ -23,7 +23,7 @@ def forward(
 ) -> None: ...
 def backward(
     stage: int, backend: str, q: Any, k: Any, v: Any, o: Any, lse: Any, do: Any, dq: Any, dk: Any, dv: Any,
-    saved: list[Any], *, causal: bool, scale: float | None, stream: int,
+    *, saved: list[Any], causal: bool, scale: float | None, stream: int,
 ) -> None: ...
 def ledger(
     stage: int, q: Any, k: Any, v: Any, *, causal: bool, scale: float | None, banks: bool, check: bool

@@ -43,9 +43,9 @@ def attention(
              pass is the deterministic one of stage 24; stage=(None, 23) has the one that adds to dQ atomically. On the
              CPU the highest is an emulated one; stage=(2, 0) runs both passes there without the emulator, in float32.
 
-    Returns o, of q's shape and dtype, its dimensions in memory in the order of q's. On a GPU nothing waits for the
-    kernels, in either pass. Under torch.autocast q, k and v are cast to its dtype first, as those of PyTorch's own
-    attention are; float64 stays.
+    Returns o, of q's shape and dtype; its dimensions lie in memory in the order of q's, where q is not copied. On a GPU
+    nothing waits for the kernels, in either pass. Under torch.autocast q, k and v are cast to its dtype first, as those
+    of PyTorch's own attention are; float64 stays.
 
     Where a gradient is required, q, k, v, o and the logsumexp of each row are kept for the backward pass. Stages that
     need more (Stage.saved) compute it in the backward pass, with memory for all scores: they are there to be looked at.
@@ -121,7 +121,11 @@ def _highest(needed: str, dtype: str, d: int, on_gpu: bool) -> flashladder.Stage
 
 class _Attention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, q, k, v, causal, scale, first, second):
+    def forward(
+        ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float | None,
+        first: flashladder.Stage, second: flashladder.Stage | None,
+    ) -> torch.Tensor:
+        o: torch.Tensor
         o, lse = flashladder.forward(first, q, k, v, causal, scale)
         if second is not None:
             ctx.save_for_backward(q, k, v, o, lse)
@@ -130,7 +134,7 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, do):
+    def backward(ctx: Any, do: torch.Tensor) -> tuple[Any, ...]:
         q, k, v, o, lse = ctx.saved_tensors
         causal, scale, second = ctx.how
         gradients = flashladder.backward(second, q, k, v, o, lse, _rows(do), causal, scale,
