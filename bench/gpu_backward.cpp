@@ -3,6 +3,7 @@
 #include "bench/gpu_backward.hpp"
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "bench/gpu_tensors.hpp"
@@ -60,7 +61,8 @@ void save_P(const Problem& p, const Tensors& t, SavedNumbers& saved) {
 }
 
 /// Throws Error unless dQ of the last rows of the last head, and dK and dV of its last keys, are what fp64
-/// makes of O and L. dQ of a row needs all keys, dK and dV of a key all rows: two problems.
+/// makes of O and L, and all three are numbers everywhere. dQ of a row needs all keys, dK and dV of a key
+/// all rows: two problems.
 void check_last(const Problem& p, const Tensors& t) {
   const std::int64_t few = Tensors::checked(p), all = p.Nq;
   const auto expect = [&](std::int64_t rows, std::int64_t keys) {
@@ -80,6 +82,8 @@ void check_last(const Problem& p, const Tensors& t) {
   };
   const Verdict verdict = check_backward({found(t.dQ), found(t.dK), found(t.dV)}, expected);
   if (!verdict.passed) throw Error("failed its check: " + verdict.why);
+  for (const auto& [name, memory] : {std::pair{"dQ", &t.dQ}, {"dK", &t.dK}, {"dV", &t.dV}})
+    Tensors::require_numbers(*memory, p.dtype, p.batch * p.q_heads * p.Nq * p.d, name);
 }
 
 }  // namespace
@@ -87,6 +91,8 @@ void check_last(const Problem& p, const Tensors& t) {
 Timing time_backward(benchmark::State& state, const Stage& stage, const Problem& p, const Peaks& peaks) {
   Tensors& t = Tensors::of(p.dtype);
   {
+    Tensors::poison(t.O);
+    Tensors::poison(t.L);
     Workspace workspace(free_memory(Backend::cuda));
     run_forward(forward_stage(p), t.forward(p, workspace));
     synchronise(Backend::cuda);

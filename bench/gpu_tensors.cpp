@@ -1,7 +1,9 @@
 #include "bench/gpu_tensors.hpp"
 
+#include <cmath>
 #include <cstddef>
 #include <map>
+#include <string>
 #include <utility>
 
 #include "bench/on_gpu.hpp"
@@ -63,11 +65,27 @@ Inputs Tensors::last(const Problem& p, std::int64_t rows, std::int64_t keys) con
   return part;
 }
 
+void Tensors::require_numbers(const BackendMemory& memory, Dtype dtype, std::int64_t count,
+                              const char* name) {
+  const std::int64_t size = size_of(dtype);
+  std::vector<std::byte> bytes(static_cast<std::size_t>(count * size));
+  memory.download(0, bytes.data(), count * size);
+  for (std::int64_t i = 0; i < count; ++i) {
+    const float x = load_as(dtype, &bytes[i * size]);
+    if (!std::isfinite(x))
+      throw Error("failed its check: element " + std::to_string(i) + " of " + name + " is " +
+                  std::to_string(x));
+  }
+}
+
 void Tensors::check_forward_pass(const Problem& p) const {
   const std::int64_t rows = checked(p);
   const Result<float> found{last_rows(p, O, p.dtype, rows, p.d), last_rows(p, L, Dtype::fp32, rows, 1)};
   const Verdict verdict = check_forward(found, expect_forward(last(p, rows, p.Nk), p.dtype));
   if (!verdict.passed) throw Error("failed its check: " + verdict.why);
+  const std::int64_t all_rows = p.batch * p.q_heads * p.Nq;
+  require_numbers(O, p.dtype, all_rows * p.d, "O");
+  require_numbers(L, Dtype::fp32, all_rows, "L");
 }
 
 }  // namespace flashladder

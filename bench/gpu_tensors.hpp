@@ -46,7 +46,12 @@ struct Tensors {
 
   /// How many last rows, and keys, are checked.
   static std::int64_t checked(const Problem& p) { return p.Nq < 16 ? p.Nq : 16; }
-  /// Throws Error unless O and L of the last rows of the last head are what the oracle says.
+  /// Throws Error where one of the first `count` elements of a memory is NaN, as poison is, or Inf. `name`
+  /// is for the message.
+  static void require_numbers(const BackendMemory& memory, Dtype dtype, std::int64_t count,
+                              const char* name);
+  /// Throws Error unless O and L of the last rows of the last head are what the oracle says, and both are
+  /// numbers everywhere.
   void check_forward_pass(const Problem& p) const;
 };
 

@@ -142,6 +142,7 @@ TEST_CASE("stages are selected by numbers and ranges", "[attention]") {
   }
   CHECK(contains(error_of([] { select_stages("98"); }), "stage 98 does not exist: this build has 00, 01"));
   CHECK(contains(error_of([] { select_stages("00-98"); }), "stage 98 does not exist"));
+  CHECK(contains(error_of([] { select_stages("00,02-01"); }), "'02-01' runs backwards: give 1-2"));
   CHECK(contains(error_of([] { find_stage(-1); }), "does not exist"));
 }
 

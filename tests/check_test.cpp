@@ -1,5 +1,5 @@
 // The comparator itself: it fails closed. That the shipped inputs and tolerances reject wrong kernels is
-// the subject of wrong_outputs_test.cpp; here are the rules one by one.
+// the subject of wrong_outputs_test.cpp and wrong_gradients_test.cpp; here are the rules one by one.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -217,6 +217,60 @@ TEST_CASE("gradients against those of the stage before: the sum of both bounds",
     CHECK_FALSE(of(broken, right));
     CHECK_FALSE(of(right, broken));
     CHECK_FALSE(of(broken, broken));
+  }
+}
+
+TEST_CASE("a backward pass in 16 bits: P is as far off as the scores, which are fp32", "[check]") {
+  Problem p;
+  p.q_heads = p.kv_heads = 2;
+  p.Nq = p.Nk = 100;
+  p.d = 64;
+  for (Dtype dtype : {Dtype::fp16, Dtype::bf16}) {
+    p.dtype = dtype;
+    const auto expect = [&](const Inputs& inputs, const std::vector<float>& dO) {
+      return expect_backward(inputs, plain_forward(inputs, dtype), dO, dtype);
+    };
+    const std::vector<float> dO = random_output_gradient(p, 3);
+    // Each query is a key, with scores that fp16 or bf16 shows to be off.
+    Inputs large = random_inputs(p, 1);
+    for (float& x : large.K) x = round_to(dtype, (dtype == Dtype::fp16 ? 20.f : 60.f) * x);
+    large.Q = large.K;
+    const Result<float> saved = saved_forward(large);
+    CHECK(*std::ranges::max_element(saved.L) > 4000);
+    const ExpectedGradients expected = expect(large, dO);
+    int tried = 0;
+    for (const Stage* stage : stages()) {
+      if (stage->backward == nullptr || computing_dtype(*stage, dtype) != dtype) continue;
+      ++tried;
+      INFO(label(*stage) << ", " << to_string(p));
+      Gradients<float> right;
+      CHECK(run_and_check_backward(*stage, large, saved, dO, Layout::contiguous, expected, &right).why ==
+            "");
+      for (float& x : right.dV) x *= 1.05f;
+      CHECK_FALSE(check_backward(right, expected).passed);
+    }
+    // What the scores are off by shows nowhere else: these bounds are those of the plain ways.
+    for (const Family& family : input_families()) {
+      INFO(family.name << ", " << to_string(p));
+      const Inputs inputs = make_inputs(family, p, 1);
+      const ExpectedGradients all = expect(inputs, dO);
+      std::vector<Gradients<float>> plains;
+      for (PlainWay way : plain_ways)
+        plains.push_back(plain_backward(inputs, plain_forward(inputs, dtype), dO, dtype, way));
+      const auto same = [&](const Bound& bound, const std::vector<double>& oracle,
+                            std::vector<float> Gradients<float>::*tensor) {
+        std::vector<const std::vector<float>*> tensors;
+        for (const Gradients<float>& plain : plains) tensors.push_back(&(plain.*tensor));
+        const Bound without = make_bound(oracle, tensors, dtype);
+        return bound.max_abs == without.max_abs && bound.norm == without.norm;
+      };
+      CHECK(same(all.dQ, all.oracle.dQ, &Gradients<float>::dQ));
+      CHECK(same(all.dK, all.oracle.dK, &Gradients<float>::dK));
+      CHECK(same(all.dV, all.oracle.dV, &Gradients<float>::dV));
+    }
+#ifdef FLASHLADDER_HAS_SIMT
+    CHECK(tried >= 3);
+#endif
   }
 }
 

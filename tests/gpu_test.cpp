@@ -165,41 +165,70 @@ int different_runs(Run& run, const Values& values) {
   return different;
 }
 
+/// As different_runs compares them.
+std::vector<std::vector<float>> all_gradients(const Gradients<float>& result) {
+  return {result.dQ, result.dK, result.dV};
+}
+
 TEST_CASE("GPU: 250 runs give the same bits, but for sums by atomics", "[gpu]") {
-  constexpr std::int64_t head_dims[] = {32, 64, 96, 128, 192, 256};
-  for (int i = 0; i < 12; ++i) {
-    const std::int64_t d = head_dims[i / 2];
-    const bool causal = i % 2 == 1;
-    Problem p;
-    const bool many =
-        d == 64 && causal;  // blocks, more than a GPU runs at a time; comparing them takes long
-    p.batch = many ? 2 : 1;
-    p.kv_heads = many ? 3 : 1;
-    p.q_heads = 2 * p.kv_heads;
-    p.Nq = 517;
-    p.Nk = 613;
-    p.d = d;
-    p.causal = causal;
-    std::map<Dtype, Result<float>> saved;
-    for (const Stage* stage : cuda_stages()) {
-      if (!stage->supports.head_dim(d)) continue;
-      p.dtype = d >= 96 ? stage->supports.dtypes.back() : stage->supports.dtypes.front();
-      INFO(label(*stage) << ", " << to_string(p));
-      const Inputs inputs = random_inputs(p, 1);
-      if (stage->forward != nullptr) {
-        ForwardRun run(*stage, inputs);
-        CHECK(different_runs(run, [](auto result) { return std::vector{result.O, result.L}; }) == 0);
+  for (std::int64_t d : {32, 64, 96, 128, 192, 256}) {
+    for (bool causal : {false, true}) {
+      Problem p;
+      const bool more = d == 64 && causal;  // heads: comparing them takes long
+      p.batch = more ? 2 : 1;
+      p.kv_heads = more ? 3 : 1;
+      p.q_heads = 2 * p.kv_heads;
+      p.Nq = 517;
+      p.Nk = 613;
+      p.d = d;
+      p.causal = causal;
+      std::map<Dtype, Result<float>> saved;
+      for (const Stage* stage : cuda_stages()) {
+        if (!stage->supports.head_dim(d)) continue;
+        p.dtype = d >= 96 ? stage->supports.dtypes.back() : stage->supports.dtypes.front();
+        INFO(label(*stage) << ", " << to_string(p));
+        const Inputs inputs = random_inputs(p, 1);
+        if (stage->forward != nullptr) {
+          ForwardRun run(*stage, inputs);
+          CHECK(different_runs(run, [](auto result) { return std::vector{result.O, result.L}; }) == 0);
+        }
+        if (stage->backward == nullptr) continue;
+        const Dtype dtype = computing_dtype(*stage, inputs.problem.dtype);
+        if (!saved.contains(dtype)) saved[dtype] = plain_forward(inputs, dtype);
+        BackwardRun run(*stage, inputs, saved[dtype], random_output_gradient(inputs.problem, 2));
+        // dQ of the stages with atomics is a sum in any order.
+        const bool atomic = stage->number >= 21 && stage->number <= 23;
+        CHECK(different_runs(run, [&](const Gradients<float>& result) {
+                return atomic ? std::vector{result.dK, result.dV} : all_gradients(result);
+              }) == 0);
       }
-      if (stage->backward == nullptr) continue;
-      const Dtype dtype = computing_dtype(*stage, inputs.problem.dtype);
-      if (!saved.contains(dtype)) saved[dtype] = plain_forward(inputs, dtype);
-      BackwardRun run(*stage, inputs, saved[dtype], random_output_gradient(inputs.problem, 2));
-      // dQ of the stages with atomics is a sum in any order.
-      const bool atomic = stage->number >= 21 && stage->number <= 23;
-      CHECK(different_runs(run, [&](auto result) {
-              return atomic ? std::vector{result.dK, result.dV}
-                            : std::vector{result.dQ, result.dK, result.dV};
-            }) == 0);
+    }
+  }
+}
+
+TEST_CASE("GPU: 250 runs of more blocks than run at a time give the same gradients", "[long-gpu]") {
+  // The 5 tiles of 127 heads' keys are dealt out to 3 splits: 381 blocks of stage 24. An H200's 132
+  // multiprocessors have two of them each at d = 64, and one at d = 128.
+  for (bool causal : {false, true}) {
+    for (Dtype dtype : {Dtype::fp16, Dtype::bf16}) {
+      Problem p;
+      p.q_heads = p.kv_heads = 127;
+      p.Nq = 70;
+      p.Nk = 520;
+      p.d = causal == (dtype == Dtype::bf16) ? 128 : 64;
+      p.causal = causal;
+      p.dtype = dtype;
+      INFO(to_string(p));
+      const Inputs inputs = random_inputs(p, 1);
+      const Result<float> saved = plain_forward(inputs, dtype);
+      const std::vector<float> dO = random_output_gradient(p, 2);
+      const auto different = [&](int number) {
+        BackwardRun run(on_backend(find_stage(number), Backend::cuda), inputs, saved, dO);
+        return different_runs(run, all_gradients);
+      };
+      CHECK(different(24) == 0);
+      // What is compared can differ: it adds to dQ in any order, and 250 times the same one is unlikely.
+      CHECK(different(23) > 0);
     }
   }
 }

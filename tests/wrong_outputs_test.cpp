@@ -3,14 +3,9 @@
 // must pass on all. L is left right, so that the check of O alone has to see the mistake. Prints which
 // family caught what, and writes the table to the file that FLASHLADDER_TABLE names.
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
-#include <fstream>
-#include <map>
 
-#include "catch.hpp"
 #include "common/check/check.hpp"
-#include "common/check/inputs.hpp"
+#include "wrong_table.hpp"
 
 namespace {
 
@@ -74,8 +69,7 @@ std::vector<float> with_one(std::vector<float> values, float x) {
 struct Mistake {
   std::string name;
   std::vector<float> (*output)(const Inputs&);
-  bool causal_only = false;
-  std::int64_t least_N = 16;
+  Tried tried = {};
 };
 
 const Mistake mistakes[] = {
@@ -85,8 +79,12 @@ const Mistake mistakes[] = {
     {"x 1.05", [](const Inputs& in) { return scaled(Kernel{}(in), 1.05f); }},
     {"last key dropped", [](const Inputs& in) { return Kernel{.skip_last = 1}(in); }},
     {"first key dropped", [](const Inputs& in) { return Kernel{.skip_first = 1}(in); }},
-    {"mask one key late", [](const Inputs& in) { return Kernel{.mask_shift = 1}(in); }, true},
-    {"mask one key early", [](const Inputs& in) { return Kernel{.mask_shift = -1}(in); }, true},
+    {"mask one key late",
+     [](const Inputs& in) { return Kernel{.mask_shift = 1}(in); },
+     {.causal_only = true}},
+    {"mask one key early",
+     [](const Inputs& in) { return Kernel{.mask_shift = -1}(in); },
+     {.causal_only = true}},
     {"heads swapped", [](const Inputs& in) { return Kernel{.swap_heads = true}(in); }},
     {"GQA index off", [](const Inputs& in) { return Kernel{.gqa_by_remainder = true}(in); }},
     {"rescale missing", [](const Inputs& in) { return Kernel{.rescale = Kernel::missing}(in); }},
@@ -94,76 +92,23 @@ const Mistake mistakes[] = {
     {"one element unwritten", [](const Inputs& in) { return with_one(Kernel{}(in), NAN); }},
     {"one element zero", [](const Inputs& in) { return with_one(Kernel{}(in), 0); }},
     {"last 8 keys dropped", [](const Inputs& in) { return Kernel{.skip_last = 8}(in); }},
-    {"last 128 keys dropped", [](const Inputs& in) { return Kernel{.skip_last = 128}(in); }, false, 256},
+    {"last 128 keys dropped",
+     [](const Inputs& in) { return Kernel{.skip_last = 128}(in); },
+     {.least_N = 256}},
 };
 
 constexpr std::int64_t lengths[] = {16, 64, 256, 1024, 2048, 4096, 8192};
 
 TEST_CASE("every wrong output is rejected by the shipped inputs and tolerances", "[wrong]") {
-  // caught[mistake][family]: of how many (length, mask, dtype) it was caught, by dtype.
-  std::map<std::string, std::map<std::string_view, std::map<Dtype, int>>> caught;
-  std::map<std::string, int> tried;
-  for (std::int64_t N : lengths) {
-    for (bool causal : {false, true}) {
-      for (Dtype dtype : {Dtype::fp32, Dtype::bf16}) {
-        Problem p;
-        p.q_heads = 4;
-        p.kv_heads = 2;
-        p.Nk = N;
-        p.Nq = std::min<std::int64_t>(N, 32);  // the last rows, which see the most keys: the hardest ones
-        p.d = 16;
-        p.causal = causal;
-        p.dtype = dtype;
-        INFO(to_string(p));
-        std::map<std::string, std::string> caught_by;
-        for (const Family& family : input_families()) {
-          const Inputs inputs = make_inputs(family, p, 100 + N);
-          const Expected expected = expect_forward(inputs, dtype);
-          Result<float> result{{}, std::vector<float>(expected.oracle.L.begin(), expected.oracle.L.end())};
-          const auto passes = [&](std::vector<float> O) {
-            result.O = std::move(O);
-            for (float& x : result.O) x = round_to(dtype, x);
-            return check_forward(result, expected).passed;
-          };
-          INFO(family.name);
-          REQUIRE(passes(Kernel{}(inputs)));
-          for (const Mistake& mistake : mistakes) {
-            if ((mistake.causal_only && !causal) || N < mistake.least_N) continue;
-            if (!passes(mistake.output(inputs))) {
-              caught_by[mistake.name] += std::string(family.name) + " ";
-              ++caught[mistake.name][family.name][dtype];
-            }
-          }
-        }
-        for (const Mistake& mistake : mistakes) {
-          if ((mistake.causal_only && !causal) || N < mistake.least_N) continue;
-          ++tried[mistake.name];
-          INFO(mistake.name << " was caught by: " << caught_by[mistake.name]);
-          CHECK_FALSE(caught_by[mistake.name].empty());
-        }
-      }
-    }
-  }
-
-  std::string table = "| wrong output | tried |";
-  std::string rule = "\n|---|---|";
-  for (const Family& family : input_families()) {
-    table += " " + std::string(family.name) + " |";
-    rule += "---|";
-  }
-  table += rule + "\n";
-  for (const Mistake& mistake : mistakes) {
-    const int half = tried[mistake.name] / 2;
-    table += "| " + mistake.name + " | " + std::to_string(half) + " + " + std::to_string(half) + " |";
-    for (const Family& family : input_families()) {
-      auto& by_dtype = caught[mistake.name][family.name];
-      table += " " + std::to_string(by_dtype[Dtype::fp32]) + " + " + std::to_string(by_dtype[Dtype::bf16]) +
-               " |";
-    }
-    table += "\n";
-  }
-  std::printf("Caught in fp32 + in bf16, over the lengths and masks tried:\n%s", table.c_str());
-  if (const char* path = std::getenv("FLASHLADDER_TABLE")) std::ofstream(path) << table;
+  require_all_caught("wrong output", mistakes, lengths, [](const Inputs& inputs) {
+    const Dtype dtype = inputs.problem.dtype;
+    return [&inputs, dtype, expected = expect_forward(inputs, dtype)](const Mistake* mistake) {
+      Result<float> result{mistake != nullptr ? mistake->output(inputs) : Kernel{}(inputs),
+                           std::vector<float>(expected.oracle.L.begin(), expected.oracle.L.end())};
+      for (float& x : result.O) x = round_to(dtype, x);
+      return check_forward(result, expected).passed;
+    };
+  });
 }
 
 }  // namespace

@@ -245,4 +245,9 @@ Gradients<float> plain_backward(const Inputs& inputs, const Result<float>& saved
   return with_plain(dtype, way, [&](auto plain) { return backward(inputs, &saved, dO, plain); });
 }
 
+Gradients<float> tensor_core_backward(const Inputs& inputs, const Result<float>& saved,
+                                      const std::vector<float>& dO) {
+  return backward(inputs, &saved, dO, TensorCores{{Dtype::fp32}});
+}
+
 }  // namespace flashladder

@@ -82,4 +82,9 @@ Result<float> tensor_core_forward(const Inputs& inputs);
 Gradients<float> plain_backward(const Inputs& inputs, const Result<float>& saved,
                                 const std::vector<float>& dO, Dtype dtype, PlainWay way = plain_ways[0]);
 
+/// As plain_backward in fp32, but the scores as tensor cores add them up: P = exp(S - L) is then off by as
+/// much as S is, and that is no rounding to 16 bits.
+Gradients<float> tensor_core_backward(const Inputs& inputs, const Result<float>& saved,
+                                      const std::vector<float>& dO);
+
 }  // namespace flashladder

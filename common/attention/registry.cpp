@@ -63,6 +63,9 @@ std::vector<const Stage*> select_stages(std::string_view selection) {
     const std::size_t dash = part.find('-');
     const int first = parse_number(part.substr(0, dash), selection);
     const int last = dash == part.npos ? first : parse_number(part.substr(dash + 1), selection);
+    if (last < first)
+      throw UsageError("'" + std::string(part) + "' runs backwards: give " + std::to_string(last) + "-" +
+                       std::to_string(first));
     std::size_t found = 0;
     for (const Stage* stage : stages()) {
       if (first <= stage->number && stage->number <= last) {

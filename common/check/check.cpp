@@ -177,10 +177,18 @@ Verdict check_against(const Result<float>& result, const Expected& expected, con
 namespace {
 
 /// `oracle`, with the bounds that plain computations from what was saved give.
+/// @param in_fp32  for 16-bit inputs: O and L for those whose scores stay fp32
 ExpectedGradients expect_gradients(Gradients<double> oracle, const Inputs& inputs,
-                                   const Result<float>& saved, const std::vector<float>& dO, Dtype dtype) {
+                                   const Result<float>& saved, const Result<float>& in_fp32,
+                                   const std::vector<float>& dO, Dtype dtype) {
   ExpectedGradients expected{std::move(oracle), {}, {}, {}};
-  const auto plains = all_ways([&](PlainWay way) { return plain_backward(inputs, saved, dO, dtype, way); });
+  auto plains = all_ways([&](PlainWay way) { return plain_backward(inputs, saved, dO, dtype, way); });
+  if (dtype != Dtype::fp32) {
+    // L was added up from the first term on, and so would hide what such scores are off by.
+    plains.push_back(
+        plain_backward(inputs, in_fp32, dO, Dtype::fp32, {.descending = true, .fused = false}));
+    plains.push_back(tensor_core_backward(inputs, in_fp32, dO));
+  }
   expected.dQ = bound_of(expected.oracle.dQ, plains, &Gradients<float>::dQ, dtype);
   expected.dK = bound_of(expected.oracle.dK, plains, &Gradients<float>::dK, dtype);
   expected.dV = bound_of(expected.oracle.dV, plains, &Gradients<float>::dV, dtype);
@@ -191,12 +199,13 @@ ExpectedGradients expect_gradients(Gradients<double> oracle, const Inputs& input
 
 ExpectedGradients expect_backward(const Inputs& inputs, const Result<float>& saved,
                                   const std::vector<float>& dO, Dtype dtype) {
-  return expect_gradients(oracle_backward(inputs, dO), inputs, saved, dO, dtype);
+  return expect_gradients(oracle_backward(inputs, dO), inputs, saved,
+                          dtype == Dtype::fp32 ? saved : saved_forward(inputs), dO, dtype);
 }
 
 ExpectedGradients expect_backward_part(const Inputs& inputs, const Result<float>& saved,
                                        const std::vector<float>& dO, Dtype dtype) {
-  return expect_gradients(oracle_backward_from(inputs, saved, dO), inputs, saved, dO, dtype);
+  return expect_gradients(oracle_backward_from(inputs, saved, dO), inputs, saved, saved, dO, dtype);
 }
 
 Verdict check_backward(const Gradients<float>& result, const ExpectedGradients& expected) {

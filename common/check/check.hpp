@@ -55,6 +55,11 @@ Verdict check_against(const Result<float>& result, const Expected& expected, con
                       const Expected& expected_before);
 
 /// What a right backward pass computes, and how far from it one may be.
+///
+/// For 16-bit inputs two more computations count as plain, both in fp32, their scores added up from the
+/// last term to the first and as tensor cores do it. A stage's S is fp32, and P = exp(S - L) is off by what
+/// S is off by; scores of thousands that are rounded to 16 bits are the same in any order, and P is exact
+/// by luck.
 struct ExpectedGradients {
   Gradients<double> oracle;  ///< In fp64.
   Bound dQ;                  ///< How far dQ may be from it.

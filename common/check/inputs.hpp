@@ -11,7 +11,7 @@
 namespace flashladder {
 
 /// A way of making Q, K and V that shows some mistakes and hides others; together they show them all
-/// (tests/wrong_outputs_test.cpp proves it).
+/// (tests/wrong_outputs_test.cpp and tests/wrong_gradients_test.cpp prove it).
 struct Family {
   std::string_view name;                                  ///< For tables and messages.
   std::string_view purpose;                               ///< What it shows, one line.
