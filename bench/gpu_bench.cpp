@@ -1,10 +1,10 @@
 // The stages of kernels on a GPU, over the grid of the FlashAttention papers (batch * N = 16k tokens, heads
 // * d = 2048), forward and backward pass, and over batch * heads at a fixed length. Each benchmark is one
 // measurement: a run that is checked against the fp64 oracle on rows of the last head, and everywhere for
-// elements that are no finite numbers, then runs timed by
-// the GPU's own clock with the L2 cache emptied before each, until 2 s have gone by or 20 are done, but at
-// least 3. Time is their median. Before the first of them come the GPU's peaks (gpu_peaks.cpp), so that
-// each result is also a percentage of what cuBLAS reached in the same run and of the roofline's bound.
+// elements that are no finite numbers, then runs timed by the GPU's own clock with the L2 cache emptied
+// before each, until 2 s have gone by or 20 are done, but at least 3. Time is their median. Before the
+// first of them come the GPU's peaks (gpu_peaks.cpp), so that each result is also a percentage of what
+// cuBLAS reached in the same run and of the roofline's bound.
 #include "bench/gpu_bench.hpp"
 
 #include <benchmark/benchmark.h>

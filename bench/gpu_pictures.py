@@ -35,6 +35,11 @@ def names_of(peers):
     return [name for name in names if name in measured or name not in OPTIONAL]
 
 
+def timed(peers):
+    """Whether a comparison has any time in it; `peers` may be None."""
+    return peers is not None and any("tflops" in one for one in peers["results"])
+
+
 def stage_text(measured, stage):
     return f"{stage} {measured.names[stage]}" if stage in measured.names else f"stage {stage}"
 
@@ -168,6 +173,9 @@ def training_panel(dtype, losses):
     return {"title": dtype, "losses": losses, "away": apart, "allowed": allowed(apart["math"], dtype)}
 
 
+NO_ROW = {"absent": "not measured"}  # of training that was cut short
+
+
 def throughput(data):
     """TFLOP/s of training with each attention, for each model and length, as bench/train_throughput.py writes it."""
     kinds = list(dict.fromkeys((row["model"], row["N"]) for row in data["results"]))
@@ -177,8 +185,8 @@ def throughput(data):
     return {"title": f"Training of GPT-style models, {c['dtype']}, one {c['gpu']}, {c['tokens']} tokens a step, by the "
                      "papers' formula",
             "kinds": [f"{model}, N = {N}" for model, N in kinds], "names": names, "peak": c["gemm_tflops"],
-            "tflops": [[rows[*kind, name].get("tflops") for kind in kinds] for name in names],
-            "remarks": [[remark(c, rows[*kind, name]) for kind in kinds] for name in names]}
+            "tflops": [[rows.get((*kind, name), NO_ROW).get("tflops") for kind in kinds] for name in names],
+            "remarks": [[remark(c, rows.get((*kind, name), NO_ROW)) for kind in kinds] for name in names]}
 
 
 def remark(context, row):
@@ -437,7 +445,7 @@ def backward_pictures(measured, peers, counted):
         if parts(measured)[0][1]:
             yield docs / "h200_backward_fp32.png", lengths_fp32(measured, ", backward pass"), draw_lengths
         yield docs / "h200_backward_traffic.png", traffic(measured, counted, backward=True), draw_traffic
-    if measured and peers:
+    if measured and timed(peers):
         yield docs / "h200_backward_bf16.png", lengths_bf16(measured, peers), draw_lengths
 
 
@@ -458,7 +466,7 @@ def pictures(measured, peers, counted):
     yield docs / "h200.png", ladder(measured), draw_ladder
     if parts(measured)[0][1]:
         yield docs / "h200_fp32.png", lengths_fp32(measured), draw_lengths
-    if peers:
+    if timed(peers):
         yield docs / "h200_bf16.png", lengths_bf16(measured, peers), draw_lengths
     yield docs / "h200_roofline.png", roofline(measured, counted), draw_roofline
     yield docs / "h200_traffic.png", traffic(measured, counted), draw_traffic

@@ -58,7 +58,8 @@ def of_train_gpt(path):
     if not path.exists():
         return None
     data = load(path)
-    for name, losses in data["losses"].items():
+    for name, losses in require(path, data.get("losses")).items():
+        require(path, losses)
         if not all(map(math.isfinite, losses)):
             raise BadResult(f"{path}: a loss with {name} is not a finite number: measure it again")
     if (share := share_of_allowed(data)) > 1:
@@ -76,7 +77,7 @@ def share_of_allowed(data):
 def spread_text(spreads):
     """Of the runs that medians are of: how far apart they lie."""
     known = [one for one in spreads if one is not None]
-    return f" (half the interquartile range at most {100 * max(known):.1f} %)" if known else ""
+    return f" (half the interquartile range at most {100 * max(known):.1f} % of it)" if known else ""
 
 
 def machine(context):
@@ -227,8 +228,8 @@ def losses_text(data):
             f"{c['commit']}: from the loss with math attention in fp64 the loss with {names[1]} attention is "
             f"{so_far(apart[names[1]])[-1]:.1e} away in the root mean square, {max(apart[names[1]]):.1e} at most, that with "
             f"{names[2]} {so_far(apart[names[2]])[-1]:.1e} and {max(apart[names[2]]):.1e}. At no step does the latter's root "
-            f"mean square so far come to more than {100 * share_of_allowed(data):.0f} % of what is allowed: {FACTOR} times "
-            f"that of the former, and {FLOOR[c['dtype']]:.0e}.\n\n")
+            f"mean square so far come to more than {100 * share_of_allowed(data):.0f} % of what is allowed: "
+            f"{FACTOR[c['dtype']]} times that of the former, and {FLOOR[c['dtype']]:.0e}.\n\n")
 
 
 def training_block(data):
@@ -247,7 +248,7 @@ def training_block(data):
              "|---|--:|" + "--:|" * len(names)]
     for model, N in dict.fromkeys(key[:2] for key in rows):
         cells = []
-        for row in (rows[model, N, name] for name in names):
+        for row in (rows.get((model, N, name), gpu_pictures.NO_ROW) for name in names):
             speed = f"{row['tflops']:.0f} ({100 * row['mfu']:.0f} %)" if "tflops" in row else ""
             memory = f"{(row['torch_bytes'] + row['workspace_bytes']) / 2**30:.1f} GiB" if row.get("torch_bytes") else ""
             cells.append(", ".join(filter(None, (speed, memory, gpu_pictures.remark(c, row)))))
@@ -394,7 +395,7 @@ class Results:
 
         def measured(name, backward=False):
             one = Measured(read(folder / name), backward)
-            require(folder / name, one.stages)
+            require(folder / name, one.grid)
             return one
 
         self.stages = measured(STAGES)
@@ -481,7 +482,7 @@ def main():
             arguments.to.mkdir(parents=True, exist_ok=True)
             print(f"written: {report(results, arguments.program, arguments.to)}")
         except OSError as error:
-            parser.error(f"--to {arguments.to} cannot be written to: {error.strerror}")
+            sys.exit(f"gpu_report: {error.filename}: {error.strerror}: is --to a folder that can be written to?")
         return
     stale = update(results, arguments.program, arguments.check)
     names = ", ".join(str(path.relative_to(ROOT)) for path in stale)

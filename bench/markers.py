@@ -46,6 +46,9 @@ def nvidia_smi(*fields):
 
 
 def commit_of(given):
-    """The commit that was given, or the one that the sources are at."""
-    return given or subprocess.run(["git", "-C", str(ROOT), "describe", "--always", "--dirty"], capture_output=True,
-                                   text=True).stdout.strip() or "unknown"
+    """The commit that was given, or the one that the sources are at; results are no sources."""
+    def git(*words):
+        return subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True).stdout.strip()
+
+    changed = git("diff", "--name-only", "HEAD", "--", ".", ":(exclude)bench/results")
+    return given or (git("describe", "--always") or "unknown") + "-dirty" * bool(changed)

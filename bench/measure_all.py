@@ -57,7 +57,7 @@ def folder_of_gpu():
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--commit", help="what is measured; asked of git where left out")
+    parser.add_argument("--commit", help="what was built and installed; asked of git where left out")
     parser.add_argument("--out", type=Path, help="the folder to write to (that of this GPU under bench/results)")
     parser.add_argument("--only", nargs="+", choices=RESULTS, default=list(RESULTS), metavar="FILE",
                         help=f"of {' '.join(RESULTS)} (all)")

@@ -62,8 +62,8 @@ def gpu():
     """Name, driver and architecture of the first GPU."""
     name, driver, capability = nvidia_smi("name", "driver_version", "compute_cap") or ("", "", "")
     if not re.fullmatch(r"\d+\.\d", capability):
-        raise VariantError("this is measured on a GPU, and none can be used here (nvidia-smi finds none); "
-                           "nothing has been changed")
+        raise VariantError("this is measured on a GPU, and none can be used here (nvidia-smi does not tell one's compute "
+                           "capability); nothing has been changed")
     return {"gpu": name, "driver": driver, "architecture": int(capability.replace(".", ""))}
 
 

@@ -236,7 +236,7 @@ TEST_CASE("a backward pass in 16 bits: P is as far off as the scores, which are 
     for (float& x : large.K) x = round_to(dtype, (dtype == Dtype::fp16 ? 20.f : 60.f) * x);
     large.Q = large.K;
     const Result<float> saved = saved_forward(large);
-    CHECK(*std::ranges::max_element(saved.L) > 4000);
+    CHECK(*std::ranges::max_element(saved.L) > (dtype == Dtype::fp16 ? 4000 : 30000));
     const ExpectedGradients expected = expect(large, dO);
     int tried = 0;
     for (const Stage* stage : stages()) {
@@ -249,28 +249,51 @@ TEST_CASE("a backward pass in 16 bits: P is as far off as the scores, which are 
       for (float& x : right.dV) x *= 1.05f;
       CHECK_FALSE(check_backward(right, expected).passed);
     }
-    // What the scores are off by shows nowhere else: these bounds are those of the plain ways.
-    for (const Family& family : input_families()) {
-      INFO(family.name << ", " << to_string(p));
-      const Inputs inputs = make_inputs(family, p, 1);
-      const ExpectedGradients all = expect(inputs, dO);
-      std::vector<Gradients<float>> plains;
-      for (PlainWay way : plain_ways)
-        plains.push_back(plain_backward(inputs, plain_forward(inputs, dtype), dO, dtype, way));
-      const auto same = [&](const Bound& bound, const std::vector<double>& oracle,
-                            std::vector<float> Gradients<float>::*tensor) {
-        std::vector<const std::vector<float>*> tensors;
-        for (const Gradients<float>& plain : plains) tensors.push_back(&(plain.*tensor));
-        const Bound without = make_bound(oracle, tensors, dtype);
-        return bound.max_abs == without.max_abs && bound.norm == without.norm;
-      };
-      CHECK(same(all.dQ, all.oracle.dQ, &Gradients<float>::dQ));
-      CHECK(same(all.dK, all.oracle.dK, &Gradients<float>::dK));
-      CHECK(same(all.dV, all.oracle.dV, &Gradients<float>::dV));
-    }
 #ifdef FLASHLADDER_HAS_SIMT
     CHECK(tried >= 3);
 #endif
+  }
+}
+
+TEST_CASE("what fp32 scores are off by does not show on the shipped inputs", "[check]") {
+  struct Shape {
+    std::int64_t Nq, Nk;
+    bool causal;
+    double
+        most;  ///< Times as large as with the plain ways alone; where one row sees a key, P is all of it.
+  };
+  for (const Shape& shape :
+       {Shape{100, 100, false, 1}, {45, 70, true, 1}, {1, 70, false, 1.1}, {17, 1, true, 1.1}}) {
+    for (Dtype dtype : {Dtype::fp16, Dtype::bf16}) {
+      for (float scale : {0.f, 0.3f}) {
+        for (const Family& family : input_families()) {
+          Problem p;
+          p.q_heads = p.kv_heads = 2;
+          p.Nq = shape.Nq;
+          p.Nk = shape.Nk;
+          p.causal = shape.causal;
+          p.scale = scale;
+          p.dtype = dtype;
+          INFO(family.name << ", " << to_string(p));
+          const Inputs inputs = make_inputs(family, p, 1);
+          const Result<float> saved = plain_forward(inputs, dtype);
+          const std::vector<float> dO = random_output_gradient(p, 3);
+          const ExpectedGradients all = expect_backward(inputs, saved, dO, dtype);
+          std::vector<Gradients<float>> plains;
+          for (PlainWay way : plain_ways) plains.push_back(plain_backward(inputs, saved, dO, dtype, way));
+          const auto same = [&](const Bound& bound, const std::vector<double>& oracle,
+                                std::vector<float> Gradients<float>::*tensor, double most) {
+            std::vector<const std::vector<float>*> tensors;
+            for (const Gradients<float>& plain : plains) tensors.push_back(&(plain.*tensor));
+            const Bound without = make_bound(oracle, tensors, dtype);
+            return bound.max_abs <= most * without.max_abs && bound.norm <= most * without.norm;
+          };
+          CHECK(same(all.dQ, all.oracle.dQ, &Gradients<float>::dQ, 1));
+          CHECK(same(all.dK, all.oracle.dK, &Gradients<float>::dK, 1));
+          CHECK(same(all.dV, all.oracle.dV, &Gradients<float>::dV, shape.most));
+        }
+      }
+    }
   }
 }
 

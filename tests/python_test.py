@@ -381,7 +381,7 @@ class OtherLibrariesTest(unittest.TestCase):
             qkv = torch.randn(batch, rows, 3 * heads * d, generator=generator).to(dtype)
             q, k, v = qkv.unflatten(2, (3, heads, d)).permute(2, 0, 3, 1, 4)
             o, lse = flashladder.forward(stage, q, k, v)
-            self.assertTrue(o.transpose(1, 2).is_contiguous())
+            self.assertTrue(o.transpose(1, 2).is_contiguous() and not o._is_view())
             same = flashladder.forward(stage, *(x.contiguous() for x in (q, k, v)))
             self.assertTrue(torch.equal(o, same[0]) and torch.equal(lse, same[1]) and same[0].is_contiguous())
 
@@ -400,6 +400,7 @@ class OtherLibrariesTest(unittest.TestCase):
                 o, lse = flashladder.forward(stage, q, q, q, causal=True)
                 same = flashladder.forward(stage, *3 * [q.contiguous()], causal=True)
                 self.assertTrue(torch.equal(o, same[0]) and torch.equal(lse, same[1]), (stage, q.stride()))
+                self.assertTrue(o.is_contiguous())
             gradients = []
             for x in (q.detach(), q.contiguous()):
                 o = flashladder.torch.attention(x.requires_grad_(), q, q, stage=(2, 20))

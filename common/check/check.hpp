@@ -10,7 +10,7 @@ namespace flashladder {
 /// The largest difference allowed to one tensor, and its largest 2-norm.
 ///
 /// With the oracle's values X, the plain computation's error e (plain_forward in the precision under test,
-/// the worse of its two orders) and that precision's unit roundoff u, an output Y passes when both hold:
+/// the worst of all plain ways) and that precision's unit roundoff u, an output Y passes when both hold:
 ///
 ///     max|Y - X| <= 2 max|e| + 2 max|(X + 0.3 - 0.3) - X|    the last term computed in the output's dtype
 ///     ||Y - X||  <= 2 max(||e||, u ||X||)                    2-norms over the whole tensor
@@ -23,7 +23,7 @@ struct Bound {
   double norm = 0;     ///< Of the whole tensor.
 };
 
-/// The bound of `oracle`, given what plain computations in `dtype` make of it.
+/// The bound of `oracle` for a tensor of `dtype`, given what plain computations make of it.
 Bound make_bound(const std::vector<double>& oracle, const std::vector<const std::vector<float>*>& plains,
                  Dtype dtype);
 
@@ -58,8 +58,8 @@ Verdict check_against(const Result<float>& result, const Expected& expected, con
 ///
 /// For 16-bit inputs two more computations count as plain, both in fp32, their scores added up from the
 /// last term to the first and as tensor cores do it. A stage's S is fp32, and P = exp(S - L) is off by what
-/// S is off by; scores of thousands that are rounded to 16 bits are the same in any order, and P is exact
-/// by luck.
+/// S is off by; large scores that are rounded to 16 bits are mostly the same in any order, and P is then
+/// exact by luck.
 struct ExpectedGradients {
   Gradients<double> oracle;  ///< In fp64.
   Bound dQ;                  ///< How far dQ may be from it.
@@ -71,8 +71,8 @@ struct ExpectedGradients {
 ExpectedGradients expect_backward(const Inputs& inputs, const Result<float>& saved,
                                   const std::vector<float>& dO, Dtype dtype);
 
-/// As expect_backward, from `saved` alone: of some rows or some keys of a larger problem, whose O and L
-/// these are.
+/// As expect_backward, from `saved` alone: of some rows or some keys of a larger problem.
+/// @param saved  their O and L of that problem, L with sums in fp32 whatever the dtype
 ExpectedGradients expect_backward_part(const Inputs& inputs, const Result<float>& saved,
                                        const std::vector<float>& dO, Dtype dtype);
 

@@ -79,8 +79,8 @@ constexpr Meaning meanings[] = {
      "of "
      "which a block has at most 227 KiB with all else; or use smaller tiles"},
     {bad_launch, "bad_launch", "a launch that no GPU takes",
-     "a block has 1 to 1024 threads, in whole warps of 32; a grid at least one block and at most 2^31 - 2, "
-     "65535 in y and in z"},
+     "a block has 1 to 1024 threads, in whole warps of 32; a grid at least one block, at most 65535 in y "
+     "and in z, and here 2^31 - 2 in all"},
 };
 
 const Meaning& meaning(ErrorKind kind) {

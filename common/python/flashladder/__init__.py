@@ -468,12 +468,14 @@ class _Torch(_Library):
         return self.module.empty(tuple(shape), dtype=dtype or self.module.float32, device=self.device)
 
     def empty_like(self, array: Any) -> Any:
-        steps = array.stride()[:-1] if array.dim() == 4 else ()
-        if not all(steps):  # rows or heads that are one in memory have no order
-            return self.empty(array.shape, array.dtype)
-        order = [*sorted(range(len(steps)), key=lambda i: -steps[i]), array.dim() - 1]  # outermost first; d stays last
-        places = sorted(range(len(order)), key=order.__getitem__)
-        return self.empty([array.shape[i] for i in order], array.dtype).permute(places)
+        given, sizes = array.stride(), tuple(array.shape)
+        outer = range(len(sizes) - 1)  # the last dimension stays the last
+        if any(given[i] == 0 and sizes[i] > 1 for i in outer):  # what is one in memory has no order
+            return self.empty(sizes, array.dtype)
+        strides, step = [1] * len(sizes), max(sizes[-1:], default=1)
+        for i in sorted(reversed(outer), key=lambda i: given[i]):  # the innermost first
+            strides[i], step = step, step * max(sizes[i], 1)
+        return self.module.empty_strided(sizes, strides, dtype=array.dtype, device=self.device)
 
     def arithmetic(self, array: Any) -> tuple[Any, Any]:
         return self.module, array.float()

@@ -43,9 +43,9 @@ def attention(
              pass is the deterministic one of stage 24; stage=(None, 23) has the one that adds to dQ atomically. On the
              CPU the highest is an emulated one; stage=(2, 0) runs both passes there without the emulator, in float32.
 
-    Returns o, of q's shape and dtype; its dimensions lie in memory in the order of q's, where q is not copied. On a GPU
-    nothing waits for the kernels, in either pass. Under torch.autocast q, k and v are cast to its dtype first, as those
-    of PyTorch's own attention are; float64 stays.
+    Returns o, of q's shape and dtype; its dimensions lie in memory in the order of q's, where q is not copied and repeats
+    nothing. On a GPU nothing waits for the kernels, in either pass. Under torch.autocast q, k and v are cast to its dtype
+    first, as those of PyTorch's own attention are; float64 stays.
 
     Where a gradient is required, q, k, v, o and the logsumexp of each row are kept for the backward pass. Stages that
     need more (Stage.saved) compute it in the backward pass, with memory for all scores: they are there to be looked at.
