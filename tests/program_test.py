@@ -159,7 +159,7 @@ class ProgramTest(unittest.TestCase):
         for options, said in ((("--of", few), "--of FOLDER and --to FOLDER belong together"),
                               (("--of", few, "--to", few, "--check"), "--check is of the READMEs"),
                               (("--of", self.folder, "--to", few), "stages.json cannot be read"),
-                              (("--of", few, "--to", few / "stages.json"), "cannot be written to: File exists")):
+                              (("--of", few, "--to", few / "stages.json"), "stages.json: File exists: is --to a folder")):
             result = run(*options)
             self.assertNotEqual(result.returncode, 0)
             self.assertIn(said, result.stderr)
