@@ -50,5 +50,10 @@ def commit_of(given):
     def git(*words):
         return subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True).stdout.strip()
 
-    changed = git("diff", "--name-only", "HEAD", "--", ".", ":(exclude)bench/results")
-    return given or (git("describe", "--always") or "unknown") + "-dirty" * bool(changed)
+    if given:
+        return given
+    try:
+        commit = git("describe", "--always")
+        return commit + "-dirty" * bool(git("diff", "--name-only", "HEAD", "--", ".", ":(exclude)bench/results")) or "unknown"
+    except OSError:  # there is no git
+        return "unknown"

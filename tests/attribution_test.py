@@ -467,6 +467,34 @@ class GpuTest(unittest.TestCase):
         with mock.patch.dict(os.environ, {"PATH": ""}):
             self.assertIsNone(markers.nvidia_smi("name"))
 
+    def test_the_commit_is_the_one_given_or_that_of_the_sources(self):
+        import markers
+        with mock.patch.dict(os.environ, {"PATH": ""}):  # without git
+            self.assertEqual((markers.commit_of("abc"), markers.commit_of(None)), ("abc", "unknown"))
+        if shutil.which("git") is None:
+            self.skipTest("there is no git")
+
+        def git(*words):
+            subprocess.run(["git", "-C", folder, "-c", "user.name=x", "-c", "user.email=x", *words], check=True,
+                           capture_output=True)
+
+        with tempfile.TemporaryDirectory(prefix="commit test ") as folder, \
+                mock.patch.object(markers, "ROOT", Path(folder)):
+            (Path(folder) / "bench/results").mkdir(parents=True)
+            source, result = Path(folder) / "source", Path(folder) / "bench/results/speed.json"
+            for path in (source, result):
+                path.write_text("first")
+            self.assertEqual(markers.commit_of(None), "unknown")
+            git("init", "-q")
+            git("add", "-A")
+            git("commit", "-q", "-m", "first")
+            clean = markers.commit_of(None)
+            self.assertRegex(clean, "^[0-9a-f]{7,}$")
+            result.write_text("second")
+            self.assertEqual(markers.commit_of(None), clean)
+            source.write_text("second")
+            self.assertEqual(markers.commit_of(None), f"{clean}-dirty")
+
 
 class MeasureAllTest(unittest.TestCase):
     """bench/measure_all.py, which runs the commands that make the committed results."""
