@@ -173,20 +173,24 @@ def training_panel(dtype, losses):
     return {"title": dtype, "losses": losses, "away": apart, "allowed": allowed(apart["math"], dtype)}
 
 
-NO_ROW = {"absent": "not measured"}  # of training that was cut short
+def training_rows(data):
+    """Of what bench/train_throughput.py wrote the models with their lengths, the attentions, and the row of each of both;
+    where it was cut short, one that says so."""
+    found = {(row["model"], row["N"], row["name"]): row for row in data["results"]}
+    kinds, names = list(dict.fromkeys(key[:2] for key in found)), list(dict.fromkeys(key[2] for key in found))
+    return kinds, names, {(*kind, name): found.get((*kind, name), {"absent": "not measured"})
+                          for kind in kinds for name in names}
 
 
 def throughput(data):
     """TFLOP/s of training with each attention, for each model and length, as bench/train_throughput.py writes it."""
-    kinds = list(dict.fromkeys((row["model"], row["N"]) for row in data["results"]))
-    names = list(dict.fromkeys(row["name"] for row in data["results"]))
-    rows = {(row["model"], row["N"], row["name"]): row for row in data["results"]}
+    kinds, names, rows = training_rows(data)
     c = data["context"]
     return {"title": f"Training of GPT-style models, {c['dtype']}, one {c['gpu']}, {c['tokens']} tokens a step, by the "
                      "papers' formula",
             "kinds": [f"{model}, N = {N}" for model, N in kinds], "names": names, "peak": c["gemm_tflops"],
-            "tflops": [[rows.get((*kind, name), NO_ROW).get("tflops") for kind in kinds] for name in names],
-            "remarks": [[remark(c, rows.get((*kind, name), NO_ROW)) for kind in kinds] for name in names]}
+            "tflops": [[rows[*kind, name].get("tflops") for kind in kinds] for name in names],
+            "remarks": [[remark(c, rows[*kind, name]) for kind in kinds] for name in names]}
 
 
 def remark(context, row):

@@ -39,12 +39,21 @@ OF_ALL = {"peers": "Stage 19 over its peers: the geometric mean over N, in brack
           "nsight": "The ledger against the GPU's counters"}
 
 
-def of_scripts(path):
-    """What bench/compare.py or bench/train_throughput.py wrote; None where it is not there. Throws BadResult."""
+def if_there(path, key):
+    """The JSON of a file, which is there for what it has under this key; None where it is not there. Throws BadResult."""
     if not path.exists():
         return None
     data = load(path)
-    for row in require(path, data.get("results")):
+    require(path, data.get(key))
+    return data
+
+
+def of_scripts(path):
+    """What bench/compare.py or bench/train_throughput.py wrote; None where it is not there. Throws BadResult."""
+    data = if_there(path, "results")
+    if data is None:
+        return None
+    for row in data["results"]:
         for counter in ("tflops", "ms", "mfu"):
             if counter in row:
                 positive(path, row, counter)
@@ -55,10 +64,10 @@ def of_scripts(path):
 
 def of_train_gpt(path):
     """What bench/train_gpt.py wrote; None where it is not there. Throws BadResult, also where ours did not agree."""
-    if not path.exists():
+    data = if_there(path, "losses")
+    if data is None:
         return None
-    data = load(path)
-    for name, losses in require(path, data.get("losses")).items():
+    for name, losses in data["losses"].items():
         require(path, losses)
         if not all(map(math.isfinite, losses)):
             raise BadResult(f"{path}: a loss with {name} is not a finite number: measure it again")
@@ -237,18 +246,17 @@ def training_block(data):
     if not data:
         return NOT_YET
     c = data["context"]
-    names = list(dict.fromkeys(row["name"] for row in data["results"]))
+    kinds, names, rows = gpu_pictures.training_rows(data)
     ours = "; ".join(f"{name}: stages {' and '.join(map(str, numbers))}" for name, numbers in c["ours"].items())
-    rows = {(row["model"], row["N"], row["name"]): row for row in data["results"]}
     lines = [f"TFLOP/s, in brackets MFU, and the most memory in use, in {c['dtype']} {origin(c)}; {c['tokens']} tokens a "
              f"step, median of {c['rounds'] * c['steps']} steps{spread_text(map(spread, data['results']))}; the matrix "
              f"product reaches {c['gemm_tflops']:.0f} TFLOP/s."
              + (f" {ours.capitalize()}." if ours else ""), "",
              "| model | N | " + " | ".join(gpu_pictures.PEERS.get(name, name) for name in names) + " |",
              "|---|--:|" + "--:|" * len(names)]
-    for model, N in dict.fromkeys(key[:2] for key in rows):
+    for model, N in kinds:
         cells = []
-        for row in (rows.get((model, N, name), gpu_pictures.NO_ROW) for name in names):
+        for row in (rows[model, N, name] for name in names):
             speed = f"{row['tflops']:.0f} ({100 * row['mfu']:.0f} %)" if "tflops" in row else ""
             memory = f"{(row['torch_bytes'] + row['workspace_bytes']) / 2**30:.1f} GiB" if row.get("torch_bytes") else ""
             cells.append(", ".join(filter(None, (speed, memory, gpu_pictures.remark(c, row)))))
@@ -385,14 +393,6 @@ class Results:
     there, but for stages.json. Throws BadResult."""
 
     def __init__(self, folder):
-        def if_there(name, key):
-            path = folder / name
-            if not path.exists():
-                return None
-            data = load(path)
-            require(path, data.get(key))
-            return data
-
         def measured(name, backward=False):
             one = Measured(read(folder / name), backward)
             require(folder / name, one.grid)
@@ -403,7 +403,7 @@ class Results:
         self.peers, self.backward_peers, self.training = (of_scripts(folder / name)
                                                           for name in (PEERS, BACKWARD_PEERS, TRAINING))
         self.losses = [run for run in (of_train_gpt(folder / name) for name in LOSSES) if run]
-        self.atomics, self.nsight = if_there(ATOMICS, "rows"), if_there(NSIGHT, "results")
+        self.atomics, self.nsight = if_there(folder / ATOMICS, "rows"), if_there(folder / NSIGHT, "results")
 
     def blocks(self, with_pictures=True):
         """(file, name of the block, its text) of all tables, with the pictures between them."""

@@ -85,7 +85,6 @@ def require(path, found):
     """Throws BadResult where a file has nothing of what it is for."""
     if not found:
         raise BadResult(f"{path} has no results in it: measure it again, with bench/measure_all.py")
-    return found
 
 
 def positive(path, one, counter):

@@ -68,16 +68,16 @@ def main():
         chosen.commit = commit_of(chosen.commit)
         if chosen.commit == "unknown":
             parser.error("git does not know these sources: --commit HASH says what is measured")
-    if not chosen.list and chosen.out is None:
-        chosen.out = folder_of_gpu()
         if chosen.out is None:
-            parser.error("nvidia-smi finds no GPU, and all of this is measured on one; --list shows the commands")
-        try:
-            chosen.out.mkdir(exist_ok=True)
-        except OSError as error:
-            parser.error(f"{chosen.out} cannot be made: {error.strerror}: --out DIR names another folder")
-    if not chosen.list and not chosen.out.is_dir():
-        parser.error(f"--out {chosen.out} is no folder: make it first")
+            chosen.out = folder_of_gpu()
+            if chosen.out is None:
+                parser.error("nvidia-smi finds no GPU, and all of this is measured on one; --list shows the commands")
+            try:
+                chosen.out.mkdir(exist_ok=True)
+            except OSError as error:
+                parser.error(f"{chosen.out} cannot be made: {error.strerror}: --out DIR names another folder")
+        if not chosen.out.is_dir():
+            parser.error(f"--out {chosen.out} is no folder: make it first")
     failed = []
     build = os.path.relpath(chosen.build, ROOT)  # the results keep it: nothing of where they were made
     folder = Path("DIR") if chosen.out is None else chosen.out if chosen.list else chosen.out.resolve()

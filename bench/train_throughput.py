@@ -63,11 +63,6 @@ def arguments():
     return chosen
 
 
-def too_large(models, device):
-    """The first of the models that would take hours on the CPU; None on a GPU."""
-    return next((name for name in models if name != "tiny"), None) if device == "cpu" else None
-
-
 def step_flops(parameters, sizes, N, tokens):
     """Of a forward and a backward pass, by the formula above."""
     return 6 * parameters * tokens + 12 * sizes["layers"] * sizes["hidden"] * N * tokens
@@ -194,8 +189,9 @@ def main():
     chosen = arguments()
     torch, flashladder = libraries()
     device = device_of(torch, chosen.device)
-    if name := too_large(chosen.models, device):
-        raise Missing(f"on the CPU a step of the model {name} would take hours: --models tiny tries this script out")
+    large = [name for name in chosen.models if name != "tiny"]
+    if device == "cpu" and large:
+        raise Missing(f"on the CPU a step of the model {large[0]} would take hours: --models tiny tries this script out")
     dtype = {"bf16": torch.bfloat16, "fp32": torch.float32}[chosen.dtype]
     runs, absent, numbers = attentions(torch, flashladder, chosen, dtype, device)
     for name in list(runs):

@@ -201,8 +201,8 @@ class ProgramTest(unittest.TestCase):
         self.assertEqual((part["h200_bf16.png"], part["h200_backward_bf16.png"], part["h200_atomics.png"]), (1, 5, 2))
         self.assertNotIn("h200_fp32.png", part)
         self.assertFalse(gpu_pictures.timed({"results": [{"name": "fa2", "absent": "why"}]}))
-        text = gpu_report.training_block({**json.loads((committed / "training.json").read_text()), "results": json.loads(
-            (committed / "training.json").read_text())["results"][:-1]})
+        training = json.loads((committed / "training.json").read_text())
+        text = gpu_report.training_block({**training, "results": training["results"][:-1]})
         self.assertRegex(text, r"\| 2.7B \| 8192 \|.* absent \|\n")
         for name, key in (("stages", "benchmarks"), ("backward", "benchmarks"), ("training", "results"), ("atomics", "rows"),
                           ("peers_bf16", "results"), ("nsight", "results")):

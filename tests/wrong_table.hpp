@@ -48,9 +48,9 @@ inline void write_table(const std::string& table) {
 
 /// Requires that the right result passes on all families of inputs, and that of each mistake at least one
 /// does not, at every length, with both masks, in fp32 and in bf16. Writes the table.
-/// @param what   its heading: "wrong output"
-/// @param judge  makes a judge of some inputs: judge(nullptr) says whether the right result passes,
-///               judge(&mistake) whether a wrong one does
+/// @param what        its heading: "wrong output"
+/// @param make_judge  makes a judge of some inputs: judge(nullptr) says whether the right result passes,
+///                    judge(&mistake) whether a wrong one does
 template <class Mistakes, class MakeJudge>
 void require_all_caught(const std::string& what, const Mistakes& mistakes,
                         std::span<const std::int64_t> lengths, MakeJudge make_judge) {
