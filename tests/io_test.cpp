@@ -1,5 +1,6 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
@@ -21,6 +22,7 @@
 #include "common/attention/error.hpp"
 #include "common/io/npy.hpp"
 #include "common/io/npz.hpp"
+#include "common/io/whole_file.hpp"
 #include "tests/fuzz/npy_fuzz.hpp"
 
 using namespace flashladder;
@@ -413,6 +415,9 @@ TEST_CASE("npy and npz: a file that cannot be read or written says why", "[io]")
   CHECK_THROWS_AS(write_npy(file, {2}, value), std::logic_error);
   CHECK_THROWS_AS(write_npy(file, {-1, -1}, value), std::logic_error);
   CHECK(read_npy(file).values == std::vector<float>{1});
+  for (const std::string& other : {pipe, "/dev/zero"s, "/dev/null"s}) {
+    check("cannot read " + other + ": it is a pipe or a device; write", [&] { read_npy(other); });
+  }
   CHECK(folder.files() == 2);
 }
 
@@ -436,6 +441,70 @@ TEST_CASE("npy: a disk that is full leaves the old file, and nothing else", "[io
   CHECK(error == message);
   CHECK(read_npy(path).values == std::vector<float>{1});
   CHECK(folder.files() == 1);
+}
+
+TEST_CASE("file: an interrupt in its midst leaves the whole file or the old one", "[io]") {
+  const Folder folder;
+  const std::filesystem::path path = folder / "x.txt";
+  write_file(path, "old");
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    const pid_t child = fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+      std::signal(signal, SIG_DFL);
+      write_file(path, [&](std::ostream& file) {
+        file << "new ";
+        file.flush();
+        kill(getpid(), signal);
+        file << signal;
+      });
+      _exit(0);  // the interrupt was lost
+    }
+    int status = 0;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    CHECK(WIFSIGNALED(status));
+    CHECK(WTERMSIG(status) == signal);
+    CHECK(file_bytes(path) == "new " + std::to_string(signal));
+    CHECK(folder.files() == 1);
+  }
+}
+
+TEST_CASE("file: one that cannot be written leaves nothing", "[io]") {
+  const Folder folder;
+  const std::filesystem::path path = folder / "x.txt";
+  write_file(path, "old");
+  const auto fails = [](std::ostream& file) {
+    file << "new";
+    throw Error("why");
+  };
+  CHECK_THROWS_AS(write_file(path, fails), Error);
+  CHECK(file_bytes(path) == "old");
+  for (const std::string& wrong :
+       {(folder / "no" / "x").string(), path.parent_path().string(), "/dev/null"s}) {
+    CHECK_THROWS_AS(write_file(wrong, "x"), Error);
+    CHECK_THROWS_AS(require_writable(wrong), Error);
+  }
+  CHECK_NOTHROW(require_writable(path));
+  CHECK_NOTHROW(require_writable(folder / "y.txt"));
+  CHECK(file_bytes(path) == "old");
+  CHECK(folder.files() == 1);
+}
+
+TEST_CASE("npz: an array that is larger than its header says is not unpacked", "[io]") {
+  if (!has_zlib()) return;
+  // A header that declares two floats, before what should be a MiB and is cut off after the first blocks:
+  // who unpacks more than the beginning finds that the data is damaged.
+  const std::string block = good_npy() + std::string(60000 - good_npy().size(), '\0');
+  std::string packed;
+  for (int blocks = 0; blocks < 2; ++blocks)
+    packed += "\0"s + u16(block.size()) + u16(~block.size()) + block;
+  const std::string message = "x.npz: q: extra bytes follow the data, shape (2,)";
+  const auto archive = [&](const std::string& name) {
+    return zip({{.name = name, .data = block, .method = 8, .packed = packed, .size = 1 << 20}});
+  };
+  CHECK(error_like(message, [&] { read_npz_bytes(archive("q.npy")); }) == message);
+  // What is not wanted is not unpacked at all.
+  CHECK(parse_npz(as_bytes(archive("k.npy")), "x.npz", {"q"}).count("k") == 1);
 }
 
 TEST_CASE("npz: what NumPy writes", "[io]") {

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import resource
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -708,6 +709,63 @@ class ProgramTest(unittest.TestCase):
             result = self.run_program(*arguments)
             self.assertEqual(result.returncode, 0)
             self.assertIn("--help", result.stdout)
+
+    # --- what stands in its way -------------------------------------------------------------------------------
+
+    def in_shell(self, *arguments, redirect):
+        """The program in a shell, with streams redirected, and a report that is not drawn."""
+        command = " ".join(shlex.quote(str(word)) for word in (PROGRAM, *arguments))
+        return subprocess.run(["bash", "-c", f"{command} {redirect}"], capture_output=True, text=True, cwd=self.folder,
+                              env={**os.environ, "FLASHLADDER_PYTHON": "true"}, timeout=120)
+
+    CALLS = [["list"], ["list", "--json"], ["--help"], ["climb", *SMALL_FOR_ALL, "--stages", "00-01"],
+             *([["ledger", "13", *SMALL_FOR_ALL], ["lab", "list"]] if KERNELS else [])]
+
+    def test_streams_that_are_closed_or_not_read_end_nothing(self):
+        for redirect in ("2>&-", ">&-", "<&- >&- 2>&-", "2>/dev/full", "2>/dev/full >&-", "| true; exit ${PIPESTATUS[0]}"):
+            for call in self.CALLS:
+                with self.subTest(redirect=redirect, call=call):
+                    result = self.in_shell(*call, redirect=redirect)
+                    self.assertEqual(result.returncode, 0, result.stderr)
+                    if call[0] == "climb":  # a file that got the number of a stream would have its text in it
+                        self.assertEqual([s["status"] for s in self.report()["stages"]], ["passed", "passed"])
+                        (self.folder / "out/climb.json").unlink()
+            result = self.in_shell("climb", "--nonsense", redirect=redirect)
+            self.assertEqual(result.returncode, 2)
+
+    def test_output_that_is_lost_is_an_error(self):
+        for call in self.CALLS:
+            with self.subTest(call=call):
+                result = self.in_shell(*call, redirect=">/dev/full")
+                self.assertEqual(result.returncode, 1)
+                self.assertIn("ladder: cannot write to stdout: No space left on device", result.stderr)
+                self.assertEqual(self.in_shell(*call, redirect=">/dev/full 2>&1").returncode, 1)
+                if call[0] == "climb":
+                    self.assertEqual([s["status"] for s in self.report()["stages"]], ["passed", "passed"])
+
+    def test_names_that_are_not_utf_8(self):
+        self.save_qkv().rename(os.fsdecode(os.fsencode(self.folder) + b"/\xff\xfe.npz"))
+        result = subprocess.run([PROGRAM, "climb", "--input", b"\xff\xfe.npz", "--stages", "00", "--out", b"o\xff"],
+                                capture_output=True, cwd=self.folder, env={**os.environ, "FLASHLADDER_PYTHON": sys.executable})
+        self.assertEqual(result.returncode, 0, result.stderr)
+        out = Path(os.fsdecode(os.fsencode(self.folder) + b"/o\xff"))
+        self.assertEqual({path.name for path in out.iterdir()}, {"climb.json", "report.html"})
+        self.assertEqual(json.loads((out / "climb.json").read_bytes())["input"]["source"], "\ufffd\ufffd.npz")
+
+    def test_a_full_disk_leaves_no_part_of_a_file_and_the_old_one(self):
+        self.assertEqual(self.climb(*SMALL, python="true").returncode, 0)
+        before = (self.folder / "out/climb.json").read_bytes()
+        result = self.climb(*SMALL, python="true", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (99, 99)))
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("cannot write out/climb.json: File too large", result.stderr)
+        self.assertEqual({path.name for path in (self.folder / "out").iterdir()}, {"climb.json"})
+        self.assertEqual((self.folder / "out/climb.json").read_bytes(), before)
+
+    def test_reading_from_a_pipe_or_a_device(self):
+        os.mkfifo(self.folder / "pipe")
+        for name in ("pipe", "/dev/zero"):
+            self.refuses(1, f"cannot read {name}: it is a pipe or a device; write what comes from it into a file",
+                         arguments=["--input", name])
 
     # --- the ledger -------------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@
 #include "common/check/inputs.hpp"
 #include "common/cli/ledger.hpp"
 #include "common/cli/terminal.hpp"
+#include "common/io/whole_file.hpp"
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -482,29 +483,23 @@ Json machine_json() {
 void prepare_output(const fs::path& out) {
   std::error_code error;
   fs::create_directories(out, error);
-  const fs::path probe = out / ".write-test";
-  if (error || !std::ofstream(probe)) {
-    throw Error(fmt::format("cannot write into the folder {}{}: name another with --out", out.string(),
-                            error ? " (" + error.message() + ")" : ""));
+  if (error) {
+    throw Error(fmt::format("cannot write into the folder {} ({}): name another with --out", out.string(),
+                            error.message()));
   }
-  fs::remove(probe);
   for (const char* name : {"climb.json", "report.html"}) {
     if (fs::is_directory(out / name)) {
       throw Error(fmt::format("{} is a folder: remove it, or name another folder with --out",
                               (out / name).string()));
     }
-    if (fs::exists(out / name)) fmt::print("{} exists and will be replaced\n", (out / name).string());
+    try {
+      require_writable(out / name);
+    } catch (const Error& why) {
+      throw Error(fmt::format("cannot write into the folder {} ({}): name another with --out", out.string(),
+                              why.what()));
+    }
+    if (fs::exists(out / name)) print("{} exists and will be replaced\n", (out / name).string());
   }
-}
-
-/// Complete or not at all: written beside its place, then moved there.
-void write_file(const fs::path& path, const std::string& text) {
-  const fs::path part = path.string() + ".part";
-  std::ofstream file(part);
-  file << text;
-  file.close();
-  if (!file) throw Error(fmt::format("cannot write {}: is the disk full?", part.string()));
-  fs::rename(part, path);
 }
 
 /// Draws report.html with the Python that ./ladder chose. Returns its exit status, -1 where there is no
@@ -561,20 +556,19 @@ int climb(const ClimbOptions& options) {
   const fs::path out = options.out;
   prepare_output(out);
 
-  fmt::print("{}: {}{}\n", loaded.source, to_string(problem), options.backward ? ", backward pass" : "");
+  print("{}: {}{}\n", loaded.source, to_string(problem), options.backward ? ", backward pass" : "");
   Json machine = machine_json();
   if (backend == Backend::cuda) machine["gpu"] = gpu_name();
-  fmt::print("{}, {} thread{}{}; times are medians ± half the interquartile range\n\n",
-             std::string(machine["cpu"]), threads(), threads() == 1 ? "" : "s",
-             backend == Backend::cuda ? ", " + gpu_name() : "");
+  print("{}, {} thread{}{}; times are medians ± half the interquartile range\n\n",
+        std::string(machine["cpu"]), threads(), threads() == 1 ? "" : "s",
+        backend == Backend::cuda ? ", " + gpu_name() : "");
   for (const auto& [what, without] : left_out) {
     std::string names;
     for (const Stage* stage : without) names += (names.empty() ? "" : ", ") + label(*stage).substr(0, 2);
-    fmt::print("left out, because they do not take {}: stages {} (./ladder list says what each takes)\n",
-               what, names);
+    print("left out, because they do not take {}: stages {} (./ladder list says what each takes)\n", what,
+          names);
   }
-  if (!left_out.empty()) fmt::print("\n");
-  std::fflush(stdout);
+  if (!left_out.empty()) print("\n");
 
   Json report = {{"format", 1},
                  {"date", fmt::format("{:%Y-%m-%d %H:%M:%S}", fmt::localtime(std::time(nullptr)))},
@@ -595,10 +589,9 @@ int climb(const ClimbOptions& options) {
   }
   report["stages"] = Json::array();
   for (const Climbed& one : all) report["stages"].push_back(stage_json(one));
-  fmt::print("{}{}", table(all), ledger_table(all));
-  std::fflush(stdout);
+  print("{}{}", table(all), ledger_table(all));
   // Before the memory is measured, which takes long and much memory: what is known must not be lost.
-  write_file(out / "climb.json", report.dump(2) + "\n");
+  write_file(out / "climb.json", json_text(report));
   if (options.memory) {
     const std::int64_t up_to =
         options.backward ? std::min(options.memory_up_to, backward_memory_up_to) : options.memory_up_to;
@@ -607,29 +600,27 @@ int climb(const ClimbOptions& options) {
       report["memory"] =
           measure_memory(chosen, problem.d, problem.dtype, up_to, options.backward, progress);
     }
-    fmt::print("\n{}", memory_table(report["memory"]));
+    print("\n{}", memory_table(report["memory"]));
     if (up_to < options.memory_up_to)
-      fmt::print("backward passes up to N = {}: what they are given would take minutes to compute\n",
-                 up_to);
+      print("backward passes up to N = {}: what they are given would take minutes to compute\n", up_to);
     if (up_to > emulated_memory_up_to &&
         std::ranges::any_of(chosen, [](const Stage* s) { return s->backend == Backend::emulator; })) {
-      fmt::print("emulated stages up to N = {}, which takes seconds: further on it would be minutes\n",
-                 emulated_memory_up_to);
+      print("emulated stages up to N = {}, which takes seconds: further on it would be minutes\n",
+            emulated_memory_up_to);
     }
-    write_file(out / "climb.json", report.dump(2) + "\n");
+    write_file(out / "climb.json", json_text(report));
   }
-  fmt::print("\nwrote {}\n", (out / "climb.json").string());
-  std::fflush(stdout);
+  print("\nwrote {}\n", (out / "climb.json").string());
   bool good = std::ranges::none_of(all, [](const Climbed& one) { return one.status == "failed"; });
   // A report of an earlier climb must not stand beside the new numbers.
   const fs::path html = out / "report.html";
   fs::remove(html);
   if (const int status = draw_report(out / "climb.json", html); status == 0) {
-    fmt::print("wrote {} (open it in a browser)\n", html.string());
+    print("wrote {} (open it in a browser)\n", html.string());
   } else {
-    fmt::print(stderr, "ladder: the report was not drawn{}\n",
-               status == -1 ? ": there is no Python: ./ladder setup makes one in .venv"
-                            : ", the line above says why");
+    complain("ladder: the report was not drawn{}\n",
+             status == -1 ? ": there is no Python: ./ladder setup makes one in .venv"
+                          : ", the line above says why");
     good = false;
   }
   return good ? 0 : 1;

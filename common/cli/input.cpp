@@ -175,6 +175,10 @@ LoadedInputs load_inputs(const InputOptions& options) {
   return loaded;
 }
 
+std::string json_text(const nlohmann::ordered_json& json) {
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
 nlohmann::ordered_json to_json(const LoadedInputs& loaded) {
   const Problem& problem = loaded.inputs.problem;
   return {{"source", loaded.source},

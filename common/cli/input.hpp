@@ -31,6 +31,9 @@ struct LoadedInputs {
 /// not fit together, each naming what, where and how to mend it.
 LoadedInputs load_inputs(const InputOptions& options);
 
+/// A document as indented text. Where a name in it is not UTF-8, U+FFFD stands for what is wrong.
+std::string json_text(const nlohmann::ordered_json& json);
+
 /// Where they come from and what problem they make.
 nlohmann::ordered_json to_json(const LoadedInputs& loaded);
 

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "common/attention/error.hpp"
+#include "common/cli/input.hpp"
 #include "common/cli/lab_cases.hpp"
 #include "common/cli/lab_folder.hpp"
 #include "common/cli/lab_grade.hpp"
@@ -15,6 +16,7 @@
 #include "common/cli/lab_speed.hpp"
 #include "common/cli/lab_text.hpp"
 #include "common/cli/terminal.hpp"
+#include "common/io/whole_file.hpp"
 
 namespace flashladder::lab {
 namespace {
@@ -36,33 +38,32 @@ void print_grade(const Submission& submission, const Grade& grade, const Speed& 
   const std::size_t width =
       static_cast<std::size_t>(std::clamp(terminal_width() == 0 ? 110 : terminal_width(), 60, 120));
   const auto row = [&](const std::string& title, int points, int most) {
-    fmt::print("{:<{}}{:>4} of {:>3}\n", title, width - 12, points, most);
+    print("{:<{}}{:>4} of {:>3}\n", title, width - 12, points, most);
   };
-  fmt::print("Lab {}: {}, seed {:016x}\n", label(*submission.lab.stage), submission.path, grade.seed);
+  print("Lab {}: {}, seed {:016x}\n", label(*submission.lab.stage), submission.path, grade.seed);
   if (!grade.compile_error.empty()) {
-    fmt::print("\nIt does not compile: {}\nAll that the compiler says: {}\n\n", grade.compile_error,
-               log_path);
+    print("\nIt does not compile: {}\nAll that the compiler says: {}\n\n", grade.compile_error, log_path);
     row("in all", 0, grade.most());
     return;
   }
   if (grade.warnings > 0)
-    fmt::print("The compiler warns of {} place{}: {}\n", grade.warnings, grade.warnings == 1 ? "" : "s",
-               log_path);
+    print("The compiler warns of {} place{}: {}\n", grade.warnings, grade.warnings == 1 ? "" : "s",
+          log_path);
   for (const Part& part : grade.parts) {
-    fmt::print("\n");
+    print("\n");
     row(part.title, part.points(), part.most());
     for (std::size_t i = 0; i < part.items.size(); ++i) {
       const Item& item = part.items[i];
       row("  " + item.title, item.points, item.most);
       // What several items are told is told once, behind the last of them.
       const bool told_next = i + 1 < part.items.size() && part.items[i + 1].feedback == item.feedback;
-      if (!told_next && !item.feedback.empty()) fmt::print("{}", wrapped(item.feedback, "      ", width));
+      if (!told_next && !item.feedback.empty()) print("{}", wrapped(item.feedback, "      ", width));
     }
   }
-  if (!grade.printed.empty()) fmt::print("\nIt printed:\n{}\n", wrapped(grade.printed, "      ", width));
-  fmt::print("\n");
+  if (!grade.printed.empty()) print("\nIt printed:\n{}\n", wrapped(grade.printed, "      ", width));
+  print("\n");
   row("in all", grade.points(), grade.most());
-  fmt::print("\n{}", wrapped(words_of(speed), "", width));
+  print("\n{}", wrapped(words_of(speed), "", width));
 }
 
 Json to_json(const Speed& speed) {
@@ -124,32 +125,6 @@ Json to_json(const Submission& submission, const Grader& grader, const Grade& gr
   return json;
 }
 
-fs::path part_of(const fs::path& path) {
-  return path.string() + ".part";
-}
-
-[[noreturn]] void not_writable(const fs::path& path) {
-  std::error_code ignored;
-  fs::remove(part_of(path), ignored);
-  throw UsageError(fmt::format("cannot write {}: name another file", path.string()));
-}
-
-/// Before anything long is run.
-void require_writable(const fs::path& path) {
-  if (fs::is_directory(path) || !std::ofstream(part_of(path))) not_writable(path);
-  fs::remove(part_of(path));
-}
-
-/// Complete or not at all: written beside its place, then moved there.
-void write_file(const fs::path& path, const std::string& text) {
-  std::ofstream file(part_of(path), std::ios::binary);
-  file << text;
-  file.close();
-  std::error_code error;
-  if (file) fs::rename(part_of(path), path, error);
-  if (!file || error) not_writable(path);
-}
-
 /// Keeps what the compiler said beside the file, and says where.
 std::string keep_log(const fs::path& folder, const std::string& log) {
   const fs::path path = folder / "compile.log";
@@ -176,10 +151,9 @@ int grade_folder(const GradeOptions& options) {
     progress.step(fmt::format("{}: speed ...", submission.path));
     speed = speed_of(submission.lab, submission.text, result, settings.limits);
   }
-  const std::string json =
-      to_json(submission, grader, result, speed).dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  const std::string json = json_text(to_json(submission, grader, result, speed));
   if (options.json == "-") {
-    fmt::print("{}", json);
+    print("{}", json);
   } else {
     print_grade(submission, result, speed, result.log.empty() ? "" : keep_log(options.folder, result.log));
     if (!options.json.empty()) write_file(options.json, json);
@@ -193,8 +167,8 @@ int list_labs() {
   for (const Stage* stage : stages()) {
     if (!has_lab(*stage)) continue;
     const Lab lab = find_lab(*stage);
-    fmt::print("{:<26}{:>3} lines to write, {} place{}: {}\n", label(*stage), lab.source.lines(),
-               lab.source.regions.size(), lab.source.regions.size() == 1 ? "" : "s", stage->idea);
+    print("{:<26}{:>3} lines to write, {} place{}: {}\n", label(*stage), lab.source.lines(),
+          lab.source.regions.size(), lab.source.regions.size() == 1 ? "" : "s", stage->idea);
   }
   return 0;
 }
@@ -202,8 +176,8 @@ int list_labs() {
 int make_lab(const NewOptions& options) {
   const Lab lab = find_lab(the_stage(options.stage));
   write_folder(lab, readme_of(lab), options.folder);
-  fmt::print("{} is lab {}: read README.md there, edit {}, and grade it with ./ladder lab grade {}\n",
-             options.folder, label(*lab.stage), lab.file, options.folder);
+  print("{} is lab {}: read README.md there, edit {}, and grade it with ./ladder lab grade {}\n",
+        options.folder, label(*lab.stage), lab.file, options.folder);
   return 0;
 }
 

@@ -225,10 +225,9 @@ int check_labs(const CheckOptions& options) {
         wrong += !row.good;
       }
     }
-    fmt::print("{}\n", render_table(table, 3));
-    std::fflush(stdout);
+    print("{}\n", render_table(table, 3));
   }
-  fmt::print("{} graded, {} not as it should be; seconds are of processor time\n", graded, wrong);
+  print("{} graded, {} not as it should be; seconds are of processor time\n", graded, wrong);
   return wrong == 0 && graded > 0 ? 0 : 1;
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/attention/error.hpp"
+#include "common/io/whole_file.hpp"
 
 namespace flashladder::lab {
 namespace {
@@ -157,13 +158,13 @@ void write_folder(const Lab& lab, const std::string& readme, const fs::path& fol
                             place.parent_path().string(), error ? " (" + error.message() + ")" : ""));
   }
   try {
-    write_text(part / "README.md", readme);
-    write_text(part / lab.file, lab.source.skeleton);
-    write_text(part / "CMakeLists.txt", cmake_lists(lab));
-    write_text(part / lab_file, lab_json(lab));
+    write_file(part / "README.md", readme);
+    write_file(part / lab.file, lab.source.skeleton);
+    write_file(part / "CMakeLists.txt", cmake_lists(lab));
+    write_file(part / lab_file, lab_json(lab));
     if (lab.before() != nullptr) {
       fs::create_directory(part / "previous");
-      write_text(part / "previous" / source_path(*lab.before()).filename(), lab.source_before());
+      write_file(part / "previous" / source_path(*lab.before()).filename(), lab.source_before());
     }
     fs::rename(part, place);
   } catch (...) {
@@ -226,13 +227,6 @@ std::string text_of(const fs::path& path) {
   text << file.rdbuf();
   if (!file) throw Error(fmt::format("cannot read {}", path.string()));
   return text.str();
-}
-
-void write_text(const fs::path& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.close();
-  if (!file) throw Error(fmt::format("cannot write {}: is the disk full?", path.string()));
 }
 
 }  // namespace flashladder::lab

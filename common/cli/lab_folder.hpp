@@ -54,7 +54,5 @@ std::uint64_t hash_of(std::string_view text);
 
 /// All of a file. Throws Error where it cannot be read.
 std::string text_of(const std::filesystem::path& path);
-/// Makes a file of `text`. Throws Error where it cannot be written.
-void write_text(const std::filesystem::path& path, const std::string& text);
 
 }  // namespace flashladder::lab

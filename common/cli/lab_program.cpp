@@ -13,6 +13,7 @@
 
 #include "common/attention/error.hpp"
 #include "common/cli/lab_folder.hpp"
+#include "common/io/whole_file.hpp"
 
 namespace flashladder::lab {
 namespace {
@@ -214,7 +215,7 @@ std::string first_error(const std::string& log, const std::string& file) {
 Program::Program(const Stage& stage, const std::string& file, const std::string& text,
                  const fs::path& folder, const Limits& limits, Backend backend)
     : stage_(stage), file_(file), folder_(folder), limits_(limits), backend_(backend) {
-  write_text(folder / file, text);
+  write_file(folder / file, text);
   if (backend == Backend::cuda) {
     // CUDA takes address space for all memory that there is: with a limit neither nvcc, which looks for the
     // GPU, nor the program would start.
@@ -261,7 +262,7 @@ Answers Program::run(const std::vector<Job>& jobs) const {
   static std::atomic<int> count = 0;
   const std::string name = fmt::format("run{}", ++count);
   const fs::path file = folder_ / (name + ".jobs"), empty = folder_ / name;
-  write_text(file, encode(jobs));
+  write_file(file, encode(jobs));
   fs::create_directory(empty);
   Limits limits = limits_;
   for (const Job& job : jobs) limits.memory += job.far_apart ? far_apart_bytes : 0;

@@ -316,7 +316,7 @@ void print_table(const std::vector<CountedStage>& all, const LedgerOptions& opti
     });
   });
 
-  fmt::print("{}: {}{}\n\n", loaded.source, to_string(problem), options.backward ? ", backward pass" : "");
+  print("{}: {}{}\n\n", loaded.source, to_string(problem), options.backward ? ", backward pass" : "");
   // Side by side as far as the terminal is wide, the rest below.
   const auto width = static_cast<std::size_t>(terminal_width());
   for (std::size_t first = 0; first < columns.size();) {
@@ -336,23 +336,22 @@ void print_table(const std::vector<CountedStage>& all, const LedgerOptions& opti
       --last;
       text = part();
     }
-    fmt::print("{}\n", text);
+    print("{}\n", text);
     first = last;
   }
-  fmt::print(
+  print(
       "Counted by the emulator from the source of the kernels: global memory as issued, before any cache;\n"
       "operations and shared memory as written, where a compiler may join or drop some; each per thread,\n"
       "shuffles and syncwarps once per warp, barriers once per block.\n");
-  if (!options.launches && all.size() > 1)
-    fmt::print("x0.50: half of the count in the stage to its left.\n");
-  fmt::print("= a closed form, which the count equals: {}.\n", symbols_text(all, problem));
+  if (!options.launches && all.size() > 1) print("x0.50: half of the count in the stage to its left.\n");
+  print("= a closed form, which the count equals: {}.\n", symbols_text(all, problem));
   if (std::ranges::any_of(all, [&](const CountedStage& one) { return has_more(one, problem); }))
-    fmt::print(">= a closed form of random numbers; these need more: see claim.cpp of the stage.\n");
+    print(">= a closed form of random numbers; these need more: see claim.cpp of the stage.\n");
   for (const CountedStage& one : all) {
     const Dtype dtype = dtype_for(*one.stage, problem.dtype);
     if (dtype != problem.dtype)
-      fmt::print("{} took the input rounded to {}: it does not take {}.\n", label(*one.stage),
-                 to_string(dtype), to_string(problem.dtype));
+      print("{} took the input rounded to {}: it does not take {}.\n", label(*one.stage), to_string(dtype),
+            to_string(problem.dtype));
   }
 }
 
@@ -411,9 +410,8 @@ int run_once(const std::vector<const Stage*>& chosen, const LoadedInputs& loaded
     } else {
       run_pass(*stage, ForwardRun(*stage, own));
     }
-    fmt::print("{}: ran once on {}, {}; there is no ledger on a GPU\n", label(*stage), gpu_name(),
-               to_string(own.problem));
-    std::fflush(stdout);
+    print("{}: ran once on {}, {}; there is no ledger on a GPU\n", label(*stage), gpu_name(),
+          to_string(own.problem));
   }
   return 0;
 }
@@ -455,19 +453,18 @@ int ledger(const LedgerOptions& options) {
     if (options.backward) json["pass"] = "backward";
     json["stages"] = Json::array();
     for (const CountedStage& one : all) json["stages"].push_back(stage_json(one, problem));
-    fmt::print("{}\n", json.dump(2));
+    print("{}", json_text(json));
   } else {
     print_table(all, options, loaded);
-    if (options.check) fmt::print("Checked: no races, no reads of what nobody wrote, no endless loops.\n");
+    if (options.check) print("Checked: no races, no reads of what nobody wrote, no endless loops.\n");
   }
-  std::fflush(stdout);
   bool good = true;
   for (const CountedStage& one : all) {
     for (const ClosedForm& form : one.forms) {
       if (holds(one, form, problem)) continue;
-      fmt::print(stderr, "ladder: stage {}: {} is {}, and its closed form {} gives {}\n", label(*one.stage),
-                 form.counter, count_of(one.total, form.counter), form.text,
-                 form.value(one.claim->symbols(problem)));
+      complain("ladder: stage {}: {} is {}, and its closed form {} gives {}\n", label(*one.stage),
+               form.counter, count_of(one.total, form.counter), form.text,
+               form.value(one.claim->symbols(problem)));
       good = false;
     }
   }

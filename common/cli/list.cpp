@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/attention/stage.hpp"
+#include "common/cli/input.hpp"
 
 namespace flashladder {
 namespace {
@@ -54,7 +55,7 @@ std::string list_json() {
          {"forward", stage->forward != nullptr},
          {"backward", stage->backward != nullptr}});
   }
-  return list.dump(2) + "\n";
+  return json_text(list);
 }
 
 std::string list_markdown(const std::string& prefix) {

@@ -10,6 +10,7 @@
 #include "common/cli/lab.hpp"
 #include "common/cli/ledger.hpp"
 #include "common/cli/list.hpp"
+#include "common/cli/terminal.hpp"
 
 namespace {
 
@@ -174,7 +175,7 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
-    fmt::print("{}", app.help());
+    print("{}", app.help());
     return 0;
   } catch (const CLI::ParseError& error) {
     throw UsageError(
@@ -182,9 +183,9 @@ int run(int argc, char** argv) {
                     app.get_subcommands().empty() ? "help" : app.get_subcommands()[0]->get_name()));
   }
   if (list->parsed()) {
-    fmt::print("{}", as_json                          ? list_json()
-                     : list->count("--markdown") != 0 ? list_markdown(markdown)
-                                                      : list_text());
+    print("{}", as_json                          ? list_json()
+                : list->count("--markdown") != 0 ? list_markdown(markdown)
+                                                 : list_text());
     return 0;
   }
   if (labs.lab->parsed()) return labs.run();
@@ -194,16 +195,18 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  using flashladder::complain;
+  flashladder::open_streams();
+  int status = 1;
   try {
-    return run(argc, argv);
+    status = run(argc, argv);
   } catch (const flashladder::UsageError& error) {
-    fmt::print(stderr, "ladder: {}\n", error.what());
-    return 2;
+    complain("ladder: {}\n", error.what());
+    status = 2;
   } catch (const std::bad_alloc&) {
-    fmt::print(stderr, "ladder: out of memory: use smaller sizes\n");
-    return 1;
+    complain("ladder: out of memory: use smaller sizes\n");
   } catch (const std::exception& error) {
-    fmt::print(stderr, "ladder: {}\n", error.what());
-    return 1;
+    complain("ladder: {}\n", error.what());
   }
+  return flashladder::written_streams() || status != 0 ? status : 1;
 }

@@ -1,11 +1,15 @@
 #include "common/cli/terminal.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <csignal>
 #include <cstdio>
+#include <system_error>
 
 namespace flashladder {
 namespace {
@@ -18,19 +22,53 @@ std::size_t width_of(const std::string& text) {
 
 }  // namespace
 
+void open_streams() {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
+    if (fcntl(fd, F_GETFD) == -1 && errno == EBADF)
+      open("/dev/null", fd == STDIN_FILENO ? O_RDONLY : O_WRONLY);  // the lowest number that is free: fd
+  }
+  // A handler, since programs that this one starts would inherit that a signal is ignored.
+  struct sigaction action = {};
+  action.sa_handler = [](int) {};
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGPIPE, &action, nullptr);
+  sigaction(SIGXFSZ, &action, nullptr);
+}
+
+namespace {
+int stdout_error = 0;  ///< The first, as errno has it.
+}
+
+void print_text(std::string_view text) {
+  if (stdout_error != 0) return;  // a reader that has missed something must not go on as if it had not
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
+    stdout_error = errno;
+}
+
+void complain_text(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  std::fflush(stderr);
+}
+
+bool written_streams() {
+  if (stdout_error == 0 || stdout_error == EPIPE) return true;
+  complain("ladder: cannot write to stdout: {}; what is above is not all of it\n",
+           std::generic_category().message(stdout_error));
+  return false;
+}
+
 Progress::Progress() : terminal_(isatty(STDERR_FILENO) != 0) {}
 
 Progress::~Progress() {
-  if (terminal_) fmt::print(stderr, "\r\x1b[K");
+  if (terminal_) complain("\r\x1b[K");
 }
 
 void Progress::step(const std::string& text) {
   if (terminal_) {
-    fmt::print(stderr, "\r\x1b[K{}", text);
+    complain("\r\x1b[K{}", text);
   } else {
-    fmt::print(stderr, "{}\n", text);
+    complain("{}\n", text);
   }
-  std::fflush(stderr);
 }
 
 void Progress::repetition(const std::string& text) {

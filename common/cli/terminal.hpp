@@ -1,10 +1,38 @@
 #pragma once
+#include <fmt/format.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 namespace flashladder {
+
+/// Makes the standard streams safe to use, first thing in main: one that is closed is opened on /dev/null,
+/// so that no file gets its number, and a reader that has gone or a file that has grown too large is an
+/// error of the write and ends nothing.
+void open_streams();
+
+/// Writes to stdout. Never throws, so that what was computed still gets to its file: written_streams()
+/// tells.
+void print_text(std::string_view text);
+/// Writes to stderr, as far as that can be.
+void complain_text(std::string_view text);
+
+template <class... Args>
+void print(fmt::format_string<Args...> format, Args&&... args) {
+  print_text(fmt::format(format, std::forward<Args>(args)...));
+}
+template <class... Args>
+void complain(fmt::format_string<Args...> format, Args&&... args) {
+  complain_text(fmt::format(format, std::forward<Args>(args)...));
+}
+
+/// Whether all that was printed has got to stdout; where it has not, says so on stderr, but for a reader
+/// that wanted no more, such as head.
+bool written_streams();
 
 /// One line on stderr that is overwritten on a terminal; in a log, a line for each step that is not a mere
 /// repetition.

@@ -65,7 +65,11 @@ class ByteReader {
   std::size_t position_ = 0;
 };
 
-/// All bytes of a file. Throws Error where it is missing, a directory, or cannot be read.
+/// Throws Error, naming `what`, where this machine does not have `bytes` of memory free.
+void require_memory(std::uint64_t bytes, const std::string& what);
+
+/// All bytes of a file. Throws Error where it is missing, a directory, a pipe or a device, larger than the
+/// memory, or cannot be read.
 std::vector<std::byte> read_file(const std::filesystem::path& path);
 
 }  // namespace flashladder

@@ -1,21 +1,19 @@
 #include "common/io/npy.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <charconv>
 #include <cmath>
-#include <fstream>
 #include <limits>
 #include <map>
 #include <optional>
+#include <ostream>
 #include <stdexcept>
 #include <string_view>
 #include <system_error>
 
 #include "common/io/bytes.hpp"
+#include "common/io/whole_file.hpp"
 
 namespace flashladder {
 namespace {
@@ -175,6 +173,35 @@ Header read_header(ByteReader& reader, const std::string& name) {
   return HeaderParser(reader.text(size), name).parse();
 }
 
+std::uint64_t item_size_of(const std::string& dtype) {
+  return dtype == "<f2" ? 2 : dtype == "<f4" ? 4 : dtype == "<f8" ? 8 : 0;
+}
+
+/// The header of a file that can be read. Throws Error unless as many bytes follow it as its array takes.
+/// @param after  bytes that follow what `reader` has
+Header read_good_header(ByteReader& reader, std::uint64_t after, const std::string& name) {
+  Header header = read_header(reader, name);
+  const auto& [dtype, fortran_order, shape] = header;
+  if (item_size_of(dtype) == 0) throw dtype_error(name, dtype);
+  if (fortran_order) {
+    throw Error(name + ": is in Fortran order; save np.ascontiguousarray(x).astype(np.float32)");
+  }
+  const auto count = element_count(shape);
+  if (!count) {
+    throw Error(name + ": declares a shape that no array can have (a negative or huge size, or more than" +
+                " 64 dimensions); save it again with np.save");
+  }
+  const std::uint64_t needed = static_cast<std::uint64_t>(*count) * item_size_of(dtype);
+  const std::uint64_t there = reader.left() + after;
+  if (needed != there) {
+    const std::string wrong = there < needed ? "the data is cut short" : "extra bytes follow the data";
+    throw Error(name + ": " + wrong + ", shape " + to_string(shape) + " of dtype " + dtype + " takes " +
+                std::to_string(needed) + " bytes and " + std::to_string(there) +
+                " are there; save it or copy it again");
+  }
+  return header;
+}
+
 /// The fp32 number that fp16 `bits` stand for, exactly.
 float widen_fp16(std::uint16_t bits) {
   const std::uint32_t sign = (bits & 0x8000u) << 16;
@@ -210,28 +237,9 @@ std::string to_string(const std::vector<std::int64_t>& shape) {
 
 Array parse_npy(std::span<const std::byte> bytes, const std::string& name) {
   ByteReader reader(bytes, name + ": the .npy header");
-  const Header header = read_header(reader, name);
-  const auto& [dtype, fortran_order, shape] = header;
-  const std::uint64_t item_size = dtype == "<f2" ? 2 : dtype == "<f4" ? 4 : dtype == "<f8" ? 8 : 0;
-  if (item_size == 0) throw dtype_error(name, dtype);
-  if (fortran_order) {
-    throw Error(name + ": is in Fortran order; save np.ascontiguousarray(x).astype(np.float32)");
-  }
-  const auto count = element_count(shape);
-  if (!count) {
-    throw Error(name + ": declares a shape that no array can have (a negative or huge size, or more than" +
-                " 64 dimensions); save it again with np.save");
-  }
-  const std::uint64_t needed = static_cast<std::uint64_t>(*count) * item_size;
-  if (needed != reader.left()) {
-    const std::string wrong =
-        reader.left() < needed ? "the data is cut short" : "extra bytes follow the data";
-    throw Error(name + ": " + wrong + ", shape " + to_string(shape) + " of dtype " + dtype + " takes " +
-                std::to_string(needed) + " bytes and " + std::to_string(reader.left()) +
-                " are there; save it or copy it again");
-  }
-
-  const std::span<const std::byte> data = reader.take(needed);
+  const auto [dtype, fortran_order, shape] = read_good_header(reader, 0, name);
+  const std::uint64_t item_size = item_size_of(dtype);
+  const std::span<const std::byte> data = reader.take(reader.left());
   if (item_size == 2) {
     return {shape, convert<std::uint16_t>(data, [](auto bits, std::size_t) { return widen_fp16(bits); }),
             dtype};
@@ -250,6 +258,11 @@ Array parse_npy(std::span<const std::byte> bytes, const std::string& name) {
   return {shape, convert<double>(data, round_fp64), dtype};
 }
 
+void check_npy_start(std::span<const std::byte> start, std::uint64_t size, const std::string& name) {
+  ByteReader reader(start, name + ": the .npy header");
+  read_good_header(reader, size - start.size(), name);
+}
+
 Array read_npy(const std::filesystem::path& path) {
   return parse_npy(read_file(path), path.string());
 }
@@ -265,27 +278,13 @@ void write_npy(const std::filesystem::path& path, const std::vector<std::int64_t
   dict.append(63 - (magic.size() + 4 + dict.size()) % 64, ' ').append(1, '\n');
   const auto dict_size = static_cast<std::uint16_t>(dict.size());  // 64 dimensions take less than 2 kB
 
-  std::filesystem::path partial = path;
-  partial += "." + std::to_string(getpid()) + ".part";
-  std::error_code error;
-  const auto refuse = [&](const std::string& reason) {
-    std::filesystem::remove(partial, error);
-    throw Error("cannot write " + path.string() + ": " + reason + "; choose another path or make room");
-  };
-  // Renaming would put a file in the place of a device such as /dev/null.
-  if (std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error)) {
-    refuse("it is not a regular file");
-  }
-  std::ofstream file(partial, std::ios::binary);
-  file << magic << '\1' << '\0';
-  file.write(reinterpret_cast<const char*>(&dict_size), sizeof(dict_size));
-  file << dict;
-  file.write(reinterpret_cast<const char*>(values.data()),
-             static_cast<std::streamsize>(values.size_bytes()));
-  file.close();
-  if (!file) refuse(std::strerror(errno));
-  std::filesystem::rename(partial, path, error);
-  if (error) refuse(error.message());
+  write_file(path, [&](std::ostream& file) {
+    file << magic << '\1' << '\0';
+    file.write(reinterpret_cast<const char*>(&dict_size), sizeof(dict_size));
+    file << dict;
+    file.write(reinterpret_cast<const char*>(values.data()),
+               static_cast<std::streamsize>(values.size_bytes()));
+  });
 }
 
 }  // namespace flashladder

@@ -23,6 +23,10 @@ struct Array {
 /// Throws Error for anything else, for an fp64 number too large for fp32, and for missing or extra bytes.
 Array parse_npy(std::span<const std::byte> bytes, const std::string& name);
 
+/// Throws the Error that parse_npy would throw for the header of an .npy file of `size` bytes, or for its
+/// size, when only its `start` is there yet.
+void check_npy_start(std::span<const std::byte> start, std::uint64_t size, const std::string& name);
+
 /// The array in the .npy file at `path`. Throws Error as parse_npy does, and where the file cannot be read.
 Array read_npy(const std::filesystem::path& path);
 

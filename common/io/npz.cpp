@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <memory>
+#include <new>
 #include <vector>
 
 #ifdef FLASHLADDER_HAS_ZLIB
@@ -111,15 +113,27 @@ std::vector<std::byte> inflate_member(std::span<const std::byte> packed, std::ui
   const Error damaged(where + ": the compressed data is damaged; save it or copy it again");
   // Deflate makes at most 258 bytes of two bits: no memory is taken for a size beyond that.
   if (size / 1032 > packed.size()) throw damaged;
-  std::vector<std::byte> bytes(size);
+  // An archive of a few bytes may hold gigabytes. The header is near the start, and says how many there
+  // should be.
+  constexpr std::uint32_t start_size = 1 << 16;
+  std::vector<std::byte> bytes(std::min(size, start_size));
   z_stream stream{};
   stream.next_in = reinterpret_cast<const Bytef*>(packed.data());
   stream.avail_in = static_cast<uInt>(packed.size());
   stream.next_out = reinterpret_cast<Bytef*>(bytes.data());
-  stream.avail_out = size;
-  int status = inflateInit2(&stream, -MAX_WBITS);  // negative: bare deflate, without zlib's own header
-  if (status == Z_OK) status = inflate(&stream, Z_FINISH);
-  inflateEnd(&stream);
+  stream.avail_out = static_cast<uInt>(bytes.size());
+  // Negative: bare deflate, without zlib's own header.
+  if (inflateInit2(&stream, -MAX_WBITS) != Z_OK) throw std::bad_alloc();
+  const std::unique_ptr<z_stream, int (*)(z_streamp)> end(&stream, inflateEnd);
+  if (size > start_size) {
+    if (inflate(&stream, Z_NO_FLUSH) != Z_OK || stream.avail_out != 0) throw damaged;
+    check_npy_start(bytes, size, where);
+    require_memory(3 * std::uint64_t{size}, where);  // fp16 is widened while the bytes are there
+    bytes.resize(size);
+    stream.next_out = reinterpret_cast<Bytef*>(bytes.data() + start_size);
+    stream.avail_out = size - start_size;
+  }
+  const int status = inflate(&stream, Z_FINISH);
   if (status != Z_STREAM_END || stream.total_out != size) throw damaged;
   return bytes;
 }
@@ -130,17 +144,21 @@ std::vector<std::byte> inflate_member(std::span<const std::byte>, std::uint32_t,
 }
 #endif
 
-/// The bytes of the .npy file that a member is.
+/// The data of a member as it lies in the archive.
 /// @param local  stands at the member's own header (4.3.7), and after its data on return
-std::vector<std::byte> unpack(const Member& member, ByteReader& local, const std::string& where) {
+std::span<const std::byte> packed_data(const Member& member, ByteReader& local, const std::string& where) {
   if (member.flags & 1u) throw Error(where + ": is encrypted; save it with np.savez");
   local.expect(0x04034b50);
   local.take(22);  // the same as in the directory
   const auto name_size = local.number<std::uint16_t>();
   const auto extra_size = local.number<std::uint16_t>();
   local.take(std::uint64_t{name_size} + extra_size);
-  const std::span<const std::byte> packed = local.take(member.packed_size);
+  return local.take(member.packed_size);
+}
 
+/// The bytes of the .npy file that a member is.
+std::vector<std::byte> unpack(const Member& member, std::span<const std::byte> packed,
+                              const std::string& where) {
   std::vector<std::byte> bytes;
   switch (member.method) {
     case 0:
@@ -177,11 +195,12 @@ std::map<std::string, Array> parse_npz(std::span<const std::byte> bytes, const s
     if (member.offset < end_of_previous) {
       throw Error(where + ": overlaps the member before it; save it again with np.savez");
     }
-    // A member that is not wanted may be of any dtype.
-    const bool read = wanted.empty() || wanted.contains(array);
-    const auto content = unpack(member, local, where);
-    const bool added = arrays.emplace(array, read ? parse_npy(content, where) : Array{}).second;
+    const auto packed = packed_data(member, local, where);
+    const auto [place, added] = arrays.emplace(array, Array{});
     if (!added) throw Error(where + ": is there twice; save each array under its own name");
+    // A member that is not wanted may be of any dtype and size.
+    if (wanted.empty() || wanted.contains(array))
+      place->second = parse_npy(unpack(member, packed, where), where);
     end_of_previous = local.position();
   }
   return arrays;

@@ -13,7 +13,8 @@ namespace flashladder {
 /// The arrays that the bytes of an .npz file hold, by name ("q" for the member "q.npy").
 ///
 /// Takes what np.savez writes below 2 GiB, and what np.savez_compressed writes where the build has zlib
-/// (FLASHLADDER_HAS_ZLIB). Checks each member's CRC-32.
+/// (FLASHLADDER_HAS_ZLIB). Checks the CRC-32 of each member that it reads. Unpacks no more than a member's
+/// .npy header declares.
 /// @param name  of the file, for errors
 /// @param wanted  members to read, where not all are; the others are listed without shape and values,
 /// whatever they hold Throws Error for a damaged, encrypted or otherwise packed archive, and for a member
