@@ -261,6 +261,26 @@ TEST_CASE("forward: several tiles in every kernel", "[stage]") {
   }
 }
 
+TEST_CASE("forward: one tile of rows and several of keys", "[stage]") {
+  // What a step writes to memory the next one reads, with no other tile of rows in between.
+  for (const Stage* stage : tested_stages()) {
+    DYNAMIC_SECTION(folder(*stage)) {
+      if (!takes_part(*stage, stage->forward != nullptr && stage->backend != Backend::cpu)) continue;
+      for (std::int64_t Nq : {1, 17, 32}) {
+        Problem problem;
+        problem.q_heads = 2;
+        problem.Nq = Nq;
+        problem.Nk = 130;
+        problem.d = 64;
+        problem.dtype = stage->supports.dtypes.front();
+        problem.causal = Nq == 17;
+        INFO(to_string(problem));
+        check_stage(*stage, make_inputs(input_families()[0], problem, 7), Layout::rows_first);
+      }
+    }
+  }
+}
+
 /// A layer of a real model, all of its heads.
 Inputs model_activations() {
   const auto arrays = read_npz(FLASHLADDER_SOURCE_DIR "/common/data/minilm_layer.npz");

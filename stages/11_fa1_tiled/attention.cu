@@ -67,14 +67,14 @@ __global__ void __launch_bounds__(threads) fa1_forward(gmem<const f32> Qg,  // [
       // Q, m and l, like K and V, change without a barrier: the one after O_part was read has come between.
       // lab: the tile of Q, and m and l of its rows as the tile of keys before has left them
       load_tile<d, threads>(Q, Qh, n.Q.row, i0, n.Nq);
-      if (t < Br) {
+      if (own_x0 == 0) {  // who wrote m and l: a head of one tile of rows has no barrier between
         f32 m_old = -INFINITY, l_old = 0.f;
-        if (j0 > 0 && i0 + t < n.Nq) {
-          m_old = mh[i0 + t];
-          l_old = lh[i0 + t];
+        if (j0 > 0 && i0 + own_r < n.Nq) {
+          m_old = mh[i0 + own_r];
+          l_old = lh[i0 + own_r];
         }
-        m[t] = m_old;
-        l[t] = l_old;
+        m[own_r] = m_old;
+        l[own_r] = l_old;
       }
       // end of lab
       __syncthreads();  // Q, K, V, m and l are read: all of them must be there
