@@ -12,6 +12,9 @@ import json
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "common/course"))
+from program import run, write_file  # noqa: E402
+
 try:
     import matplotlib
 
@@ -20,6 +23,8 @@ try:
     import matplotlib.ticker
 except ImportError:
     sys.exit("report: this Python has no Matplotlib: ./ladder setup makes one that has, .venv/bin/python")
+except KeyboardInterrupt:
+    sys.exit(130)
 
 INK, MUTED, FRAME, BAR, COUNT, WARNING = "#1f2328", "#59636e", "#d1d9e0", "#0072b2", "#e69f00", "#b3261e"
 # Told apart by the colour-blind too (the palette of Okabe and Ito), and by marker and dashes without any colour.
@@ -328,13 +333,6 @@ def page(climb):
             f"<p class='facts'>{html.escape(facts)}</p>{''.join(parts)}</html>\n")
 
 
-def write(path, data):
-    """Complete or not at all."""
-    part = path.with_name(path.name + ".part")
-    part.write_bytes(data)
-    part.replace(path)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("climb", type=Path, help="climb.json, as ./ladder climb writes it")
@@ -348,20 +346,20 @@ def main():
         if climb["format"] != 1:
             raise KeyError("format")
         if options.out:
-            write(options.out, page(climb).encode())
+            write_file(options.out, page(climb))
         if options.picture:
             buffer = io.BytesIO()
             # The picture says which results it was drawn from, so that a test can tell when it is stale.
             picture(climb).savefig(buffer, format="png", dpi=160,
                                               metadata={"Results": hashlib.sha256(text).hexdigest()})
-            write(options.picture, buffer.getvalue())
-        if options.markdown:
-            print(markdown(climb), end="")
+            write_file(options.picture, buffer.getvalue())
+        text = markdown(climb) if options.markdown else ""
     except OSError as error:
         sys.exit(f"report: {error}")
     except (ValueError, KeyError, TypeError) as error:
         sys.exit(f"report: {options.climb} is not a climb.json of this version ({error!r}): run ./ladder climb again")
+    sys.stdout.write(text)
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -10,16 +10,18 @@ are timed in turns, on the same tensors, over the sequence lengths of the papers
 geometric mean of its time over the fastest time at each length.
 """
 
-import argparse
 import math
+import os
 import re
 import statistics
 import sys
 import tempfile
+from argparse import ArgumentTypeError
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from markers import ROOT, new_file, nvidia_smi  # noqa: E402
+from program import Parser, run  # noqa: E402
 from tuned import SHARED_BYTES, TUNED  # noqa: E402
 from variants import (VariantError, make_all, measure, read_table, small_problems, with_rows,  # noqa: E402
                       write_result)
@@ -33,10 +35,19 @@ def head_dims(stage):
     return sorted({row["d"] for row in read_table(stage)})
 
 
+def tuned_stage(word):
+    """The number of the stage of this number, name or folder, as an argument's type."""
+    wanted = word.rstrip("/").rsplit("/", 1)[-1]
+    for number, stage in TUNED.items():
+        if int(wanted) == number if wanted.isdecimal() else wanted in (stage.name, stage.name[3:]):
+            return number
+    raise ArgumentTypeError(f"stage {word} has no table of tiles; those that have are {', '.join(map(str, TUNED))}")
+
+
 def arguments():
-    parser = argparse.ArgumentParser(prog="./ladder tune", description=__doc__.split("\n")[0])
-    parser.add_argument("--stage", nargs="+", type=int, choices=list(TUNED), default=list(TUNED), metavar="STAGE",
-                        help="those with a table of tiles: 19 23 24 (all)")
+    parser = Parser(prog="./ladder tune", description=__doc__.split("\n")[0])
+    parser.add_argument("--stage", nargs="+", type=tuned_stage, default=list(TUNED), metavar="STAGE",
+                        help="those with a table of tiles, by number or name: 19 23 24 (all)")
     parser.add_argument("--d", nargs="+", type=int, metavar="D", help="head dimensions (all of the tables)")
     parser.add_argument("--dtype", nargs="+", choices=["fp16", "bf16"], default=["fp16", "bf16"])
     parser.add_argument("--N", nargs="+", type=int, default=[512, 1024, 2048, 4096, 8192, 16384], metavar="N",
@@ -198,7 +209,16 @@ def tile_text(tile):
 
 
 def main():
+    try:
+        tune()
+    except VariantError as error:
+        sys.exit(f"tune: {error}")
+
+
+def tune():
     args = arguments()
+    if os.environ.get("FLASHLADDER_ONLY_CHECK"):  # ./ladder, before it compiles what this runs
+        return
 
     def say(text):
         print(text, file=sys.stderr, flush=True)
@@ -226,7 +246,4 @@ def main():
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except VariantError as error:
-        sys.exit(f"tune: {error}")
+    run(main)

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from markers import ROOT, commit_of
+from markers import ROOT, commit_of, write_file
 
 DTYPES = {"6__half": "fp16", "13__nv_bfloat16": "bf16"}
 
@@ -142,7 +142,7 @@ def measure(build, folder, tasks, rounds, say):
 
 def write_result(path, facts, commit, **found):
     """Writes what was found on a GPU, with what was measured: `commit`, or where it is None the one checked out."""
-    path.write_text(json.dumps({**facts, "commit": commit_of(commit), **found}, indent=1) + "\n")
+    write_file(path, json.dumps({**facts, "commit": commit_of(commit), **found}, indent=1) + "\n")
 
 
 def small_problems(stage, d, causal, dtype):

@@ -21,6 +21,10 @@ import tempfile
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "common/course"))
+from program import Parser  # noqa: E402
+from program import run as ended  # noqa: E402
+
 FOLDER = Path(__file__).resolve().parent
 LARGEST = 400_000  # bytes of a notebook
 SECONDS_A_CELL = 300
@@ -228,7 +232,7 @@ def find(given: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="run.py", description=__doc__.partition("\n")[0],
+    parser = Parser(prog="./ladder notebooks --run", description=__doc__.partition("\n")[0],
                                      epilog="Without --write nothing is changed.")
     parser.add_argument("names", metavar="NAME", nargs="*", type=find, help="such as 2 or 2_tiles (default: all)")
     parser.add_argument("--write", action="store_true", help="store the outputs in the notebooks")
@@ -245,4 +249,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    ended(main)

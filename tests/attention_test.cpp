@@ -128,7 +128,7 @@ TEST_CASE("the registry follows from the folders", "[attention]") {
   CHECK(folders == registered);
 }
 
-TEST_CASE("stages are selected by numbers and ranges", "[attention]") {
+TEST_CASE("stages are selected by numbers, names and ranges", "[attention]") {
   const auto numbers = [](const char* selection) {
     std::vector<int> result;
     for (const Stage* stage : select_stages(selection)) result.push_back(stage->number);
@@ -137,12 +137,19 @@ TEST_CASE("stages are selected by numbers and ranges", "[attention]") {
   CHECK(numbers("00-02") == std::vector<int>{0, 1, 2});
   CHECK(numbers("2,0") == std::vector<int>{0, 2});
   CHECK(numbers("01,00-01") == std::vector<int>{0, 1});
-  for (const char* wrong : {"", "x", "0-", "-1", "1,,2", "0-1-2", " 1", "99999999999999"}) {
-    CHECK(contains(error_of([&] { select_stages(wrong); }), "does not select stages"));
+  for (const char* one : {"online_softmax_cpu", "01_online_softmax_cpu", "01 online_softmax_cpu",
+                          "stages/01_online_softmax_cpu/", "1", "001"}) {
+    CHECK(numbers(one) == std::vector<int>{1});
   }
-  CHECK(contains(error_of([] { select_stages("98"); }), "stage 98 does not exist: this build has 00, 01"));
+  CHECK(numbers("online_softmax_cpu-02,naive_cpu") == std::vector<int>{0, 1, 2});
+  for (const char* wrong : {"", "x", "0-", "-1", "1,,2", "0-1-2", " 1", "99999999999999", "/", "softmax",
+                            "01_naive_cpu", "1x", "+1"}) {
+    CHECK(contains(error_of([&] { select_stages(wrong); }), "does not exist: the stages are 00, 01"));
+  }
+  CHECK(contains(error_of([] { select_stages("98"); }), "stage 98 does not exist: the stages are 00, 01"));
+  CHECK(contains(error_of([] { select_stages("flash"); }), "stage 'flash' does not exist"));
   CHECK(contains(error_of([] { select_stages("00-98"); }), "stage 98 does not exist"));
-  CHECK(contains(error_of([] { select_stages("00,02-01"); }), "'02-01' runs backwards: give 1-2"));
+  CHECK(contains(error_of([] { select_stages("00,02-01"); }), "'02-01' runs backwards: give 01-02"));
   CHECK(contains(error_of([] { find_stage(-1); }), "does not exist"));
 }
 

@@ -535,9 +535,9 @@ class DiffTest(unittest.TestCase):
 
     def test_wrong_commands(self):
         for arguments, *parts in (
-            (["97"], "no stage '97'", "00, 01"),
-            (["13", "nonsense"], "no stage 'nonsense'"),
-            ([""], "no stage ''"),
+            (["97"], "stage 97 does not exist", "00, 01"),
+            (["13", "nonsense"], "stage 'nonsense' does not exist"),
+            ([""], "stage '' does not exist"),
             (["13", "14", "15"], "not of 3", "15"),
             (["00"], "stage 00 is the first"),
             (["13", "fa2_sequence_parallel"], "does not differ from itself"),

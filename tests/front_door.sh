@@ -9,7 +9,8 @@ checks=0 failures=0 output='' status=0
 
 # --- The stand-ins --------------------------------------------------------------------------------------------
 
-mkdir -p "$house/common/setup" "$house/stages/02_tiled_cpu" "$tools"
+mkdir -p "$house/common/setup" "$house/stages/02_tiled_cpu" "$house/stages/00_naive_cpu" "$tools"
+echo 'project(flashladder VERSION 1.2.3 DESCRIPTION "of the tests"' >"$house/CMakeLists.txt"
 cp "$repository/ladder" "$house/"
 cp "$repository"/common/setup/{setup.sh,packages.txt,requirements.txt,requirements-course.txt} "$house/common/setup/"
 for tool in bash cat chmod cp cut dirname env find flock grep head ln mkdir nproc readlink rm sed sha256sum sleep tail \
@@ -91,12 +92,42 @@ for arguments in 'test --help' 'help test' 'docs --help' 'help setup'; do
   check "'$arguments' shows help" exits 0
   check "'$arguments' names the verb" says './ladder '
 done
-for arguments in clim --frobnicate 'test --al' 'test 99' 'test 2' 'test -R' 'docs now' 'setup --all'; do
+for arguments in clim --frobnicate 'test --al' 'test 99' 'test 03' 'test cpu' 'test 02,' 'test 02-99' 'test -R' 'docs now' \
+  'setup --all' 'bench 99' 'bench tiled' 'bench 02 99'; do
   # shellcheck disable=SC2086
   ladder $arguments
   check "'$arguments' is a usage error" exits 2
   check "'$arguments' is answered in one sentence" one_sentence
 done
+for arguments in 'test 99' 'bench 99'; do
+  # shellcheck disable=SC2086
+  ladder $arguments
+  check "'$arguments' says what is wrong" says "stage 99 does not exist: ./ladder list shows the stages."
+done
+ladder --version
+check "--version is answered" exits 0
+check "--version says version and commit" says "FlashLadder 1.2.3, commit "
+ladder --version --nonsense
+check "and nothing else" exits 0
+for redirect in '>/dev/full' '>/dev/full 2>&1'; do
+  for arguments in '' help --version; do
+    eval "output=\$(PATH=\$tools \"\$house/ladder\" $arguments 2>&1 $redirect)"
+    status=$?
+    check "'$arguments' with $redirect fails" exits 1
+    [[ $redirect == *'2>&1' ]] ||
+      check "'$arguments' with $redirect says why" test "$output" = "ladder: cannot write to stdout: is the disk full?"
+  done
+done
+for redirect in '>&-' '2>&-' '<&- >&- 2>&-'; do
+  eval "output=\$(PATH=\$tools \"\$house/ladder\" help 2>&1 $redirect)"
+  status=$?
+  check "closed streams ($redirect) end nothing" exits 0
+done
+mkdir "$top/gone" && cd "$top/gone" && rmdir "$top/gone" && ladder list
+check "a folder that is gone is an error" exits 1
+check "and is said to be gone" says "ladder: the folder that you are in is gone: cd into one that is there"
+check "and nothing is missing" not says "cmake"
+cd "$top" || exit 2
 ladder clim
 check "an unknown verb is answered with the verbs" says "climb, ledger, list, diff, lab, notebooks, bench, tune, test, docs, setup, help"
 check "help and usage errors change nothing" untouched
@@ -134,6 +165,10 @@ check "a second call says nothing of its own" not says $'\n'
 mkdir "$top/elsewhere" && ln -s "$house/ladder" "$top/elsewhere/door"
 cd "$top/elsewhere" && door=./door ladder list
 check "it works through a symbolic link, and leaves the caller where he is" says "<$top/elsewhere><list>"
+
+output=$(PATH=$tools "$house/ladder" list 2>&- <&-)
+status=$?
+check "with closed streams it runs all the same" says "<$top/elsewhere><list>"
 
 sed -i "s|^CMAKE_HOME_DIRECTORY.*|CMAKE_HOME_DIRECTORY:INTERNAL=$top/elsewhere|" "$house/build/release/CMakeCache.txt"
 ladder list
@@ -222,10 +257,34 @@ check "and by its own program" called "$house/docs/site/build.py\$"
 ladder test 02 -j 2
 check "the quick tests are the default" called 'ctest .*-L ^quick\$ -R stage_(02) -j 2'
 check "the last word is ctest's" test "${output##*$'\n'}" = "the summary of ctest"
+for arguments in 2 tiled_cpu 02_tiled_cpu stages/02_tiled_cpu/ 00-02,02 naive_cpu-tiled_cpu; do
+  ladder test $arguments
+  check "a stage is named as '$arguments' too" called 'ctest .*-R stage_(\(00|\)\?02'
+done
+for arguments in '16 -N' -N '02' '-R x' '-E x' '-L x' '-LE x' --rerun-failed; do
+  # shellcheck disable=SC2086
+  ladder test ${arguments/16/02}
+  ladder
+  check "'test $arguments' is not all tests" says "  ./ladder test  "
+  check "'test $arguments' is not marked" not says "+ ./ladder test"
+done
+ladder test -j 2 --stop-on-failure
+ladder
+check "all quick tests are marked" says "+ ./ladder test"
 ladder test --all
 check "--all leaves no test out" not called '-L'
 CTEST_STATUS=8 ladder test
 check "a failed test is a failure" exits 1
+printf 'build flashladder_bench: phony\n' >>"$house/build/release/build.ninja"
+mkdir -p "$house/build/release/bench" && cp "$house/build/release/flashladder" "$house/build/release/bench/flashladder_bench"
+cat >"$house/build/release/bench/flashladder_bench" <<<'#!/usr/bin/env bash
+printf "<%s>" "$@"'
+chmod +x "$house/build/release/bench/flashladder_bench"
+ladder bench 02 naive_cpu --benchmark_min_time=1
+check "a benchmark is of stages" says "<--benchmark_filter=^(02|00) ><--benchmark_min_time=1>"
+ladder bench --benchmark_filter=02
+check "or of what Google Benchmark is told" says "<--benchmark_filter=02>"
+sed -i '/^build flashladder_bench/d' "$house/build/release/build.ninja"
 ladder bench
 check "a part that was left out of the build is an error" exits 1
 check "a part that was left out of the build is explained" says "was left out of the build"

@@ -9,9 +9,11 @@ import os
 import re
 import resource
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 import warnings
 from pathlib import Path
@@ -710,6 +712,51 @@ class ProgramTest(unittest.TestCase):
             self.assertEqual(result.returncode, 0)
             self.assertIn("--help", result.stdout)
 
+    def test_stages_are_named_by_numbers_and_by_names(self):
+        for words in (["1"], ["01"], ["online_softmax_cpu"], ["01_online_softmax_cpu"], ["stages/01_online_softmax_cpu/"],
+                      ["--stages", "online_softmax_cpu"]):
+            result = self.climb(*words, *SMALL, python="true")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertEqual([s["number"] for s in self.report()["stages"]], [1])
+        self.assertEqual(self.climb("tiled_cpu", "00-01", *SMALL, python="true").returncode, 0)
+        self.assertEqual([s["number"] for s in self.report()["stages"]], [0, 1, 2])
+        if KERNELS:
+            self.assertEqual(list(self.ledger("tensor_cores", "fa1_tiled-12", "--random", "1,1,32,32")), [16, 11, 12])
+
+    @with_kernels
+    def test_what_is_nearly_a_command_is_answered_with_the_right_one(self):
+        for call, *parts in (
+            (["lab"], "./ladder lab list", "./ladder lab new 01 my_lab", "./ladder lab grade my_lab"),
+            (["lab", "13"], "./ladder lab new 13 my_lab begins the lab of stage 13 fa2_sequence_parallel"),
+            (["lab", "tensor_cores", "my folder"], "./ladder lab new 16 'my folder'"),
+            (["lab", "99"], "stage 99 does not exist: the stages are 00, 01"),
+            (["lab", "frobnicate"], "list, new, grade and check", "'frobnicate'"),
+            (["lab", "."], "./ladder lab grade . grades that folder"),
+            (["lab", "grade", "--wrong"], "no option --wrong", "./ladder lab grade --help"),
+            (["lab", "new", "99", "x"], "stage 99 does not exist: the stages are 00, 01"),
+            (["lab", "check", "99"], "stage 99 does not exist: the stages are 00, 01"),
+            (["climb", "99"], "stage 99 does not exist: the stages are 00, 01"),
+            (["climb", "tensor_cores"], "does not take fp32: add --dtype fp16"),
+            (["climb", "13", "--wrong"], "no option --wrong", "./ladder climb --help"),
+            ([], "name a verb", "./ladder help"),
+        ):
+            with self.subTest(call=call):
+                result = self.run_program(*call)
+                self.assertEqual((result.returncode, result.stdout, len(result.stderr.splitlines())), (2, "", 1))
+                for part in parts:
+                    self.assertIn(part, result.stderr)
+
+    def test_the_version_names_the_commit(self):
+        version = re.search(r"project\(flashladder VERSION (\S+)", (SOURCE / "CMakeLists.txt").read_text()).group(1)
+        self.assertRegex(self.run_program("--version").stdout, rf"^FlashLadder {re.escape(version)}, commit \S+\n$")
+
+    @with_kernels
+    def test_a_printed_command_can_be_typed(self):
+        for name in ("my lab", "it's", "plain"):
+            said = self.run_program("lab", "new", "01", name).stdout
+            command = said[said.index("./ladder lab grade "):]
+            self.assertEqual(shlex.split(command)[-1], name)
+
     # --- what stands in its way -------------------------------------------------------------------------------
 
     def in_shell(self, *arguments, redirect):
@@ -760,6 +807,59 @@ class ProgramTest(unittest.TestCase):
         self.assertIn("cannot write out/climb.json: File too large", result.stderr)
         self.assertEqual({path.name for path in (self.folder / "out").iterdir()}, {"climb.json"})
         self.assertEqual((self.folder / "out/climb.json").read_bytes(), before)
+
+    def test_an_interrupt_while_the_report_is_drawn(self):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            for delay in (0, 0.4):
+                out = self.folder / "out"
+                out.mkdir(exist_ok=True)
+                (out / "report.html").write_text("the old report")
+                with subprocess.Popen([PROGRAM, "climb", *SMALL, "--stages", "00"], stdout=subprocess.PIPE,
+                                      stderr=subprocess.PIPE, text=True, cwd=self.folder, start_new_session=True,
+                                      env={**os.environ, "FLASHLADDER_PYTHON": sys.executable}) as program:
+                    for line in program.stdout:
+                        if line.startswith("wrote"):
+                            break
+                    time.sleep(delay)
+                    # Ctrl-C goes to all of them; what a shell or a timeout sends goes to one.
+                    (os.killpg if number == signal.SIGINT else os.kill)(program.pid, number)
+                    said = program.stderr.read()
+                self.assertEqual(program.returncode, -number, said)
+                self.assertIn("the report was not drawn: interrupted", said)
+                self.assertNotIn("Traceback", said)
+                self.assertEqual({path.name for path in out.iterdir()}, {"climb.json", "report.old.html"})
+                self.assertEqual((out / "report.old.html").read_text(), "the old report")
+                self.assertEqual(self.report()["stages"][0]["status"], "passed")
+
+    def test_programs_in_python_end_as_they_should(self):
+        climb, diff = SOURCE / "bench/results/cpu/climb.json", SOURCE / "common/course/diff.py"
+        for call in ([SOURCE / "bench/report.py", climb, "--markdown"], [SOURCE / "bench/tune.py", "--help"],
+                     *([[diff], [diff, "00", "01"]] if KERNELS else [])):
+            for redirect, status in ((">&- 2>&-", 0), ("2>/dev/full", 0), ("| true; exit ${PIPESTATUS[0]}", 0),
+                                     (">/dev/full", 1), (">/dev/full 2>&1", 1)):
+                with self.subTest(call=call, redirect=redirect):
+                    command = " ".join(shlex.quote(str(word)) for word in (sys.executable, "-B", *call))
+                    result = subprocess.run(["bash", "-c", f"{command} {redirect}"], capture_output=True, text=True,
+                                            env={**os.environ, "FLASHLADDER_PROGRAM": str(PROGRAM)}, timeout=120)
+                    self.assertEqual(result.returncode, status, result.stderr)
+                    said = "ladder: stdout cannot be used: No space left on device\n" if redirect == ">/dev/full" else ""
+                    self.assertEqual(result.stderr, said)
+        for call in ([SOURCE / "bench/tune.py", "--wrong"], [SOURCE / "bench/tune.py", "--stage", "13"], [diff, "--wrong"]):
+            result = subprocess.run([sys.executable, "-B", *call], capture_output=True, text=True,
+                                    env={**os.environ, "FLASHLADDER_PROGRAM": str(PROGRAM)}, timeout=120)
+            self.assertEqual((result.returncode, len(result.stderr.splitlines())), (2, 1), result.stderr)
+            self.assertIn(call[1] if call[1] == "--wrong" else "19, 23, 24", result.stderr)
+
+    def test_a_file_of_a_python_program_is_complete_or_the_old_one(self):
+        path = self.folder / "x.txt"
+        for number in (signal.SIGINT, signal.SIGTERM):
+            path.write_text("old")
+            code = (f"import os, pathlib, program\npathlib.Path.replace = lambda *_: os.kill(os.getpid(), {int(number)})\n"
+                    f"program.run(lambda: program.write_file(pathlib.Path({str(path)!r}), 'new'))")
+            result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                                    cwd=SOURCE / "common/course", env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
+            self.assertEqual((result.returncode, result.stderr, path.read_text()), (-number, "", "old"))
+            self.assertEqual(list(self.folder.iterdir()), [path])
 
     def test_reading_from_a_pipe_or_a_device(self):
         os.mkfifo(self.folder / "pipe")
@@ -936,7 +1036,7 @@ class ProgramTest(unittest.TestCase):
             (["--random", "1,1,4000000000000000000,256"], "64-bit"),
             ([*SMALL, "--dtype", "fp8"], "fp8", "bf16"),
             ([*SMALL, "--stages", "00-97"], "97 does not exist", "00, 01"),
-            ([*SMALL, "--stages", "two"], "does not select stages"),
+            ([*SMALL, "--stages", "two"], "stage 'two' does not exist", "00, 01"),
             ([*SMALL, "--input", "x.npz"], "not several"),
             (["--q", "q.npy"], "--q, --k and --v go together"),
             (["--kv-heads", "2"], "go with --random"),
@@ -956,9 +1056,9 @@ class ProgramTest(unittest.TestCase):
     @with_kernels
     def test_wrong_commands_for_the_ledger(self):
         for arguments, *parts in (
-            (["97"], "97 does not exist", "10, 11"),
-            (["two"], "does not select stages"),
-            ([""], "does not select stages"),
+            (["97"], "stage 97 does not exist", "00, 01", "./ladder list"),
+            (["two"], "stage 'two' does not exist", "00, 01"),
+            ([""], "stage '' does not exist"),
             (["01"], "stage 01 online_softmax_cpu", "has no ledger", "10-15"),
             (["02-11"], "stage 02", "has no ledger"),
             (["10", "--random", "1,2,40,48"], "stage 10", "head dimension 48", "32, 64 and 128"),

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <charconv>
 #include <set>
+#include <string>
 
 #include "common/attention/error.hpp"
 #include "common/attention/stage.hpp"
@@ -18,33 +19,41 @@ const Stage& on_backend(const Stage& stage, Backend backend) {
 
 namespace {
 
-/// "stage 7 does not exist: this build has 00, 01, 02"
+/// "stage 7 does not exist: the stages are 00, 01, 02; ./ladder list shows their names"
 [[noreturn]] void no_such_stage(std::string_view wanted) {
-  std::string text = "stage " + std::string(wanted) + " does not exist: this build has ";
+  const bool number = !wanted.empty() && wanted.find_first_not_of("0123456789") == wanted.npos;
+  std::string text = "stage " + (number ? std::string(wanted) : "'" + std::string(wanted) + "'") +
+                     " does not exist: the stages are ";
   for (const Stage* stage : stages()) {
     if (stage != stages().front()) text += ", ";
     text += label(*stage).substr(0, 2);
   }
-  throw UsageError(text);
+  throw UsageError(text + "; ./ladder list shows their names");
 }
 
-int parse_number(std::string_view text, std::string_view selection) {
-  int number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size() || number < 0) {
-    throw UsageError("'" + std::string(selection) +
-                     "' does not select stages: give numbers and ranges, such as 00-02 or 00,02");
+/// The stage of this number, name or folder: "13", "fa2_sequence_parallel",
+/// "stages/13_fa2_sequence_parallel/".
+const Stage& stage_called(std::string_view text) {
+  std::string_view wanted = text;
+  while (wanted.ends_with('/')) wanted.remove_suffix(1);
+  wanted.remove_prefix(std::min(wanted.rfind('/') + 1, wanted.size()));  // npos + 1 is 0
+  int number = -1;
+  const auto [end, error] = std::from_chars(wanted.data(), wanted.data() + wanted.size(), number);
+  const bool is_number = error == std::errc() && end == wanted.data() + wanted.size();
+  for (const Stage* stage : stages()) {
+    std::string folder = label(*stage);
+    folder[2] = '_';
+    if (is_number ? stage->number == number
+                  : wanted == stage->name || wanted == folder || wanted == label(*stage))
+      return *stage;
   }
-  return number;
+  no_such_stage(text);
 }
 
 }  // namespace
 
 const Stage& find_stage(int number) {
-  for (const Stage* stage : stages()) {
-    if (stage->number == number) return *stage;
-  }
-  no_such_stage(std::to_string(number));
+  return stage_called(std::to_string(number));
 }
 
 const Stage* backward_before(const Stage& stage) {
@@ -61,22 +70,15 @@ std::vector<const Stage*> select_stages(std::string_view selection) {
     const std::size_t comma = rest.find(',');
     const std::string_view part = rest.substr(0, comma);
     const std::size_t dash = part.find('-');
-    const int first = parse_number(part.substr(0, dash), selection);
-    const int last = dash == part.npos ? first : parse_number(part.substr(dash + 1), selection);
-    if (last < first)
-      throw UsageError("'" + std::string(part) + "' runs backwards: give " + std::to_string(last) + "-" +
-                       std::to_string(first));
-    std::size_t found = 0;
-    for (const Stage* stage : stages()) {
-      if (first <= stage->number && stage->number <= last) {
-        chosen.insert(stage->number);
-        ++found;
-      }
-    }
     // Both ends of a range must exist: a range that silently lacks a stage would pass for a complete climb.
-    if (found == 0) no_such_stage(part);
-    find_stage(first);
-    find_stage(last);
+    const int first = stage_called(part.substr(0, dash)).number;
+    const int last = dash == part.npos ? first : stage_called(part.substr(dash + 1)).number;
+    if (last < first)
+      throw UsageError("'" + std::string(part) + "' runs backwards: give " +
+                       std::string(part.substr(dash + 1)) + "-" + std::string(part.substr(0, dash)));
+    for (const Stage* stage : stages()) {
+      if (first <= stage->number && stage->number <= last) chosen.insert(stage->number);
+    }
     if (comma == rest.npos) break;
     rest.remove_prefix(comma + 1);
   }

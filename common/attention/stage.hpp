@@ -86,8 +86,8 @@ const Stage& on_backend(const Stage& stage, Backend backend);
 /// Stage `number`. Throws UsageError naming the stages there are.
 const Stage& find_stage(int number);
 
-/// The stages that a selection such as "00-02", "1,2" or "00,02-15" names, in order.
-/// Throws UsageError where it is not one, or names a stage that does not exist.
+/// The stages that a selection such as "00-02", "1,2", "tensor_cores" or "00,02-15" names, in order: each
+/// by its number, its name or its folder. Throws UsageError where it names a stage that does not exist.
 std::vector<const Stage*> select_stages(std::string_view selection);
 
 /// "02 tiled_cpu"

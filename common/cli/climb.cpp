@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -22,6 +23,7 @@
 #include "common/check/inputs.hpp"
 #include "common/cli/ledger.hpp"
 #include "common/cli/terminal.hpp"
+#include "common/cli/version.hpp"
 #include "common/io/whole_file.hpp"
 
 #ifdef _OPENMP
@@ -456,20 +458,6 @@ std::string cpu_model() {
   return "unknown";
 }
 
-/// The commit the sources are at, with "-dirty" where they differ from it; "unknown" outside a repository.
-std::string commit() {
-  const std::string command =
-      "git -C '" FLASHLADDER_SOURCE_DIR "' describe --always --dirty --abbrev=12 2>/dev/null";
-  std::string text;
-  if (FILE* pipe = popen(command.c_str(), "r")) {
-    char buffer[128];
-    while (std::fgets(buffer, sizeof buffer, pipe) != nullptr) text += buffer;
-    pclose(pipe);
-  }
-  text.erase(std::min(text.find('\n'), text.size()));
-  return text.empty() ? "unknown" : text;
-}
-
 Json machine_json() {
   return {{"cpu", cpu_model()},
           {"cores", std::thread::hardware_concurrency()},
@@ -502,8 +490,9 @@ void prepare_output(const fs::path& out) {
   }
 }
 
-/// Draws report.html with the Python that ./ladder chose. Returns its exit status, -1 where there is no
-/// Python.
+/// Draws report.html with the Python that ./ladder chose, which puts it in its place when it is complete.
+/// Returns its exit status, -1 where there is no Python. To be called
+/// while a Uninterrupted lives: an interrupt ends the drawing.
 int draw_report(const fs::path& json, const fs::path& html) {
   const char* chosen = std::getenv("FLASHLADDER_PYTHON");
   const fs::path script = fs::path(FLASHLADDER_SOURCE_DIR) / "bench/report.py";
@@ -512,11 +501,28 @@ int draw_report(const fs::path& json, const fs::path& html) {
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
+  // Ctrl-C goes to Python too, which would show where it was: it is told to end by another signal.
+  sigset_t blocked;
+  sigemptyset(&blocked);
+  sigaddset(&blocked, SIGINT);
+  posix_spawnattr_t how;
+  posix_spawnattr_init(&how);
+  posix_spawnattr_setsigmask(&how, &blocked);
+  posix_spawnattr_setflags(&how, POSIX_SPAWN_SETSIGMASK);
   pid_t child;
+  const int failed = posix_spawnp(&child, argv[0], nullptr, &how, argv.data(), environ);
+  posix_spawnattr_destroy(&how);
+  if (failed != 0) return -1;
   int status = 0;
-  if (posix_spawnp(&child, argv[0], nullptr, nullptr, argv.data(), environ) != 0 ||
-      waitpid(child, &status, 0) != child) {
-    return -1;
+  for (bool told = false;;) {
+    const pid_t ended = waitpid(child, &status, WNOHANG);
+    if (ended == child) break;
+    if (ended == -1) return -1;
+    if (Uninterrupted::interrupted() && !told) {
+      told = true;
+      kill(child, SIGTERM);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
 }
@@ -536,15 +542,20 @@ int climb(const ClimbOptions& options) {
   std::vector<const Stage*> chosen;
   std::map<std::string, std::vector<const Stage*>> left_out;  // by what they do not take
   for (const Stage* stage : options.stages.empty() ? std::vector(stages().begin(), stages().end())
-                                                   : select_stages(options.stages)) {
+                                                   : select_stages(joined(options.stages, ","))) {
     if (options.backward ? stage->backward == nullptr : stage->forward == nullptr) {
       if (options.stages.empty()) continue;
       throw UsageError(fmt::format("stage {} has no {} pass: {} --backward, or choose other stages",
                                    label(*stage), options.backward ? "backward" : "forward",
                                    options.backward ? "leave out" : "add"));
     }
-    if (!options.stages.empty()) require_supported(*stage, problem);
     const Dtype dtype = computing_dtype(*stage, problem.dtype);
+    if (!options.stages.empty()) {
+      if (!stage->supports.dtype(dtype))
+        throw UsageError(fmt::format("stage {} does not take {}: add --dtype {}", label(*stage),
+                                     to_string(dtype), to_string(stage->supports.dtypes[0])));
+      require_supported(*stage, problem);
+    }
     if (!stage->supports.dtype(dtype)) {
       left_out[std::string(to_string(dtype))].push_back(stage);
     } else if (!stage->supports.head_dim(problem.d)) {
@@ -612,15 +623,21 @@ int climb(const ClimbOptions& options) {
   }
   print("\nwrote {}\n", (out / "climb.json").string());
   bool good = std::ranges::none_of(all, [](const Climbed& one) { return one.status == "failed"; });
-  // A report of an earlier climb must not stand beside the new numbers.
   const fs::path html = out / "report.html";
-  fs::remove(html);
+  const Uninterrupted whole;  // an interrupt ends the drawing, and this program when it has said so
   if (const int status = draw_report(out / "climb.json", html); status == 0) {
     print("wrote {} (open it in a browser)\n", html.string());
   } else {
-    complain("ladder: the report was not drawn{}\n",
-             status == -1 ? ": there is no Python: ./ladder setup makes one in .venv"
-                          : ", the line above says why");
+    complain("{}ladder: the report was not drawn{}\n", Uninterrupted::interrupted() ? "\n" : "",
+             Uninterrupted::interrupted() ? ": interrupted"
+             : status == -1               ? ": there is no Python: ./ladder setup makes one in .venv"
+                                          : ", the line above says why");
+    // One of an earlier climb is not lost, but must not pass for one of the new numbers.
+    if (std::error_code error; fs::exists(html)) {
+      const fs::path old = out / "report.old.html";
+      fs::rename(html, old, error);
+      if (!error) complain("ladder: the report of an earlier climb is {} now\n", old.string());
+    }
     good = false;
   }
   return good ? 0 : 1;

@@ -1,5 +1,6 @@
 #pragma once
 #include <string>
+#include <vector>
 
 #include "common/cli/input.hpp"
 
@@ -8,11 +9,11 @@ namespace flashladder {
 /// What `climb` is asked to do.
 struct ClimbOptions {
   InputOptions input;
-  std::string stages;            ///< A selection; "" is all that take the input.
-  std::string backend = "auto";  ///< Of the stages of kernels: "auto", "emulator" or "cuda".
-  std::string out = "out";       ///< Where climb.json and report.html go.
-  bool backward = false;         ///< The backward pass instead of the forward pass.
-  bool memory = false;           ///< Also measure the peak extra memory over N.
+  std::vector<std::string> stages;  ///< Selections; none: all that take the input.
+  std::string backend = "auto";     ///< Of the stages of kernels: "auto", "emulator" or "cuda".
+  std::string out = "out";          ///< Where climb.json and report.html go.
+  bool backward = false;            ///< The backward pass instead of the forward pass.
+  bool memory = false;              ///< Also measure the peak extra memory over N.
   std::int64_t memory_up_to = 65536;
 };
 

@@ -163,6 +163,28 @@ int grade_folder(const GradeOptions& options) {
 
 }  // namespace
 
+void no_verb(const std::vector<std::string>& words) {
+  if (words.empty()) {
+    throw UsageError(
+        "lab needs a verb: ./ladder lab list shows the labs, ./ladder lab new 01 my_lab begins one, and "
+        "./ladder lab grade my_lab grades what you wrote there");
+  }
+  const std::string& word = words[0];
+  if (fs::is_directory(word))
+    throw UsageError(
+        fmt::format("lab needs a verb: ./ladder lab grade {} grades that folder", shell_word(word)));
+  const Stage* stage = nullptr;
+  try {
+    stage = find_lab(the_stage(word)).stage;
+  } catch (const UsageError& error) {
+    throw UsageError(fmt::format(
+        "lab has the verbs list, new, grade and check, and not '{}'; as a stage: {}", word, error.what()));
+  }
+  throw UsageError(fmt::format("lab needs a verb: ./ladder lab new {:02} {} begins the lab of stage {}",
+                               stage->number, words.size() > 1 ? shell_word(words[1]) : "my_lab",
+                               label(*stage)));
+}
+
 int list_labs() {
   for (const Stage* stage : stages()) {
     if (!has_lab(*stage)) continue;
@@ -177,7 +199,7 @@ int make_lab(const NewOptions& options) {
   const Lab lab = find_lab(the_stage(options.stage));
   write_folder(lab, readme_of(lab), options.folder);
   print("{} is lab {}: read README.md there, edit {}, and grade it with ./ladder lab grade {}\n",
-        options.folder, label(*lab.stage), lab.file, options.folder);
+        options.folder, label(*lab.stage), lab.file, shell_word(options.folder));
   return 0;
 }
 

@@ -8,7 +8,7 @@ namespace flashladder::lab {
 
 /// What `lab new` is asked to do.
 struct NewOptions {
-  std::string stage;   ///< Its number.
+  std::string stage;   ///< Its number or name.
   std::string folder;  ///< Which must not be there yet.
 };
 
@@ -28,6 +28,11 @@ struct CheckOptions {
 
 /// Prints the labs, a line each.
 int list_labs();
+
+/// The Error of a call without a verb, which names the right one: ./ladder lab 13.
+/// @param words  what was given instead of a verb
+[[noreturn]] void no_verb(const std::vector<std::string>& words);
+
 /// Writes the folder of a lab.
 int make_lab(const NewOptions& options);
 /// Grades a folder and prints the result.

@@ -11,6 +11,9 @@ namespace {
 
 }  // namespace
 
+void no_verb(const std::vector<std::string>&) {
+  no_labs();
+}
 int list_labs() {
   no_labs();
 }

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <exception>
 #include <new>
 
@@ -11,6 +12,7 @@
 #include "common/cli/ledger.hpp"
 #include "common/cli/list.hpp"
 #include "common/cli/terminal.hpp"
+#include "common/cli/version.hpp"
 
 namespace {
 
@@ -57,11 +59,12 @@ struct LabVerbs {
             "Labs: a stage with its idea left out, to be written and graded. What is graded runs with "
             "limits, and is given inputs only; that is no sandbox against malice, and no check for "
             "plagiarism")) {
-    lab->require_subcommand(1);
+    lab->add_option("VERB", words,
+                    "One of the verbs below");  // what is none of them is answered by no_verb
     list = lab->add_subcommand("list", "The labs: how much there is to write");
     make = lab->add_subcommand(
         "new", "Write the folder of a lab: handout, skeleton, the stage before, build file");
-    make->add_option("STAGE", made.stage, "Such as 13")->required();
+    make->add_option("STAGE", made.stage, "A number or a name, such as 13")->required();
     make->add_option("DIR", made.folder, "The folder to write; it must not be there yet")
         ->required()
         ->check(not_empty);
@@ -88,10 +91,12 @@ struct LabVerbs {
     check = lab->add_subcommand(
         "check",
         "Prove that skeleton, reference, the stage before and wrong kernels get the points they should");
-    check->add_option("STAGE", checked.stages, "Stages such as 13 14 or 10-15 (default: all labs)");
+    check->add_option("STAGE", checked.stages,
+                      "Stages such as 13 14, 10-15 or tensor_cores (default: all labs)");
   }
   int run() const {
     using namespace flashladder::lab;
+    if (lab->get_subcommands().empty()) no_verb(words);
     return list->parsed()    ? list_labs()
            : make->parsed()  ? make_lab(made)
            : grade->parsed() ? grade_lab(graded)
@@ -99,6 +104,7 @@ struct LabVerbs {
   }
 
   CLI::App *lab, *list, *make, *grade, *check;
+  std::vector<std::string> words;
   flashladder::lab::NewOptions made;
   flashladder::lab::GradeOptions graded;
   flashladder::lab::CheckOptions checked;
@@ -108,7 +114,8 @@ int run(int argc, char** argv) {
   using namespace flashladder;
   CLI::App app{"FlashLadder: FlashAttention as a ladder of stages"};
   app.name("ladder");
-  app.require_subcommand(1);
+  bool version = false;
+  app.add_flag("--version", version, "Version and commit");
 
   CLI::App* list = app.add_subcommand("list", "The stages of this build: idea, claim, what each takes");
   bool as_json = false;
@@ -126,8 +133,8 @@ int run(int argc, char** argv) {
                     "Arrays q, k, v, each [batch, heads, rows, d] (default: a real model's layer)",
                     "Normal random input of these sizes instead");
   climb
-      ->add_option("--stages", options.stages,
-                   "Which stages, such as 00-02 or 00,02 (default: all that take the input)")
+      ->add_option("STAGE,--stages", options.stages,
+                   "Which stages, such as 00-02, 00,02 or tensor_cores (default: all that take the input)")
       ->check(not_empty);
   climb
       ->add_option(
@@ -154,7 +161,8 @@ int run(int argc, char** argv) {
       "ledger",
       "What stages of kernels move and compute, counted exactly, side by side, with their closed forms");
   LedgerOptions counted;
-  ledger->add_option("STAGE", counted.stages, "Stages such as 11 12 13 or 11-13 (default: all of kernels)");
+  ledger->add_option("STAGE", counted.stages,
+                     "Stages such as 11 12 13, 11-13 or tensor_cores (default: all of kernels)");
   ledger->add_flag("--backward", counted.backward, "The backward pass instead of the forward pass");
   add_input_options(ledger, counted.input, "Arrays q, k, v, each [batch, heads, rows, d], instead",
                     "Normal random input of these sizes (default: 1,2,256,64)");
@@ -178,10 +186,25 @@ int run(int argc, char** argv) {
     print("{}", app.help());
     return 0;
   } catch (const CLI::ParseError& error) {
-    throw UsageError(
-        fmt::format("{} (./ladder {} --help lists the options)", error.what(),
-                    app.get_subcommands().empty() ? "help" : app.get_subcommands()[0]->get_name()));
+    std::string help = "./ladder";
+    for (const CLI::App* one = &app; !one->get_subcommands().empty();) {
+      one = one->get_subcommands()[0];
+      help += " " + one->get_name();
+    }
+    // An option that is not there is why another word seems to be missing.
+    const std::vector<std::string> unknown = app.remaining(true);
+    const auto wrong =
+        std::ranges::find_if(unknown, [](const std::string& word) { return word.starts_with("-"); });
+    throw UsageError(fmt::format("{} ({} --help lists the options)",
+                                 wrong == unknown.end() ? error.what() : "there is no option " + *wrong,
+                                 help));
   }
+  if (version) {
+    print("{}\n", version_text());
+    return 0;
+  }
+  if (app.get_subcommands().empty())
+    throw UsageError("name a verb: climb, ledger, list or lab (./ladder help says what they do)");
   if (list->parsed()) {
     print("{}", as_json                          ? list_json()
                 : list->count("--markdown") != 0 ? list_markdown(markdown)

@@ -75,6 +75,19 @@ void Progress::repetition(const std::string& text) {
   if (terminal_) step(text);
 }
 
+std::string joined(const std::vector<std::string>& parts, std::string_view between) {
+  return fmt::format("{}", fmt::join(parts, between));
+}
+
+std::string shell_word(const std::string& word) {
+  constexpr std::string_view plain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./,:=@%+-";
+  if (!word.empty() && word.find_first_not_of(plain) == word.npos) return word;
+  std::string quoted = "'";
+  for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
 std::string bytes_text(std::int64_t bytes) {
   const double b = static_cast<double>(bytes);
   if (b >= 0x1p30) return fmt::format("{:.2f} GiB", b / 0x1p30);

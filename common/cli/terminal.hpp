@@ -52,6 +52,12 @@ class Progress {
   bool terminal_;
 };
 
+/// The parts, with `between` between two of them.
+std::string joined(const std::vector<std::string>& parts, std::string_view between);
+
+/// A word as a shell reads it: quoted where it has to be.
+std::string shell_word(const std::string& word);
+
 /// "47.5 KiB"
 std::string bytes_text(std::int64_t bytes);
 

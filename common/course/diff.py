@@ -14,9 +14,9 @@ import argparse
 import os
 import shutil
 import sys
-import tempfile
 from pathlib import Path
 
+import program
 from diff_facts import counts_of, measured
 from diff_model import BUDGET, Diff, Failure, Stage, all_stages, pairs, plural
 from diff_readme import explained
@@ -24,28 +24,25 @@ from diff_terminal import Terminal, render
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(prog="./ladder diff", description=__doc__.split("\n\n", 1)[1],
-                                   formatter_class=argparse.RawDescriptionHelpFormatter, usage=argparse.SUPPRESS)
+    made = program.Parser(prog="./ladder diff", description=__doc__.split("\n\n", 1)[1],
+                          formatter_class=argparse.RawDescriptionHelpFormatter, usage=argparse.SUPPRESS)
     made.add_argument("stages", nargs="*", metavar="STAGE", help="a number or a name; one: against the one before it")
     made.add_argument("--html", metavar="FILE", help="write a page instead")
     made.add_argument("--site", metavar="DIR", help="write the pages of all neighbours, and an index, into this folder")
     made.add_argument("--color", "--colour", choices=("auto", "always", "never"), default="auto",
                       metavar="WHEN", help="colour: auto (the default; NO_COLOR turns it off), always or never")
-    made.error = lambda message: fail(f"{message}: ./ladder diff --help shows how it is called.", 2)
     return made
-
-
-def fail(sentence: str, status: int):
-    raise Failure(sentence, status)
 
 
 def find(name: str, stages: list[Stage]) -> Stage:
     """The stage of this number, name or folder."""
     wanted = name.rstrip("/").rsplit("/", 1)[-1]
     for stage in stages:
-        if wanted in (stage.digits, stage.name, stage.folder.name):
+        if int(wanted) == stage.number if wanted.isdecimal() else wanted in (stage.name, stage.folder.name, stage.label):
             return stage
-    raise Failure(f"there is no stage '{name}': the stages are {', '.join(stage.digits for stage in stages)}.", 2)
+    shown = name if name.isdecimal() else f"'{name}'"
+    raise Failure(f"stage {shown} does not exist: the stages are {', '.join(stage.digits for stage in stages)}; "
+                  "./ladder list shows their names.", 2)
 
 
 def chosen(names: list[str], stages: list[Stage]) -> tuple[Stage, Stage]:
@@ -81,19 +78,9 @@ def list_pairs(stages: list[Stage], width: int) -> str:
 
 def write(path: Path, text: str) -> None:
     """All of it or nothing."""
-    handle = None
     try:
-        if path.is_dir():
-            raise IsADirectoryError(21, "it is a folder")
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as handle:
-            handle.write(text)
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(handle.name, 0o666 & ~mask)
-        os.replace(handle.name, path)
+        program.write_file(path, text)
     except OSError as error:
-        if handle:
-            Path(handle.name).unlink(missing_ok=True)
         raise Failure(f"cannot write {path}: {error.strerror}.") from error
 
 
@@ -146,14 +133,11 @@ def main() -> int:
     try:
         sys.stdout.reconfigure(errors="replace")
         run(parser().parse_args())
-        sys.stdout.flush()
     except Failure as failure:
-        print(f"ladder: {failure}", file=sys.stderr)
+        program.complain(f"ladder: {failure}")
         return failure.status
-    except BrokenPipeError:  # as of `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program.run(main)

@@ -262,7 +262,7 @@ need_module() {
   if [[ ${FLASHLADDER_PYTHON-} != "$venv/bin/python" ]]; then
     "${FLASHLADDER_PYTHON:-false}" -c 'import flashladder' &>/dev/null ||
       $complain "the notebooks need the Python module flashladder: make it with" \
-        "'${FLASHLADDER_PYTHON:-python3} -m pip install $root', then call this again."
+        "'$(printf '%q -m pip install %q' "${FLASHLADDER_PYTHON:-python3}" "$root")', then call this again."
     return 0
   fi
   [[ -f $venv/course ]] || return 0 # What builds it could not be had, which was said.

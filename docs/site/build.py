@@ -16,8 +16,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "common/course"))
 from api import declarations_of, pages_of, write_api, write_graph
 from pages import Site, SiteError
+from program import run
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build/release"
@@ -133,4 +135,4 @@ def replace(place: Path, new: Path, old: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)
