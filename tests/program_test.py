@@ -3,16 +3,20 @@
 Usage: program_test.py PROGRAM SOURCE_DIR [unittest options]
 """
 
+import fcntl
 import hashlib
 import json
 import os
+import pty
 import re
 import resource
 import shlex
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 import unittest
 import warnings
@@ -691,6 +695,9 @@ class ProgramTest(unittest.TestCase):
             self.assertIn("cannot be judged", stage["why"])
             self.assertNotIn("time_ms", stage)
             self.assertNotIn("ledger", stage)
+            self.assertEqual((stage["oracle"]["error"], stage["oracle"]["allowed"]), (None, None))
+            line = next(x for x in result.stdout.splitlines() if x.startswith(f"{stage['number']:02d} {stage['name']}"))
+            self.assertNotRegex(line, r"\d\.\de")  # no error and nothing allowed: nothing was compared
         self.assertEqual(len(self.report()["stages"]), len(TAKE_FP32))
         self.assertIn("failed", (self.folder / "out/report.html").read_text())
 
@@ -711,6 +718,41 @@ class ProgramTest(unittest.TestCase):
             result = self.run_program(*arguments)
             self.assertEqual(result.returncode, 0)
             self.assertIn("--help", result.stdout)
+
+    def in_terminal(self, width, *arguments):
+        """What the program writes to a terminal of this width, in lines."""
+        ours, its = pty.openpty()
+        fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
+        with subprocess.Popen([PROGRAM, *map(str, arguments)], stdin=subprocess.DEVNULL, stdout=its,
+                              stderr=subprocess.DEVNULL, cwd=self.folder,
+                              env={**os.environ, "FLASHLADDER_PYTHON": "true"}) as program:
+            os.close(its)
+            written = b""
+            try:
+                while some := os.read(ours, 65536):
+                    written += some
+            except OSError:  # how the end of a terminal is told
+                pass
+        os.close(ours)
+        self.assertEqual(program.returncode, 0, written.decode())
+        return written.decode().replace("\r\n", "\n").splitlines()
+
+    def test_every_table_fits_the_terminal(self):
+        calls = [["list"], ["climb", *SMALL_FOR_ALL, "00-02", "--memory", "--memory-up-to", 2048]]
+        if KERNELS:
+            calls += [["climb", *SMALL_FOR_ALL, "--backend", "emulator"], ["lab", "list"], ["ledger", "13", *SMALL_FOR_ALL],
+                      ["ledger", "11-14", *SMALL_FOR_ALL], ["ledger", "10", "--launches", *SMALL_FOR_ALL]]
+        for call in calls:
+            for width in (40, 80, 159, 220):
+                with self.subTest(call=call, width=width):
+                    lines = self.in_terminal(width, *call)
+                    self.assertLessEqual(max(map(len, lines)), width, max(lines, key=len))
+                    for stage in STAGES[:3] if "00-02" in call else []:
+                        self.assertIn(f"{stage['number']:02d} {stage['name']}", "\n".join(lines))
+                    if "00-02" in call:
+                        text = " ".join(" ".join(lines).split())
+                        for word in ("error", "allowed", "extra memory", "time (ms)", "vs first", "1.00x"):
+                            self.assertIn(word, text)
 
     def test_stages_are_named_by_numbers_and_by_names(self):
         for words in (["1"], ["01"], ["online_softmax_cpu"], ["01_online_softmax_cpu"], ["stages/01_online_softmax_cpu/"],

@@ -278,6 +278,11 @@ Climbed climb_stage(const Stage& stage, Checker& checker, Progress& progress) {
   return climbed;
 }
 
+/// An error, or what is allowed; nothing where no comparison came so far.
+std::string known(const Verdict& verdict, double value) {
+  return verdict.allowed > 0 ? fmt::format("{:.1e}", value) : "";
+}
+
 std::string times_text(double ratio) {
   return ratio < 100 ? fmt::format("{:.2f}x", ratio) : grouped(std::llround(ratio)) + "x";
 }
@@ -286,6 +291,31 @@ std::string times_text(double ratio) {
 std::string ms_text(const Climbed& one) {
   return fmt::format("{:.{}f} ± {:.{}f}", one.median(), one.median() >= 1 ? 2 : 3, one.spread(),
                      one.median() >= 1 ? 2 : 3);
+}
+
+/// The table with its second column, the idea, as wide as there is room: in several lines where it has to
+/// be, and left out where it would be narrower than a few words.
+std::string with_ideas(std::vector<std::vector<std::string>> rows, std::size_t width) {
+  constexpr std::size_t few_words = 20;
+  std::vector<std::vector<std::string>> without = rows;
+  for (auto& row : without) row.erase(row.begin() + 1);
+  const std::string narrow = render_table(without, 1), wide = render_table(rows, 2);
+  const auto width_of_line = [](const std::string& text) {  // below the titles
+    return text.find('\n', text.find('\n') + 1) - text.find('\n') - 1;
+  };
+  if (width == 0 || width_of_line(wide) <= width) return wide;
+  if (width_of_line(narrow) + 2 + few_words > width) return fit_table(without, 1, width);
+  std::vector<std::vector<std::string>> wrapped;
+  for (auto& row : rows) {
+    const std::vector<std::string> idea = wrap(row[1], width - width_of_line(narrow) - 2, "");
+    row[1] = idea[0];
+    wrapped.push_back(row);
+    for (std::size_t i = 1; i < idea.size(); ++i) {
+      wrapped.emplace_back(row.size());
+      wrapped.back()[1] = idea[i];
+    }
+  }
+  return render_table(wrapped, 2);
 }
 
 std::string table(const std::vector<Climbed>& all) {
@@ -297,8 +327,7 @@ std::string table(const std::vector<Climbed>& all) {
     if (one.status == "out of memory") {
       row.insert(row.end(), {"", "", bytes_text(one.extra_bytes), "out of memory", "", ""});
     } else {
-      row.insert(row.end(),
-                 {fmt::format("{:.1e}", one.oracle.error), fmt::format("{:.1e}", one.oracle.allowed)});
+      row.insert(row.end(), {known(one.oracle, one.oracle.error), known(one.oracle, one.oracle.allowed)});
       if (!one.passed()) {
         row.insert(row.end(), {"", "FAILED", "", ""});
       } else if (!one.timed()) {
@@ -313,13 +342,13 @@ std::string table(const std::vector<Climbed>& all) {
     }
     rows.push_back(row);
   }
-  std::string text = render_table(rows, 2);
+  std::string text = with_ideas(rows, terminal_width());
   for (const Climbed& one : all) {
-    if (!one.passed()) text += fmt::format("{}: {}: {}\n", label(*one.stage), one.status, one.why);
+    if (!one.passed()) text += fit(fmt::format("{}: {}: {}\n", label(*one.stage), one.status, one.why));
     if (one.disturbed) {
-      text +=
+      text += fit(
           fmt::format("{}: other programs took its cores while it was timed: its time may be too high\n",
-                      label(*one.stage));
+                      label(*one.stage)));
     }
   }
   return text;
@@ -349,15 +378,16 @@ std::string ledger_table(const std::vector<Climbed>& all) {
   } else {
     text += "What the kernels move and compute, counted exactly by the emulator from the same source:\n\n";
   }
-  return text + render_table(rows, 1) +
-         "bytes as issued, before any cache; non-matmul ops: add, mul, div, max, exp, log; "
-         "./ladder ledger shows all counts\n";
+  return fit(text) + fit_table(rows, 1, terminal_width()) +
+         fit("bytes as issued, before any cache; non-matmul ops: add, mul, div, max, exp, log; "
+             "./ladder ledger shows all counts\n");
 }
 
 Json verdict_json(const Verdict& verdict) {
+  const bool compared = verdict.allowed > 0;
   return {{"passed", verdict.passed},
-          {"error", verdict.error},
-          {"allowed", verdict.allowed},
+          {"error", compared ? Json(verdict.error) : Json()},
+          {"allowed", compared ? Json(verdict.allowed) : Json()},
           {"why", verdict.why}};
 }
 
@@ -439,7 +469,7 @@ std::string memory_table(const Json& memory) {
     row.resize(rows[0].size());
     rows.push_back(row);
   }
-  return render_table(rows, 2);
+  return fit_table(rows, 1, terminal_width());
 }
 
 int threads() {
@@ -486,7 +516,7 @@ void prepare_output(const fs::path& out) {
       throw Error(fmt::format("cannot write into the folder {} ({}): name another with --out", out.string(),
                               why.what()));
     }
-    if (fs::exists(out / name)) print("{} exists and will be replaced\n", (out / name).string());
+    if (fs::exists(out / name)) say("{} exists and will be replaced\n", (out / name).string());
   }
 }
 
@@ -567,19 +597,19 @@ int climb(const ClimbOptions& options) {
   const fs::path out = options.out;
   prepare_output(out);
 
-  print("{}: {}{}\n", loaded.source, to_string(problem), options.backward ? ", backward pass" : "");
+  say("{}: {}{}\n", loaded.source, to_string(problem), options.backward ? ", backward pass" : "");
   Json machine = machine_json();
   if (backend == Backend::cuda) machine["gpu"] = gpu_name();
-  print("{}, {} thread{}{}; times are medians ± half the interquartile range\n\n",
-        std::string(machine["cpu"]), threads(), threads() == 1 ? "" : "s",
-        backend == Backend::cuda ? ", " + gpu_name() : "");
+  say("{}, {} thread{}{}; times are medians ± half the interquartile range\n\n",
+      std::string(machine["cpu"]), threads(), threads() == 1 ? "" : "s",
+      backend == Backend::cuda ? ", " + gpu_name() : "");
   for (const auto& [what, without] : left_out) {
     std::string names;
     for (const Stage* stage : without) names += (names.empty() ? "" : ", ") + label(*stage).substr(0, 2);
-    print("left out, because they do not take {}: stages {} (./ladder list says what each takes)\n", what,
-          names);
+    say("left out, because they do not take {}: stages {} (./ladder list says what each takes)\n", what,
+        names);
   }
-  if (!left_out.empty()) print("\n");
+  if (!left_out.empty()) say("\n");
 
   Json report = {{"format", 1},
                  {"date", fmt::format("{:%Y-%m-%d %H:%M:%S}", fmt::localtime(std::time(nullptr)))},
@@ -613,20 +643,20 @@ int climb(const ClimbOptions& options) {
     }
     print("\n{}", memory_table(report["memory"]));
     if (up_to < options.memory_up_to)
-      print("backward passes up to N = {}: what they are given would take minutes to compute\n", up_to);
+      say("backward passes up to N = {}: what they are given would take minutes to compute\n", up_to);
     if (up_to > emulated_memory_up_to &&
         std::ranges::any_of(chosen, [](const Stage* s) { return s->backend == Backend::emulator; })) {
-      print("emulated stages up to N = {}, which takes seconds: further on it would be minutes\n",
-            emulated_memory_up_to);
+      say("emulated stages up to N = {}, which takes seconds: further on it would be minutes\n",
+          emulated_memory_up_to);
     }
     write_file(out / "climb.json", json_text(report));
   }
-  print("\nwrote {}\n", (out / "climb.json").string());
+  say("\nwrote {}\n", (out / "climb.json").string());
   bool good = std::ranges::none_of(all, [](const Climbed& one) { return one.status == "failed"; });
   const fs::path html = out / "report.html";
   const Uninterrupted whole;  // an interrupt ends the drawing, and this program when it has said so
   if (const int status = draw_report(out / "climb.json", html); status == 0) {
-    print("wrote {} (open it in a browser)\n", html.string());
+    say("wrote {} (open it in a browser)\n", html.string());
   } else {
     complain("{}ladder: the report was not drawn{}\n", Uninterrupted::interrupted() ? "\n" : "",
              Uninterrupted::interrupted() ? ": interrupted"

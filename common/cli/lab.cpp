@@ -36,7 +36,7 @@ const Stage& the_stage(const std::string& selection) {
 void print_grade(const Submission& submission, const Grade& grade, const Speed& speed,
                  const std::string& log_path) {
   const std::size_t width =
-      static_cast<std::size_t>(std::clamp(terminal_width() == 0 ? 110 : terminal_width(), 60, 120));
+      terminal_width() == 0 ? 110 : std::clamp<std::size_t>(terminal_width(), 40, 120);
   const auto row = [&](const std::string& title, int points, int most) {
     print("{:<{}}{:>4} of {:>3}\n", title, width - 12, points, most);
   };
@@ -189,8 +189,8 @@ int list_labs() {
   for (const Stage* stage : stages()) {
     if (!has_lab(*stage)) continue;
     const Lab lab = find_lab(*stage);
-    print("{:<26}{:>3} lines to write, {} place{}: {}\n", label(*stage), lab.source.lines(),
-          lab.source.regions.size(), lab.source.regions.size() == 1 ? "" : "s", stage->idea);
+    say("{:<26}{:>3} lines to write, {} place{}: {}\n", label(*stage), lab.source.lines(),
+        lab.source.regions.size(), lab.source.regions.size() == 1 ? "" : "s", stage->idea);
   }
   return 0;
 }

@@ -189,23 +189,6 @@ std::string ratio_text(std::int64_t count, std::int64_t before) {
   return ratio < 0.095 ? fmt::format("x{:.2g}", ratio) : fmt::format("x{:.{}f}", ratio, ratio < 10 ? 2 : 1);
 }
 
-/// `text` in lines of up to `width` characters, broken at spaces, all but the first a little indented.
-std::vector<std::string> wrap(const std::string& text, std::size_t width) {
-  std::vector<std::string> lines = {""};
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t end = std::min(text.find(' ', at), text.size());
-    const std::string word = text.substr(at, end - at);
-    at = end + 1;
-    const bool first = lines.back().find_first_not_of(' ') == std::string::npos;
-    if (!first && lines.back().size() + 1 + word.size() > width) {
-      lines.push_back("  " + word);
-    } else {
-      lines.back() += (first ? "" : " ") + word;
-    }
-  }
-  return lines;
-}
-
 /// A column of the table: a stage, or a launch of one.
 struct Column {
   std::string title;
@@ -233,7 +216,7 @@ std::vector<std::string> cell_of(const Row& row, const Column& column, const Pro
   text = expected == count                 ? "= " + text
          : form->least && expected < count ? ">= " + text
                                            : fmt::format("!!! not {} = {}", grouped(expected), text);
-  for (const std::string& line : wrap(text, 26)) lines.push_back(line);
+  for (const std::string& line : wrap(text, 26, "  ")) lines.push_back(line);
   return lines;
 }
 
@@ -258,7 +241,7 @@ std::string table(const std::vector<Row>& rows, const std::vector<Column>& colum
       for (const auto& cell : cells) texts.push_back(line < cell.size() ? cell[line] : "");
     }
   }
-  return render_table(lines, columns.size() + 1);
+  return fit_table(lines, columns.size() + 1, terminal_width());
 }
 
 /// What the symbols of the closed forms are here.
@@ -316,42 +299,20 @@ void print_table(const std::vector<CountedStage>& all, const LedgerOptions& opti
     });
   });
 
-  print("{}: {}{}\n\n", loaded.source, to_string(problem), options.backward ? ", backward pass" : "");
-  // Side by side as far as the terminal is wide, the rest below.
-  const auto width = static_cast<std::size_t>(terminal_width());
-  for (std::size_t first = 0; first < columns.size();) {
-    std::size_t last = columns.size();
-    const auto part = [&] {
-      return table(rows,
-                   {columns.begin() + static_cast<std::ptrdiff_t>(first),
-                    columns.begin() + static_cast<std::ptrdiff_t>(last)},
-                   problem);
-    };
-    std::string text = part();
-    const auto fits = [&] {  // the line below the titles is as wide as the table
-      const std::size_t begin = text.find('\n') + 1;
-      return text.find('\n', begin) - begin <= width;
-    };
-    while (width != 0 && last > first + 1 && !fits()) {
-      --last;
-      text = part();
-    }
-    print("{}\n", text);
-    first = last;
-  }
-  print(
-      "Counted by the emulator from the source of the kernels: global memory as issued, before any cache;\n"
+  say("{}: {}{}\n\n", loaded.source, to_string(problem), options.backward ? ", backward pass" : "");
+  print("{}\n", table(rows, columns, problem));
+  say("Counted by the emulator from the source of the kernels: global memory as issued, before any cache;\n"
       "operations and shared memory as written, where a compiler may join or drop some; each per thread,\n"
       "shuffles and syncwarps once per warp, barriers once per block.\n");
-  if (!options.launches && all.size() > 1) print("x0.50: half of the count in the stage to its left.\n");
-  print("= a closed form, which the count equals: {}.\n", symbols_text(all, problem));
+  if (!options.launches && all.size() > 1) say("x0.50: half of the count in the stage to its left.\n");
+  say("= a closed form, which the count equals: {}.\n", symbols_text(all, problem));
   if (std::ranges::any_of(all, [&](const CountedStage& one) { return has_more(one, problem); }))
-    print(">= a closed form of random numbers; these need more: see claim.cpp of the stage.\n");
+    say(">= a closed form of random numbers; these need more: see claim.cpp of the stage.\n");
   for (const CountedStage& one : all) {
     const Dtype dtype = dtype_for(*one.stage, problem.dtype);
     if (dtype != problem.dtype)
-      print("{} took the input rounded to {}: it does not take {}.\n", label(*one.stage), to_string(dtype),
-            to_string(problem.dtype));
+      say("{} took the input rounded to {}: it does not take {}.\n", label(*one.stage), to_string(dtype),
+          to_string(problem.dtype));
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include "common/attention/stage.hpp"
 #include "common/cli/input.hpp"
+#include "common/cli/terminal.hpp"
 
 namespace flashladder {
 namespace {
@@ -27,9 +28,20 @@ std::string dtypes(const Stage& stage) {
 std::string list_text() {
   std::string text;
   for (const Stage* stage : stages()) {
-    text +=
-        fmt::format("{:<24} {}\n{:<24} claim: {}\n{:<24} {}; {}; d: {}\n", label(*stage), stage->idea, "",
-                    stage->claim, "", passes(*stage), dtypes(*stage), stage->supports.head_dims_in_words());
+    const std::size_t width = terminal_width();
+    // Beside the name, or below it where the terminal is narrow.
+    const bool below = width != 0 && width < 70;
+    const std::string indentation(below ? 2 : 25, ' ');
+    std::string first = fmt::format("{:<24} ", label(*stage));
+    if (below) {
+      text += label(*stage) + "\n";
+      first = indentation;
+    }
+    const std::string claim = fmt::format("{}claim: {}", indentation, stage->claim);
+    const std::string takes = fmt::format("{}{}; {}; d: {}", indentation, passes(*stage), dtypes(*stage),
+                                          stage->supports.head_dims_in_words());
+    for (const std::string& line : {first + std::string(stage->idea), claim, takes})
+      text += joined(wrap(line, width, indentation + "  "), "\n") + "\n";
   }
   return text;
 }

@@ -135,9 +135,85 @@ std::string render_table(const std::vector<std::vector<std::string>>& rows, std:
   return text;
 }
 
-int terminal_width() {
+std::size_t terminal_width() {
   winsize size{};
   return isatty(STDOUT_FILENO) != 0 && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+}
+
+std::vector<std::string> wrap(const std::string& text, std::size_t width, const std::string& indentation) {
+  if (width == 0 || width_of(text) <= width) return {text};
+  std::vector<std::string> lines = {text.substr(0, text.find_first_not_of(' '))};
+  bool empty = true;  // but for what it is indented by
+  for (std::size_t at = lines[0].size(); at < text.size();) {
+    const std::size_t end = std::min(text.find(' ', at), text.size());
+    const std::string word = text.substr(at, end - at);
+    at = end + 1;
+    if (!empty && width_of(lines.back()) + 1 + width_of(word) > width) {
+      lines.push_back(indentation);
+      empty = true;
+    }
+    lines.back() += (empty ? "" : " ") + word;
+    empty = false;
+  }
+  return lines;
+}
+
+std::string fit(const std::string& text) {
+  std::string result;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find('\n', at), text.size());
+    result += joined(wrap(text.substr(at, end - at), terminal_width(), "  "), "\n");
+    if (end < text.size()) result += "\n";
+    at = end + 1;
+  }
+  return result;
+}
+
+std::string fit_table(const std::vector<std::vector<std::string>>& rows, std::size_t left,
+                      std::size_t width) {
+  const std::size_t columns = rows[0].size();
+  const auto part = [&](std::size_t first, std::size_t last) {  // the first column, and these
+    std::vector<std::vector<std::string>> some;
+    for (const auto& row : rows) {
+      const auto blank = [](const std::string& cell) { return cell.empty(); };
+      if (row[0].empty() && std::all_of(row.begin() + static_cast<std::ptrdiff_t>(first),
+                                        row.begin() + static_cast<std::ptrdiff_t>(last), blank))
+        continue;  // it goes on in columns of another part
+      some.emplace_back(1, row[0]).insert(some.back().end(),
+                                          row.begin() + static_cast<std::ptrdiff_t>(first),
+                                          row.begin() + static_cast<std::ptrdiff_t>(last));
+    }
+    return render_table(some, left > first ? left - first + 1 : 1);
+  };
+  const auto fits = [&](const std::string& text) {  // the line below the titles is as wide as the table
+    const std::size_t begin = text.find('\n') + 1;
+    return width == 0 || text.find('\n', begin) - begin <= width;
+  };
+  std::string text;
+  std::size_t parts = 0;
+  for (std::size_t first = 1; first < columns;) {
+    std::size_t last = columns;
+    while (last > first + 1 && !fits(part(first, last))) --last;
+    if (!fits(part(first, last)) ||
+        ++parts >= std::max<std::size_t>(rows.size(), 2)) {  // more parts than rows
+      text.clear();
+      break;
+    }
+    text += (text.empty() ? "" : "\n") + part(first, last);
+    first = last;
+  }
+  if (!text.empty() || columns == 1) return text.empty() ? render_table(rows, left) : text;
+  for (std::size_t r = 1; r < rows.size(); ++r) {
+    if (!rows[r][0].empty()) text += joined(wrap(rows[r][0], width, "  "), "\n") + "\n";
+    for (std::size_t c = 1; c < columns; ++c) {
+      const std::string& cell = rows[r][c];
+      if (cell.find_first_not_of(' ') == cell.npos) continue;
+      const std::string value = cell.substr(cell.find_first_not_of(' '));
+      const std::string line = "  " + (columns > 2 ? rows[0][c] + ": " : "") + value;
+      text += joined(wrap(line, width, "    "), "\n") + "\n";
+    }
+  }
+  return text;
 }
 
 }  // namespace flashladder

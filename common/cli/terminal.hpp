@@ -71,7 +71,24 @@ std::string short_text(std::int64_t count);
 /// left, the others, numbers, to the right.
 std::string render_table(const std::vector<std::vector<std::string>>& rows, std::size_t left);
 
-/// Columns of the terminal that stdout is; 0 where it is none.
-int terminal_width();
+/// Columns of the terminal that stdout is; 0 where it is none, and nothing is made to fit.
+std::size_t terminal_width();
+
+/// `text` in lines of up to `width` characters, broken at spaces, all but the first after `indentation`; a
+/// line where `width` is 0.
+std::vector<std::string> wrap(const std::string& text, std::size_t width, const std::string& indentation);
+
+/// Each line of `text` wrapped to the terminal.
+std::string fit(const std::string& text);
+/// print, with lines that are no wider than the terminal.
+template <class... Args>
+void say(fmt::format_string<Args...> format, Args&&... args) {
+  print_text(fit(fmt::format(format, std::forward<Args>(args)...)));
+}
+
+/// As render_table, but never wider than `width`, unless that is 0: columns that have no room stand below
+/// the others, and where there is room for none beside the first, one cell stands below the other.
+std::string fit_table(const std::vector<std::vector<std::string>>& rows, std::size_t left,
+                      std::size_t width);
 
 }  // namespace flashladder
