@@ -315,6 +315,14 @@ def left_out(climb):
     return f"<p>Left out, because they do not take head dimension {climb['input']['d']}: {names}.</p>" if names else ""
 
 
+def sampled(climb):
+    if "sample" not in climb:
+        return ""
+    sample = climb["sample"]
+    return (f"<p>Judged: a sample of {sample['judged_rows']:,} of the {sample['rows']:,} rows. The others are numbers, and "
+            "compared with the stage before.</p>")
+
+
 def page(climb):
     """The report as one HTML document that needs no other file."""
     machine, source = climb["machine"], climb["input"]
@@ -324,7 +332,7 @@ def page(climb):
     parts = [table(climb),
              "<p>error and allowed: max|O &minus; oracle| in fp64 and its bound; times: median ± half the interquartile "
              "range; extra memory: counted by the allocator that is a stage's only source of it.</p>",
-             left_out(climb), count_table(climb),
+             sampled(climb), left_out(climb), count_table(climb),
              image(picture(climb), "Speedup over the first stage and extra memory; counts of the stages of kernels")]
     if "memory" in climb:
         parts.append(image(memory_over_length(climb["memory"]), "Peak extra memory over sequence length by stage"))

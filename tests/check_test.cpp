@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
 #include <utility>
 
 #include "catch.hpp"
 #include "common/check/check.hpp"
 #include "common/check/inputs.hpp"
+#include "common/check/sample.hpp"
 
 namespace {
 
@@ -487,6 +489,73 @@ TEST_CASE("inputs are reproducible, and differ between heads, batches and seeds"
   }
   p.dtype = Dtype::bf16;
   for (float x : random_inputs(p, 1).Q) CHECK(round_to(Dtype::bf16, x) == x);
+}
+
+TEST_CASE("a sample of rows is judged as all of them are", "[check]") {
+  const auto problem = [](std::int64_t Nq, std::int64_t Nk, bool causal) {
+    Problem p;
+    p.batch = 2;
+    p.q_heads = 6;
+    p.kv_heads = 2;
+    p.Nq = Nq;
+    p.Nk = Nk;
+    p.d = 16;
+    p.causal = causal;
+    return p;
+  };
+  for (const Problem& p : {problem(200, 200, true), problem(200, 90, true), problem(90, 200, true),
+                           problem(200, 150, false), problem(7, 300, true), problem(33, 1, true)}) {
+    const Inputs inputs = random_inputs(p, 1);
+    const Result<double> oracle = oracle_forward(inputs);
+    const std::vector<Chunk> sample = sample_of(inputs);
+    std::vector<Expected> expected;
+    std::set<std::int64_t> heads;
+    std::int64_t first = p.Nq, end = 0;
+    for (const Chunk& chunk : sample) {
+      const std::int64_t rows = chunk.inputs.problem.Nq, at = chunk.head * p.Nq + chunk.first;
+      expected.push_back(expect_forward(chunk.inputs, Dtype::fp32));
+      const auto same = [&](const std::vector<double>& part, const std::vector<double>& all,
+                            std::int64_t d) {
+        return std::equal(part.begin(), part.end(), all.begin() + at * d, all.begin() + (at + rows) * d);
+      };
+      CHECK(same(expected.back().oracle.O, oracle.O, p.d));
+      CHECK(same(expected.back().oracle.L, oracle.L, 1));
+      heads.insert(chunk.head);
+      first = std::min(first, chunk.first);
+      end = std::max(end, chunk.first + rows);
+    }
+    CHECK(heads.size() == 4);
+    CHECK(heads.contains(0));
+    CHECK(heads.contains(11));
+    CHECK(p.visible_keys(first) <= 1 + (p.causal ? std::max<std::int64_t>(p.Nk - p.Nq, 0) : p.Nk));
+    CHECK(end == p.Nq);
+
+    const ExpectedSample right = expect_sample(p, sample, expected);
+    const Result<float> good = plain_forward(inputs, Dtype::fp32);
+    CHECK(check_sample(good, p, sample, right).passed);
+    CHECK(check_against(good, right.all, good, right.all).passed);
+    const auto fails = [&](auto change) {
+      Result<float> bad = good;
+      change(bad);
+      return !check_sample(bad, p, sample, right).passed;
+    };
+    const std::int64_t last = 12 * p.Nq - 1, other = 1 * p.Nq;  // a row of a head that is not in the sample
+    CHECK_FALSE(heads.contains(1));
+    CHECK(fails([&](auto& r) { r.O[last * p.d] += 0.01f; }));
+    CHECK(fails([&](auto& r) { r.O[last * p.d + 5] = 0; }));
+    CHECK(fails([&](auto& r) { r.L[last] += 0.01f; }));
+    CHECK(fails([&](auto& r) { r.O[other * p.d] = std::numeric_limits<float>::quiet_NaN(); }));
+    CHECK(fails([&](auto& r) { r.L[other] = std::numeric_limits<float>::infinity(); }));
+    if (p.visible_keys(0) == 0) {
+      CHECK(fails([&](auto& r) { r.O[other * p.d] = 0.01f; }));
+      CHECK(fails([&](auto& r) { r.L[other] = 0; }));
+    }
+    // Between stages all rows are compared.
+    Result<float> elsewhere = good;
+    elsewhere.O[(2 * p.Nq - 1) * p.d] += 0.01f;
+    CHECK(check_sample(elsewhere, p, sample, right).passed);
+    CHECK_FALSE(check_against(elsewhere, right.all, good, right.all).passed);
+  }
 }
 
 }  // namespace

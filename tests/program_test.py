@@ -754,6 +754,22 @@ class ProgramTest(unittest.TestCase):
                         for word in ("error", "allowed", "extra memory", "time (ms)", "vs first", "1.00x"):
                             self.assertIn(word, text)
 
+    def test_a_sample_of_the_rows_is_judged_where_all_would_take_too_long(self):
+        result = self.climb("00-02", "--random", "2,3,300,32", "--kv-heads", 1, "--causal", "--judge-within", 0)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        report = self.report()
+        self.assertEqual((report["sample"]["judged_rows"], report["sample"]["rows"]), (4 * 5 * 32, 2 * 3 * 300))
+        self.assertEqual([s["status"] for s in report["stages"]], ["passed"] * 3)
+        for stage in report["stages"]:
+            self.assertTrue(0 < stage["oracle"]["error"] <= stage["oracle"]["allowed"])
+            self.assertEqual("against_before" in stage, stage["number"] > 0)
+        for text in (result.stdout, result.stderr, (self.folder / "out/report.html").read_text()):
+            self.assertIn("Judged: a sample of 640 of the 1,800 rows", text)
+        self.assertIn("the fp64 oracle of all would take about", result.stderr)
+        all_rows = self.climb("00", "--random", "2,3,300,32")
+        self.assertNotIn("sample", all_rows.stdout)
+        self.assertNotIn("sample", self.report())
+
     def test_stages_are_named_by_numbers_and_by_names(self):
         for words in (["1"], ["01"], ["online_softmax_cpu"], ["01_online_softmax_cpu"], ["stages/01_online_softmax_cpu/"],
                       ["--stages", "online_softmax_cpu"]):

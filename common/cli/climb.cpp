@@ -17,10 +17,12 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <thread>
 
 #include "common/check/check.hpp"
 #include "common/check/inputs.hpp"
+#include "common/check/sample.hpp"
 #include "common/cli/ledger.hpp"
 #include "common/cli/terminal.hpp"
 #include "common/cli/version.hpp"
@@ -122,12 +124,23 @@ std::string one_line(std::string text) {
 /// Right results first, a stage at a time, each computed once however many stages are compared with it.
 class Checker {
  public:
-  Checker(const Inputs& inputs, bool backward, Progress& progress)
+  /// @param patience  seconds for the oracle of all rows; where it takes longer, a sample of them is
+  /// judged. Without it nothing is judged.
+  Checker(const Inputs& inputs, bool backward, Progress& progress, std::optional<double> patience = {})
       : inputs_(inputs), backward_(backward), progress_(progress) {
-    if (!backward_) return;
+    if (patience) seconds_for_all_ = oracle_seconds(inputs.problem, backward);
+    if (!backward_) {
+      if (patience && seconds_for_all_ > *patience) sample_ = sample_of(inputs);
+      return;
+    }
     dO_ = random_output_gradient(inputs.problem, 1);
     saved_ = saved_forward(inputs);
   }
+
+  /// The rows that are judged; none where all are.
+  const std::vector<Chunk>& sample() const { return sample_; }
+  /// How long the oracle of all rows takes, about.
+  double seconds_for_all() const { return seconds_for_all_; }
 
   struct Checked {
     Verdict verdict;
@@ -147,14 +160,19 @@ class Checker {
       checked.verdict =
           backward_ ? run_and_check_backward(stage, inputs_, saved_, dO_, Layout::contiguous,
                                              right.gradients, &checked.gradients)
-                    : run_and_check(stage, inputs_, Layout::contiguous, right.forward, &checked.result);
+          : sample_.empty()
+              ? run_and_check(stage, inputs_, Layout::contiguous, right.forward, &checked.result)
+              : run_and_check_sample(stage, inputs_, sample_, right.sample, &checked.result);
     };
+    const double seconds = sample_.empty() ? 0 : stage_seconds(stage, inputs_.problem);
+    const std::string about =
+        seconds > 5 ? fmt::format(", about {} for each run", duration_text(seconds)) : "";
     try {
       if (stage.backend == Backend::emulator) {
-        progress_.step(label(stage) + ": checking and counting on the emulator ...");
+        progress_.step(label(stage) + ": checking and counting on the emulator" + about + " ...");
         checked.ledger = count_launches(run);
       } else {
-        progress_.step(label(stage) + ": checking ...");
+        progress_.step(label(stage) + ": checking" + about + " ...");
         run();
       }
     } catch (const OutOfMemory& error) {
@@ -197,7 +215,8 @@ class Checker {
  private:
   /// What is right in a dtype.
   struct Right {
-    Expected forward;
+    Expected forward;  ///< Of a sample: bounds alone.
+    ExpectedSample sample;
     ExpectedGradients gradients;
   };
 
@@ -205,8 +224,20 @@ class Checker {
     const Dtype dtype = computing_dtype(stage, inputs_.problem.dtype);
     auto& slot = right_[dtype];
     if (!slot) {
-      progress_.step(fmt::format("computing the fp64 oracle for {} ...", to_string(inputs_.problem)));
       slot = std::make_unique<Right>();
+      if (!sample_.empty()) {
+        std::vector<Expected> expected;
+        for (const Chunk& chunk : sample_) {
+          progress_.repetition(fmt::format("the fp64 oracle of a sample of rows: part {} of {} ...",
+                                           expected.size() + 1, sample_.size()));
+          expected.push_back(expect_forward(chunk.inputs, dtype));
+        }
+        slot->sample = expect_sample(inputs_.problem, sample_, std::move(expected));
+        slot->forward = slot->sample.all;
+        return *slot;
+      }
+      progress_.step(fmt::format("computing the fp64 oracle for {}{} ...", to_string(inputs_.problem),
+                                 seconds_for_all_ > 5 ? ", about " + duration_text(seconds_for_all_) : ""));
       if (backward_) {
         slot->gradients = expect_backward(inputs_, plain_forward(inputs_, dtype), dO_, dtype);
       } else {
@@ -219,6 +250,8 @@ class Checker {
   const Inputs& inputs_;
   bool backward_;
   Progress& progress_;
+  double seconds_for_all_ = 0;  ///< How long that takes, about.
+  std::vector<Chunk> sample_;
   std::vector<float> dO_;
   Result<float> saved_;  ///< O and L, which a backward pass is given.
   std::map<Dtype, std::unique_ptr<Right>> right_;
@@ -497,6 +530,12 @@ Json machine_json() {
           {"commit", commit()}};
 }
 
+std::int64_t rows_of(const std::vector<Chunk>& sample) {
+  std::int64_t rows = 0;
+  for (const Chunk& chunk : sample) rows += chunk.inputs.problem.Nq;
+  return rows;
+}
+
 /// Makes the folder and proves that files can be written there, before anything long is run.
 void prepare_output(const fs::path& out) {
   std::error_code error;
@@ -623,14 +662,27 @@ int climb(const ClimbOptions& options) {
     }
   }
   std::vector<Climbed> all;
+  std::string sampled;  // what is to be said of a sample
   {
     Progress progress;
-    Checker checker(inputs, options.backward, progress);
+    Checker checker(inputs, options.backward, progress, options.patience);
+    if (!checker.sample().empty()) {
+      const std::int64_t judged = rows_of(checker.sample());
+      const std::int64_t rows = problem.batch * problem.q_heads * problem.Nq;
+      report["sample"] = {
+          {"judged_rows", judged}, {"rows", rows}, {"seconds_for_all", checker.seconds_for_all()}};
+      sampled = fmt::format(
+          "Judged: a sample of {} of the {} rows, since the fp64 oracle of all would take about {}. The "
+          "others are "
+          "numbers, and compared with the stage before.\n",
+          grouped(judged), grouped(rows), duration_text(checker.seconds_for_all()));
+      progress.step(sampled.substr(0, sampled.size() - 1));
+    }
     for (const Stage* stage : chosen) all.push_back(climb_stage(*stage, checker, progress));
   }
   report["stages"] = Json::array();
   for (const Climbed& one : all) report["stages"].push_back(stage_json(one));
-  print("{}{}", table(all), ledger_table(all));
+  print("{}{}{}", table(all), fit(sampled), ledger_table(all));
   // Before the memory is measured, which takes long and much memory: what is known must not be lost.
   write_file(out / "climb.json", json_text(report));
   if (options.memory) {

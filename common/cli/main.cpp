@@ -150,6 +150,14 @@ int run(int argc, char** argv) {
   climb->add_flag(
       "--backward", options.backward,
       "The backward pass instead of the forward pass, of the stages that have one; dO is random");
+  climb
+      ->add_option("--judge-within", options.patience,
+                   "Judge a sample of the rows where the fp64 oracle of all takes longer than this, in "
+                   "seconds; not of "
+                   "the backward pass")
+      ->type_name("S")
+      ->check(CLI::Range(0.0, 1e9))
+      ->capture_default_str();
   climb->add_flag("--memory", options.memory,
                   "Also measure the peak extra memory over N, up to 64k, or 4k of the backward pass");
   climb->add_option("--memory-up-to", options.memory_up_to, "Largest N of --memory")

@@ -88,6 +88,12 @@ std::string shell_word(const std::string& word) {
   return quoted + "'";
 }
 
+std::string duration_text(double seconds) {
+  if (seconds < 99.5) return fmt::format("{:.0f} s", seconds);
+  if (seconds < 99.5 * 60) return fmt::format("{:.0f} min", seconds / 60);
+  return fmt::format("{:.{}f} h", seconds / 3600, seconds < 36000 ? 1 : 0);
+}
+
 std::string bytes_text(std::int64_t bytes) {
   const double b = static_cast<double>(bytes);
   if (b >= 0x1p30) return fmt::format("{:.2f} GiB", b / 0x1p30);

@@ -58,6 +58,9 @@ std::string joined(const std::vector<std::string>& parts, std::string_view betwe
 /// A word as a shell reads it: quoted where it has to be.
 std::string shell_word(const std::string& word);
 
+/// "40 s", "12 min", "3.5 h"
+std::string duration_text(double seconds);
+
 /// "47.5 KiB"
 std::string bytes_text(std::int64_t bytes);
 

@@ -1,0 +1,177 @@
+#include "common/check/sample.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "common/check/inputs.hpp"
+#include "common/check/run.hpp"
+
+namespace flashladder {
+namespace {
+
+constexpr std::int64_t chunk_rows = 32, most_chunks = 5, most_heads = 4;
+
+/// Up to `count` numbers from `first` to `last`, both of them among them, as far apart as they can be.
+std::set<std::int64_t> spread(std::int64_t first, std::int64_t last, std::int64_t count) {
+  std::set<std::int64_t> numbers;
+  for (std::int64_t i = 0; i < count; ++i) numbers.insert(first + (last - first) * i / (count - 1));
+  return numbers;
+}
+
+std::vector<float> part(const std::vector<float>& values, std::int64_t first, std::int64_t count) {
+  return {values.begin() + first, values.begin() + first + count};
+}
+
+std::int64_t heads_of(const Problem& p) {
+  return p.batch * p.q_heads;
+}
+
+double cost(const Problem& p) {
+  return static_cast<double>(heads_of(p)) * static_cast<double>(p.visible_pairs()) *
+         static_cast<double>(p.d);
+}
+
+/// One head of `problem`, no longer than a second or so takes.
+Problem small_part(const Problem& problem, std::int64_t Nq, std::int64_t Nk) {
+  Problem small = problem;
+  small.batch = small.q_heads = small.kv_heads = 1;
+  small.Nq = std::min(problem.Nq, Nq);
+  small.Nk = std::min(problem.Nk, Nk);
+  small.causal = false;
+  return small;
+}
+
+template <class F>
+double seconds_of(F f) {
+  const auto begin = std::chrono::steady_clock::now();
+  f();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+}  // namespace
+
+std::vector<Chunk> sample_of(const Inputs& inputs) {
+  const Problem& p = inputs.problem;
+  const std::int64_t rows = std::min(chunk_rows, p.Nq);
+  // The last row of each chunk must see a key. Those before it may see none.
+  const std::int64_t from = p.causal ? std::clamp<std::int64_t>(p.Nq - p.Nk - rows / 2, 0, p.Nq - rows) : 0;
+  std::vector<Chunk> sample;
+  for (const std::int64_t head : spread(0, heads_of(p) - 1, most_heads)) {
+    const std::int64_t kv = head / p.q_heads * p.kv_heads + p.kv_head(head % p.q_heads);
+    for (const std::int64_t first : spread(from, p.Nq - rows, most_chunks)) {
+      Problem own = p;
+      own.batch = own.q_heads = own.kv_heads = 1;
+      own.Nq = rows;
+      own.Nk =
+          p.visible_keys(first + rows - 1);  // aligned at the bottom right: each row sees the same keys
+      sample.push_back({head, first,
+                        Inputs{own, part(inputs.Q, (head * p.Nq + first) * p.d, rows * p.d),
+                               part(inputs.K, kv * p.Nk * p.d, own.Nk * p.d),
+                               part(inputs.V, kv * p.Nk * p.d, own.Nk * p.d)}});
+    }
+  }
+  return sample;
+}
+
+ExpectedSample expect_sample(const Problem& problem, const std::vector<Chunk>& sample,
+                             std::vector<Expected> expected) {
+  ExpectedSample result{std::move(expected), {}};
+  double squares = 0, rows = 0;
+  result.all.dtype = result.chunks.front().dtype;
+  for (std::size_t c = 0; c < sample.size(); ++c) {
+    const Expected& one = result.chunks[c];
+    result.all.O.max_abs = std::max(result.all.O.max_abs, one.O.max_abs);
+    result.all.L = std::max(result.all.L, one.L);
+    squares += one.O.norm * one.O.norm;
+    rows += static_cast<double>(sample[c].inputs.problem.Nq);
+  }
+  result.all.O.norm = std::sqrt(squares * static_cast<double>(heads_of(problem) * problem.Nq) / rows);
+  return result;
+}
+
+Verdict check_sample(const Result<float>& result, const Problem& p, const std::vector<Chunk>& sample,
+                     const ExpectedSample& expected) {
+  Verdict worst;
+  for (std::size_t c = 0; c < sample.size(); ++c) {
+    const auto& [head, first, inputs] = sample[c];
+    const std::int64_t at = head * p.Nq + first, rows = inputs.problem.Nq;
+    Verdict one =
+        check_forward({part(result.O, at * p.d, rows * p.d), part(result.L, at, rows)}, expected.chunks[c]);
+    if (!one.passed) {
+      one.why = "head " + std::to_string(head) + ", rows " + std::to_string(first) + " to " +
+                std::to_string(first + rows - 1) + ": " + one.why;
+      return one;
+    }
+    if (c == 0 || one.error * worst.allowed > worst.error * one.allowed) worst = one;
+  }
+  const auto fail = [&](const std::string& why) {
+    worst.passed = false;
+    worst.why = why;
+    return worst;
+  };
+  for (std::int64_t row = 0; row < heads_of(p) * p.Nq; ++row) {
+    const bool sees_none = p.visible_keys(row % p.Nq) == 0;
+    const float L = result.L[row];
+    if (sees_none ? L != -std::numeric_limits<float>::infinity() : !std::isfinite(L))
+      return fail("L[" + std::to_string(row) + "] is " + std::to_string(L));
+    for (std::int64_t i = row * p.d; i < (row + 1) * p.d; ++i) {
+      if (sees_none ? result.O[i] != 0 : !std::isfinite(result.O[i]))
+        return fail("O[" + std::to_string(i) + "] is " + std::to_string(result.O[i]));
+    }
+  }
+  return worst;
+}
+
+Verdict run_and_check_sample(const Stage& stage, const Inputs& inputs, const std::vector<Chunk>& sample,
+                             const ExpectedSample& expected, Result<float>* result) {
+  ForwardRun run(stage, inputs);
+  Workspace workspace(free_memory(stage.backend));
+  workspace.poison = true;
+  run.run(workspace);
+  *result = run.result();
+  Verdict verdict = check_sample(*result, inputs.problem, sample, expected);
+  std::string why = run.defect();
+  if (why.empty() && workspace.bytes_in_use() != 0) why = "the stage did not give its extra memory back";
+  if (!why.empty()) {
+    verdict.passed = false;
+    verdict.why = why;
+  }
+  return verdict;
+}
+
+double oracle_seconds(const Problem& problem, bool backward) {
+  const Problem small = small_part(problem, 128, 1024);
+  const Inputs inputs = random_inputs(small, 1);
+  const double seconds = seconds_of([&] {
+    if (backward) {
+      expect_backward(inputs, plain_forward(inputs, small.dtype), random_output_gradient(small, 1),
+                      small.dtype);
+    } else {
+      expect_forward(inputs, small.dtype);
+    }
+  });
+  // Backward, each key/value head is one thread's.
+  const double threads = std::max(1U, std::thread::hardware_concurrency());
+  const double at_once =
+      backward ? std::min<double>(static_cast<double>(problem.batch * problem.kv_heads), threads) : 1;
+  return seconds * cost(problem) / cost(small) / at_once;
+}
+
+double stage_seconds(const Stage& stage, const Problem& problem) {
+  const Problem small = small_part(problem, 1024, 1024);
+  const Inputs inputs = random_inputs(small, 1);
+  try {
+    ForwardRun run(stage, inputs);
+    Workspace workspace(free_memory(stage.backend));
+    return seconds_of([&] { run.run(workspace); }) * cost(problem) / cost(small);
+  } catch (const std::exception&) {  // the stage itself will say why
+    return 0;
+  }
+}
+
+}  // namespace flashladder
