@@ -147,6 +147,7 @@ TEST_CASE("stages are selected by numbers, names and ranges", "[attention]") {
     CHECK(contains(error_of([&] { select_stages(wrong); }), "does not exist: the stages are 00, 01"));
   }
   CHECK(contains(error_of([] { select_stages("98"); }), "stage 98 does not exist: the stages are 00, 01"));
+  CHECK(contains(error_of([] { select_stages("13-"); }), "stage '13-' does not exist"));
   CHECK(contains(error_of([] { select_stages("flash"); }), "stage 'flash' does not exist"));
   CHECK(contains(error_of([] { select_stages("00-98"); }), "stage 98 does not exist"));
   CHECK(contains(error_of([] { select_stages("00,02-01"); }), "'02-01' runs backwards: give 01-02"));

@@ -797,6 +797,7 @@ class ProgramTest(unittest.TestCase):
             (["climb", "tensor_cores"], "does not take fp32: add --dtype fp16"),
             (["climb", "13", "--wrong"], "no option --wrong", "./ladder climb --help"),
             ([], "name a verb", "./ladder help"),
+            (["frobnicate"], "there is no verb 'frobnicate'"),
         ):
             with self.subTest(call=call):
                 result = self.run_program(*call)
@@ -1106,6 +1107,8 @@ class ProgramTest(unittest.TestCase):
             ([*SMALL, "--stages", ""], "--stages"),
             ([*SMALL, "--backend", "nonsense"], "--backend", "nonsense", "emulator", "cuda"),
             ([*SMALL, "--seed", "-1"], "--seed"),
+            ([*SMALL, "--judge-within", "nan"], "--judge-within nan", "0 or more"),
+            ([*SMALL, "--judge-within", "-1"], "--judge-within -1"),
             (["--seed", "2"], "--seed go with --random"),
         ):
             with self.subTest(arguments=arguments):

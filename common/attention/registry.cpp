@@ -71,6 +71,7 @@ std::vector<const Stage*> select_stages(std::string_view selection) {
     const std::string_view part = rest.substr(0, comma);
     const std::size_t dash = part.find('-');
     // Both ends of a range must exist: a range that silently lacks a stage would pass for a complete climb.
+    if (dash == 0 || dash + 1 == part.size()) no_such_stage(part);  // an end is missing
     const int first = stage_called(part.substr(0, dash)).number;
     const int last = dash == part.npos ? first : stage_called(part.substr(dash + 1)).number;
     if (last < first)

@@ -599,6 +599,8 @@ int draw_report(const fs::path& json, const fs::path& html) {
 }  // namespace
 
 int climb(const ClimbOptions& options) {
+  if (!(options.patience >= 0))  // NaN is no number of seconds either
+    throw UsageError(fmt::format("--judge-within {}: give seconds, 0 or more", options.patience));
   if (options.backend == "cuda") {
     if (const std::string why = unavailable(Backend::cuda); !why.empty()) throw Error(why);
   }

@@ -156,7 +156,6 @@ int run(int argc, char** argv) {
                    "seconds; not of "
                    "the backward pass")
       ->type_name("S")
-      ->check(CLI::Range(0.0, 1e9))
       ->capture_default_str();
   climb->add_flag("--memory", options.memory,
                   "Also measure the peak extra memory over N, up to 64k, or 4k of the backward pass");
@@ -204,7 +203,10 @@ int run(int argc, char** argv) {
     const auto wrong =
         std::ranges::find_if(unknown, [](const std::string& word) { return word.starts_with("-"); });
     throw UsageError(fmt::format("{} ({} --help lists the options)",
-                                 wrong == unknown.end() ? error.what() : "there is no option " + *wrong,
+                                 wrong != unknown.end() ? "there is no option " + *wrong
+                                 : app.get_subcommands().empty() && !unknown.empty()
+                                     ? "there is no verb '" + unknown[0] + "'"
+                                     : error.what(),
                                  help));
   }
   if (version) {
