@@ -6,6 +6,7 @@
 
 #include <cstdio>
 #include <exception>
+#include <iostream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -110,5 +111,10 @@ int main(int argc, char** argv) {
     any_failed = true;
   }
   benchmark::Shutdown();
+  std::cout.flush();
+  if (!std::cout || std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    std::fprintf(stderr, "ladder: cannot write to stdout: what is above is not all of it\n");
+    any_failed = true;
+  }
   return any_failed ? 1 : 0;
 }

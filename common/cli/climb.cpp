@@ -332,7 +332,8 @@ std::string with_ideas(std::vector<std::vector<std::string>> rows, std::size_t w
   constexpr std::size_t few_words = 20;
   std::vector<std::vector<std::string>> without = rows;
   for (auto& row : without) row.erase(row.begin() + 1);
-  const std::string narrow = render_table(without, 1), wide = render_table(rows, 2);
+  const std::string narrow = render_table(without, 1);
+  std::string wide = render_table(rows, 2);
   const auto width_of_line = [](const std::string& text) {  // below the titles
     return text.find('\n', text.find('\n') + 1) - text.find('\n') - 1;
   };
