@@ -294,6 +294,13 @@ class SearchTest(unittest.TestCase):
             tune.gpu()
         self.assertEqual(STAGE.table.read_text(), TEXT)
 
+    def test_benchmarks_whose_output_is_lost_have_failed(self):
+        for out, status in (("/dev/full", 1), ("/dev/null", 0)):
+            with open(out, "w") as lost:
+                result = subprocess.run([BUILD / "bench/flashladder_bench", "--benchmark_list_tests"], stdout=lost,
+                                        stderr=subprocess.PIPE, text=True)
+            self.assertEqual((result.returncode, "cannot write to stdout" in result.stderr), (status, status == 1))
+
     def test_bad_options(self):
         for bad, why in ((["--N", "1000"], "divisors of 16384"), (["--rounds", "0"], "from 1 on"),
                          (["--stage", "19", "--d", "48"], "stage 19 has no tiles for d = 48, only for 32 64 96"),
