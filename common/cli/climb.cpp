@@ -311,9 +311,15 @@ Climbed climb_stage(const Stage& stage, Checker& checker, Progress& progress) {
   return climbed;
 }
 
+/// Whether its numbers are of a comparison. Where a plain computation is exact, a right one is off by 0 of
+/// 0.
+bool was_compared(const Verdict& verdict) {
+  return verdict.passed || verdict.allowed > 0 || verdict.error != 0;  // NaN too
+}
+
 /// An error, or what is allowed; nothing where no comparison came so far.
 std::string known(const Verdict& verdict, double value) {
-  return verdict.allowed > 0 ? fmt::format("{:.1e}", value) : "";
+  return was_compared(verdict) ? fmt::format("{:.1e}", value) : "";
 }
 
 std::string times_text(double ratio) {
@@ -418,7 +424,7 @@ std::string ledger_table(const std::vector<Climbed>& all) {
 }
 
 Json verdict_json(const Verdict& verdict) {
-  const bool compared = verdict.allowed > 0;
+  const bool compared = was_compared(verdict);
   return {{"passed", verdict.passed},
           {"error", compared ? Json(verdict.error) : Json()},
           {"allowed", compared ? Json(verdict.allowed) : Json()},
