@@ -3,12 +3,9 @@ the blocks of a Markdown file that are generated, between <!-- NAME:begin --> an
 
 import argparse
 import subprocess
-import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "common/course"))
-from program import write_file  # noqa: E402, F401  (for the scripts that write results)
 
 
 class NoMarkers(Exception):

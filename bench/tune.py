@@ -19,7 +19,7 @@ import tempfile
 from argparse import ArgumentTypeError
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path[:0] = [str(Path(__file__).resolve().parent / folder) for folder in (".", "../common/course")]
 from markers import ROOT, new_file, nvidia_smi  # noqa: E402
 from program import Parser, run  # noqa: E402
 from tuned import SHARED_BYTES, TUNED  # noqa: E402

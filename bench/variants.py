@@ -9,9 +9,13 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
-from markers import ROOT, commit_of, write_file
+from markers import ROOT, commit_of
+
+sys.path.insert(0, str(ROOT / "common/course"))
+from program import write_file  # noqa: E402
 
 DTYPES = {"6__half": "fp16", "13__nv_bfloat16": "bf16"}
 

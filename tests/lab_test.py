@@ -334,7 +334,7 @@ class LabTest(unittest.TestCase):
         self.assertEqual(sorted(self.folder.rglob("*")), before)
 
     def test_wrong_commands(self):
-        self.refuses(2, "./ladder lab --help", arguments=())
+        self.refuses(2, "./ladder lab list", "./ladder lab new", "./ladder lab grade", arguments=())
         self.refuses(2, "STAGE", arguments=("new",))
         self.refuses(2, "97 does not exist", arguments=("new", "97", self.folder / "x"))
         self.refuses(2, "more than one stage", arguments=("new", "13-14", self.folder / "x"))

@@ -280,7 +280,8 @@ class BuildTest(Repository):
     def setUp(self):
         super().setUp()
         shutil.copytree(SOURCE / "docs/site", self.root / "docs/site", ignore=shutil.ignore_patterns("__pycache__"))
-        self.put("common/course/diff_model.py", (SOURCE / "common/course/diff_model.py").read_text())
+        for name in ("diff_model.py", "program.py"):
+            self.put(f"common/course/{name}", (SOURCE / "common/course" / name).read_text())
         self.put("program", f"#!{sys.executable}\nimport sys\nprint({json.dumps(STAGES)!r} if sys.argv[2] == '--json' "
                             f"else {TABLE!r}, end='')\n")
         (self.root / "program").chmod(0o755)

@@ -18,7 +18,7 @@ class Interrupted(KeyboardInterrupt):
 def write_file(path: Path, data: str | bytes) -> None:
     """All of it or nothing: written beside its place, then moved there. What was there before stays until then."""
     if path.exists() and not path.is_file():
-        raise OSError(22, "it is not a regular file", str(path))
+        raise OSError(22, "it is a folder" if path.is_dir() else "it is a pipe or a device", str(path))
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         part.write_bytes(data.encode() if isinstance(data, str) else data)

@@ -28,6 +28,19 @@ std::filesystem::path part_of(const std::filesystem::path& path) {
   return path.string() + "." + std::to_string(getpid()) + ".part";
 }
 
+/// What is at `path` that no file may take the place of: renaming would, of a device such as /dev/null.
+std::string in_the_way(const std::filesystem::path& path) {
+  std::error_code error;
+  const auto status = std::filesystem::status(path, error);
+  if (std::filesystem::is_directory(status)) return "it is a folder";
+  const bool other = std::filesystem::exists(status) && !std::filesystem::is_regular_file(status);
+  return other ? "it is a pipe or a device" : "";
+}
+
+[[noreturn]] void refuse(const std::filesystem::path& path, const std::string& reason) {
+  throw Error("cannot write " + path.string() + ": " + reason + "; choose another path or make room");
+}
+
 }  // namespace
 
 Uninterrupted::Uninterrupted() {
@@ -55,21 +68,20 @@ bool Uninterrupted::interrupted() {
 
 void write_file(const std::filesystem::path& path, const std::function<void(std::ostream&)>& write) {
   const Uninterrupted whole;
+  if (const std::string what = in_the_way(path); !what.empty()) refuse(path, what);
   const std::filesystem::path part = part_of(path);
-  std::error_code error;
-  const auto refuse = [&](const std::string& reason) {
-    std::filesystem::remove(part, error);
-    throw Error("cannot write " + path.string() + ": " + reason + "; choose another path or make room");
-  };
-  // Renaming would put a file in the place of a device such as /dev/null.
-  if (std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error))
-    refuse("it is not a regular file");
   std::ofstream file(part, std::ios::binary);
   if (file) write(file);
   file.close();
-  if (!file) refuse(std::generic_category().message(errno));
-  std::filesystem::rename(part, path, error);
-  if (error) refuse(error.message());
+  std::error_code error;
+  if (!file)
+    error = {errno != 0 ? errno : EIO, std::generic_category()};
+  else
+    std::filesystem::rename(part, path, error);
+  if (!error) return;
+  std::error_code ignored;
+  std::filesystem::remove(part, ignored);
+  refuse(path, error.message());
 }
 
 void write_file(const std::filesystem::path& path, std::string_view text) {
@@ -78,15 +90,11 @@ void write_file(const std::filesystem::path& path, std::string_view text) {
 
 void require_writable(const std::filesystem::path& path) {
   const Uninterrupted whole;
+  if (const std::string what = in_the_way(path); !what.empty()) refuse(path, what);
   const std::filesystem::path part = part_of(path);
+  if (!std::ofstream(part)) refuse(path, std::generic_category().message(errno));
   std::error_code error;
-  const bool other = std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error);
-  const bool can = !other && std::ofstream(part).is_open();
-  const std::string reason =
-      other ? "it is not a regular file" : std::generic_category().message(can ? 0 : errno);
   std::filesystem::remove(part, error);
-  if (!can)
-    throw Error("cannot write " + path.string() + ": " + reason + "; choose another path or make room");
 }
 
 }  // namespace flashladder
