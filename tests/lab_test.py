@@ -150,11 +150,11 @@ class LabTest(unittest.TestCase):
         result = run("grade", folder, "--json", folder / "grade.json")
         self.assertEqual(result.returncode, 1)
         self.assertRegex(result.stdout, r"4 times the 8,192 of the reference")
-        self.assertRegex(result.stdout, r"in all +94 of 100")
+        self.assertRegex(result.stdout, r"in all +75 of 100")
         self.assertIn("loaded", result.stdout)
         self.assertIn("\n\nSpeed is not shown: it takes a GPU, and ", result.stdout)
         grade = json.loads((folder / "grade.json").read_text())
-        self.assertEqual(self.points(grade), {"correct": 30, "idea": 34, "claim": 10, "clean": 20})
+        self.assertEqual(self.points(grade), {"correct": 30, "idea": 25, "claim": 0, "clean": 20})
 
     def test_it_can_be_compiled_by_hand(self):
         folder = self.lab(CPU, reference(CPU))
@@ -207,7 +207,7 @@ class LabTest(unittest.TestCase):
 
     def test_the_stage_before_has_no_points_on_the_idea(self):
         grade = self.grade(CPU, reference("00").replace("stage_00", "stage_01"))
-        self.assertEqual(self.points(grade), {"correct": 30, "idea": 0, "claim": 10, "clean": 20})
+        self.assertEqual(self.points(grade), {"correct": 30, "idea": 0, "claim": 0, "clean": 20})
         self.assertIn("as in stage 00 naive_cpu", self.feedback(grade))
 
     def test_memory_from_elsewhere_is_counted(self):

@@ -24,6 +24,7 @@ struct GradeOptions {
 /// What `lab check` is asked to do.
 struct CheckOptions {
   std::vector<std::string> stages;  ///< Selections; empty is all labs.
+  std::size_t most = SIZE_MAX;      ///< Mutants of each lab, and solutions, that are tried.
 };
 
 /// Prints the labs, a line each.
@@ -38,8 +39,9 @@ int make_lab(const NewOptions& options);
 /// Grades a folder and prints the result.
 /// @return 0 with full marks, else 1. Throws UsageError where nothing could be graded.
 int grade_lab(const GradeOptions& options);
-/// Proves of each lab that its skeleton, its reference, the stage before and the mutants get the points
-/// that they should, and prints what they get.
+/// Proves of each lab that its skeleton, its reference, the stage before, the mutants and the solutions
+/// with a mistake get the points that they should, and that the feedback names 9 of 10 mistakes of the
+/// solutions; prints what they get.
 /// @return 0, or 1 when one of them does not.
 int check_labs(const CheckOptions& options);
 

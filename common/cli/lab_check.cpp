@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cctype>
 #include <filesystem>
 #include <functional>
 #include <future>
@@ -59,22 +60,60 @@ void read_verdicts(Mutant& mutant) {
   }
 }
 
-std::vector<Mutant> mutants_of(const Lab& lab) {
+/// The patches of a lab in a folder, by name; of `most` or more, so many of them, evenly spread.
+std::vector<fs::path> patches_of(const Lab& lab, const char* folder, std::size_t most) {
   std::vector<fs::path> patches;
   const std::string number = label(*lab.stage).substr(0, 2) + "_";
-  for (const auto& entry : fs::directory_iterator(sources / "tests/mutants")) {
+  for (const auto& entry : fs::directory_iterator(sources / folder)) {
     const std::string name = entry.path().filename().string();
     if (name.starts_with(number + "backward_")) continue;  // a lab is of the forward pass
     if (name.starts_with(number) && name.ends_with(".patch")) patches.push_back(entry.path());
   }
   std::ranges::sort(patches);
-  std::vector<Mutant> all;
-  for (const fs::path& patch : patches) {
-    Mutant mutant{patch.stem().string(), patched(lab, patch)};
-    read_verdicts(mutant);
-    all.push_back(std::move(mutant));
+  if (patches.size() <= most) return patches;
+  std::vector<fs::path> some;
+  for (std::size_t i = 0; i < most; ++i) some.push_back(patches[i * patches.size() / most]);
+  return some;
+}
+
+/// What a student may hand in: a file of tests/solutions/. Its outputs are right and its idea is undone, or
+/// it is wrong.
+struct Solution {
+  std::string name;
+  std::string text;                  ///< The whole file.
+  bool idea = false, wrong = false;  ///< Of which kind it says that it is.
+  std::vector<std::string> phrases;  ///< One of them in the feedback names its mistake.
+};
+
+std::string in_small_letters(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text;
+}
+
+Solution read_solution(const Lab& lab, const fs::path& patch) {
+  Solution solution{patch.stem().string(), patched(lab, patch), false, false, {}};
+  std::istringstream lines(text_of(patch));
+  const std::string phrases = "Named by: ";
+  for (std::string line; std::getline(lines, line) && !line.starts_with("--- ");) {
+    solution.idea = solution.idea || line == "Kind: idea";
+    solution.wrong = solution.wrong || line == "Kind: wrong";
+    if (!line.starts_with(phrases)) continue;
+    line = in_small_letters(line.substr(phrases.size()));
+    for (std::size_t at = 0, end = 0; end != line.npos; at = end + 3) {
+      end = line.find(" | ", at);
+      solution.phrases.push_back(line.substr(at, end - at));
+    }
   }
-  return all;
+  return solution;
+}
+
+bool names_mistake(const Grade& grade, const std::vector<std::string>& phrases) {
+  std::string said = in_small_letters(grade.compile_error);
+  for (const Part& part : grade.parts) {
+    for (const Item& item : part.items) said += in_small_letters(item.feedback) + "\n";
+  }
+  return std::ranges::any_of(
+      phrases, [&](const std::string& phrase) { return said.find(phrase) != std::string::npos; });
 }
 
 /// The stage before under this one's name; "" where it is on another backend or takes another dtype, and so
@@ -97,6 +136,7 @@ struct Sample {
   std::string name;
   std::string text;
   std::function<std::string(const Grade&)> wrong;  ///< What is wrong with its grade, or "".
+  std::vector<std::string> phrases = {};           ///< As in Solution; empty where nothing is to be named.
 };
 
 bool loses(const Grade& grade, std::string_view part) {
@@ -126,30 +166,55 @@ std::string wrong_with(const Mutant& mutant, const Grade& grade) {
   return loses(grade, "idea") || loses(grade, "claim") ? "" : "it loses no points on the claim";
 }
 
+std::string wrong_with(const Solution& solution, const Grade& grade) {
+  constexpr int most_points = 80;  // of what has a mistake
+  if (solution.idea == solution.wrong || solution.phrases.empty())
+    return "it does not say 'Kind: idea' or 'Kind: wrong', and 'Named by: PHRASE | PHRASE'";
+  if (grade.points() > most_points) return fmt::format("it has more than {} points", most_points);
+  if (!solution.idea) return "";
+  if (loses(grade, "correct")) return "it loses points on being correct, and only its idea is undone";
+  return loses(grade, "idea") || loses(grade, "claim") ? "" : "it loses no points on the counts";
+}
+
 /// The reference is the first.
-std::vector<Sample> samples_of(const Lab& lab) {
+std::vector<Sample> samples_of(const Lab& lab, std::size_t most) {
   std::vector<Sample> samples = {{"reference", lab.source.reference, wrong_with_reference},
                                  {"skeleton", lab.source.skeleton, wrong_with_skeleton}};
   if (std::string before = stage_before(lab); !before.empty())
     samples.push_back({"stage before", std::move(before),
                        [&lab](const Grade& grade) { return wrong_with_stage_before(lab, grade); }});
-  for (Mutant& mutant : mutants_of(lab)) {
-    samples.push_back({mutant.name, std::move(mutant.text),
-                       [mutant](const Grade& grade) { return wrong_with(mutant, grade); }});
+  for (const fs::path& patch : patches_of(lab, "tests/mutants", most)) {
+    Mutant mutant{patch.stem().string(), patched(lab, patch)};
+    read_verdicts(mutant);
+    samples.push_back(
+        {mutant.name, mutant.text, [mutant](const Grade& grade) { return wrong_with(mutant, grade); }});
+  }
+  for (const fs::path& patch : patches_of(lab, "tests/solutions", most)) {
+    const Solution solution = read_solution(lab, patch);
+    samples.push_back({solution.name, solution.text,
+                       [solution](const Grade& grade) { return wrong_with(solution, grade); },
+                       solution.phrases});
   }
   return samples;
 }
 
-/// A row of the table, and whether it is as it should be.
+/// A row of the table, whether it is as it should be, and whether its mistake is to be named and is.
 struct Row {
   std::vector<std::string> cells;
-  bool good;
+  bool good, to_name, named;
 };
 
 Row row_of(const Lab& lab, const Sample& sample, const Grade& grade) {
   const std::string why =
       grade.compile_error.empty() ? sample.wrong(grade) : "it does not compile: " + grade.compile_error;
-  Row row{{label(*lab.stage).substr(0, 2), sample.name, why.empty() ? "yes" : "NO: " + why}, why.empty()};
+  const bool to_name = !sample.phrases.empty(), named = to_name && names_mistake(grade, sample.phrases);
+  Row row{{label(*lab.stage).substr(0, 2), sample.name, why.empty() ? "yes" : "NO: " + why,
+           !to_name ? ""
+           : named  ? "yes"
+                    : "NO"},
+          why.empty(),
+          to_name,
+          named};
   for (const char* part : {"correct", "idea", "claim", "clean"})
     row.cells.push_back(grade.part(part).items.empty() ? "" : std::to_string(grade.part(part).points()));
   row.cells.push_back(std::to_string(grade.points()));
@@ -169,8 +234,8 @@ double processor_seconds() {
 }
 
 /// Grades all samples of a lab: the reference alone, to see what it takes, then two at a time.
-std::vector<Row> check(const Lab& lab, Progress& progress) {
-  const std::vector<Sample> samples = samples_of(lab);
+std::vector<Row> check(const Lab& lab, std::size_t most, Progress& progress) {
+  const std::vector<Sample> samples = samples_of(lab, most);
   const double begin = processor_seconds();
   const Grader grader(lab);
   const GradeOptions usual;
@@ -216,16 +281,24 @@ int check_labs(const CheckOptions& options) {
   std::size_t graded = 0, wrong = 0;
   for (const Stage* stage : chosen_labs(options.stages)) {
     std::vector<std::vector<std::string>> table = {
-        {"lab", "handed in", "gets its points", "correct", "idea", "claim", "clean", "in all"}};
+        {"lab", "handed in", "gets its points", "named", "correct", "idea", "claim", "clean", "in all"}};
+    std::size_t to_name = 0, named = 0;
     {
       Progress progress;
-      for (const Row& row : check(find_lab(*stage), progress)) {
+      for (const Row& row : check(find_lab(*stage), options.most, progress)) {
         table.push_back(row.cells);
         ++graded;
         wrong += !row.good;
+        to_name += row.to_name;
+        named += row.named;
       }
     }
-    print("{}\n", render_table(table, 3));
+    print("{}\n", render_table(table, 4));
+    if (to_name == 0) continue;
+    const bool sampled = options.most != SIZE_MAX, enough = sampled || 10 * named >= 9 * to_name;
+    wrong += !enough;
+    print("lab {}: the feedback names the mistake of {} of {} solutions{}\n\n", label(*stage), named,
+          to_name, enough ? "" : ", which is less than 9 of 10");
   }
   print("{} graded, {} not as it should be; seconds are of processor time\n", graded, wrong);
   return wrong == 0 && graded > 0 ? 0 : 1;

@@ -332,17 +332,6 @@ const char* sign_of(Rule rule) {
   return rule == Rule::exact ? "=" : rule == Rule::at_most ? "<=" : ">=";
 }
 
-const char* group_of(const Counter& counter) {
-  const std::string& name = counter.name;
-  if (name.starts_with("global.") || name == "device_bytes") return "global memory";
-  if (name.starts_with("shared.") || name == "bank_conflicts") return "shared memory";
-  if (name == "barriers" || name == "bytes_in_flight" || name == "flops_during_copies")
-    return "barriers and copies";
-  if (name == "extra_memory" || name == "allocations") return "memory";
-  if (name.starts_with("score")) return "scores";
-  return "blocks, tiles and operations";
-}
-
 bool reaches(Rule rule, std::int64_t counted, std::int64_t claimed) {
   return counted == claimed || (rule == Rule::at_most && counted >= 0 && counted < claimed) ||
          (rule == Rule::at_least && counted > claimed);

@@ -30,8 +30,6 @@ struct Counter {
 
 /// "=", "<=" or ">=".
 const char* sign_of(Rule rule);
-/// What a counter belongs to, for those that are no idea: "global memory", "shared memory", ...
-const char* group_of(const Counter& counter);
 
 /// The counts of a lab's claim: for each of `jobs` and a report of it.
 std::vector<Counter> counters_of(const Lab& lab, const std::vector<Job>& jobs);

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <numeric>
 #include <semaphore>
+#include <span>
 #include <sstream>
 
 #include "common/attention/closed_form.hpp"
@@ -25,8 +26,10 @@
 namespace flashladder::lab {
 namespace {
 
-constexpr int correct_points = 30, idea_points = 40, claim_points = 10, report_points = 15,
-              silence_points = 5;
+// One wrong output costs a fifth, one count that is not kept another: `right_points` and `claim_points` are
+// had in full or not at all.
+constexpr int family_points = 10, right_points = 20, idea_points = 30, claim_points = 20,
+              report_points = 15, silence_points = 5;
 constexpr unsigned most_at_once = 2;  // programs that run at the same time
 
 /// Some jobs that are run by one process.
@@ -204,9 +207,9 @@ std::string gist(const std::string& why) {
   return gist;
 }
 
-void fill_correct(Part& part, const Program& program, const Runs& runs) {
+void fill_correct(Part& part, const Program& program, Runs& runs) {
   std::string said;  // what was wrong in the families before: once is enough
-  for (std::size_t f = 0; f < part.items.size(); ++f) {
+  for (std::size_t f = 0; f < runs.families.size(); ++f) {
     Item& item = part.items[f];
     const Run& run = runs.families[f];
     std::vector<bool> right;
@@ -229,6 +232,22 @@ void fill_correct(Part& part, const Program& program, const Runs& runs) {
     }
     said = gist(run.wrong[first]);
   }
+  Item& all = part.items.back();
+  std::ptrdiff_t wrong = 0;
+  std::string first;  // of a run that is no family's
+  for (const Run* run : runs.all()) {
+    wrong += std::ssize(run->wrong) - std::ranges::count(run->wrong, "");
+    if (first.empty() && !run->right())
+      first =
+          fmt::format("{}: {}", words_of(run->jobs[run->first_wrong()]), run->wrong[run->first_wrong()]);
+  }
+  all.reached = wrong == 0;
+  if (all.reached) {
+    all.points = all.most;
+  } else if (said.empty()) {
+    all.feedback =
+        fmt::format("{} other case{} wrong. The first: {}", wrong, wrong == 1 ? " is" : "s are", first);
+  }
 }
 
 std::vector<Count> counts_in(const std::vector<Counter>& counters, const Run& run) {
@@ -246,29 +265,39 @@ std::vector<Count> counts_in(const std::vector<Counter>& counters, const Run& ru
   return counts;
 }
 
-void fill_claim(Part& part, const Lab& lab, const std::vector<Counter>& counters,
-                const std::vector<Count>& counts, const Run& run) {
-  for (Item& item : part.items) {
-    item.reached = true;
-    for (std::size_t c = 0; c < counters.size(); ++c) {
-      const Counter& counter = counters[c];
-      if (item.name != (counter.idea ? counter.name : group_of(counter)) || counts[c].reached) continue;
-      item.reached = false;
-      if (counts[c].counted.size() == run.jobs.size()) {
-        if (!item.feedback.empty()) item.feedback += "\n";
-        item.feedback += feedback_on(lab, counter, run.jobs, counts[c].counted);
-      } else {
-        item.feedback = "not counted: it did not come to an end in all cases";
-      }
-    }
-    if (!item.reached) continue;
-    const auto right = std::ranges::count(run.wrong, "");
-    item.points = static_cast<int>(item.most * right / std::ssize(run.wrong));
-    if (item.points < item.most) {
-      item.feedback = fmt::format("reached; it counts only where the outputs are right: in {} of {} cases",
-                                  right, run.wrong.size());
+/// What an item on the counts is worth where they are all kept: in proportion to the cases with right
+/// outputs.
+void give_points(Item& item, const Run& run) {
+  if (!item.reached) return;
+  const auto right = std::ranges::count(run.wrong, "");
+  item.points = static_cast<int>(item.most * right / std::ssize(run.wrong));
+  if (item.points < item.most) {
+    item.feedback = fmt::format("reached; it counts only where the outputs are right: in {} of {} cases",
+                                right, run.wrong.size());
+  }
+}
+
+/// The counts of the idea, an item each; those that are no idea are told where all of them are asked for.
+void fill_counts(Part& idea, Part& claim, const Lab& lab, const std::vector<Counter>& counters,
+                 const std::vector<Count>& counts, const Run& run) {
+  Item& all = claim.items.front();
+  all.reached = true;
+  auto item = idea.items.begin();
+  for (std::size_t c = 0; c < counters.size(); ++c) {
+    Item& told = counters[c].idea ? *item++ : all;
+    if (counters[c].idea) told.reached = counts[c].reached;
+    all.reached = all.reached && counts[c].reached;
+    if (counts[c].reached) continue;
+    if (counts[c].counted.size() < run.jobs.size()) {
+      told.feedback = "not counted: it did not come to an end in all cases";
+    } else {
+      if (!told.feedback.empty()) told.feedback += "\n";
+      told.feedback += feedback_on(lab, counters[c], run.jobs, counts[c].counted);
     }
   }
+  if (!all.reached && all.feedback.empty()) all.feedback = "those of the idea are not all kept";
+  for (Item& one : idea.items) give_points(one, run);
+  give_points(all, run);
 }
 
 /// What the emulator found first, in any run, or what else is wrong where it looks for all; "" where
@@ -323,10 +352,12 @@ void fill_clean(Part& part, const Stage& stage, const Runs& runs, const std::str
   for (Item* item : {&reports, &silence}) {
     item->reached = item->feedback.empty();
     if (!item->reached) continue;
-    if (runs.clean.right()) {
-      item->points = item->most;
-    } else {
+    if (!runs.clean.right()) {
       item->feedback = "it counts only with right outputs";
+    } else if (!reports.reached) {
+      item->feedback = "it counts only where nothing is reported";
+    } else {
+      item->points = item->most;
     }
   }
 }
@@ -340,9 +371,9 @@ std::string printed_by(Runs& runs) {
 }
 
 std::vector<Part> make_parts(const Lab& lab, const std::vector<Counter>& counters) {
-  Part correct{"correct", "correct, by family of inputs", {}},
+  Part correct{"correct", "correct", {}},
       idea{"idea", "the idea: counts of the claim", {}},
-      claim{"claim", "all other counts of the claim, as in the stage before", {}},
+      claim{"claim", "the claim: all counts, those of the idea and those that stay as they were", {}},
       clean{"clean", "clean", {}};
   const auto add = [](Part& part, const std::string& name, const std::string& title) {
     Item& item = part.items.emplace_back();
@@ -351,30 +382,27 @@ std::vector<Part> make_parts(const Lab& lab, const std::vector<Counter>& counter
   };
   for (const Family& family : input_families())
     add(correct, std::string(family.name), std::string(family.name));
+  add(correct, "all", "every output of every run");
   for (const Counter& counter : counters) {
-    if (counter.idea) {
+    if (counter.idea)
       add(idea, counter.name, fmt::format("{} {} {}", counter.name, sign_of(counter.rule), counter.form));
-    } else if (std::ranges::find(claim.items, group_of(counter), &Item::name) == claim.items.end()) {
-      add(claim, group_of(counter), group_of(counter));
-    }
   }
+  add(claim, "all", "every count is kept");
   add(clean, "reports",
       claim_of(*lab.stage) != nullptr ? "no race, nothing out of bounds, nothing the emulator reports"
                                       : "the same result with any number of threads");
   add(clean, "silence", "prints nothing");
-  const auto share = [](Part& part, int points) {
-    const std::vector<int> all = shares(points, part.items.size());
-    for (std::size_t i = 0; i < all.size(); ++i) part.items[i].most = all[i];
+  const auto share = [](std::span<Item> items, int points) {
+    const std::vector<int> all = shares(points, items.size());
+    for (std::size_t i = 0; i < all.size(); ++i) items[i].most = all[i];
   };
-  share(correct, correct_points);
-  share(idea, idea_points + (claim.items.empty() ? claim_points : 0));
-  share(claim, claim_points);
+  share(std::span(correct.items).first(input_families().size()), family_points);
+  correct.items.back().most = right_points;
+  share(idea.items, idea_points);
+  claim.items[0].most = claim_points;
   clean.items[0].most = report_points;
   clean.items[1].most = silence_points;
-  std::vector<Part> parts = {std::move(correct), std::move(idea)};
-  if (!claim.items.empty()) parts.push_back(std::move(claim));
-  parts.push_back(std::move(clean));
-  return parts;
+  return {std::move(correct), std::move(idea), std::move(claim), std::move(clean)};
 }
 
 template <class All, class Value>
@@ -449,15 +477,10 @@ Grade Grader::grade(const std::string& text, const GradeSettings& settings) cons
   }
   grade.printed = printed_by(runs);
   grade.counts = counts_in(counters_, runs.counted);
-  for (Part& part : grade.parts) {
-    if (part.name == "correct") {
-      fill_correct(part, program, runs);
-    } else if (part.name == "clean") {
-      fill_clean(part, stage, runs, grade.printed);
-    } else {
-      fill_claim(part, lab_, counters_, grade.counts, runs.counted);
-    }
-  }
+  const std::span<Part, 4> parts(grade.parts);  // in the order of make_parts
+  fill_correct(parts[0], program, runs);
+  fill_counts(parts[1], parts[2], lab_, counters_, grade.counts, runs.counted);
+  fill_clean(parts[3], stage, runs, grade.printed);
   return grade;
 }
 

@@ -13,7 +13,7 @@ namespace flashladder::lab {
 
 /// What a grade is the sum of.
 struct Item {
-  std::string name;      ///< Of a family of inputs, a counter, a group of counters: for machines.
+  std::string name;      ///< Of a family of inputs, a counter, or "all": for machines.
   std::string title;     ///< For people.
   int most = 0;          ///< Points that there are.
   int points = 0;        ///< Points that it has.

@@ -30,8 +30,11 @@ std::string table_of_parts(const Grader& grader) {
   int all = 0;
   for (const Part& part : grader.parts()) {
     std::string names;
-    for (const Item& item : part.items) names += (names.empty() ? ": " : "; ") + item.title;
-    text += fmt::format("| {}{} | {} |\n", part.title, part.name == "idea" ? "" : names, part.most());
+    for (const Item& item : part.items)
+      names += fmt::format("{}{}, {}", names.empty() ? ": " : "; ", item.title, item.most);
+    const bool told =
+        part.name == "correct" || part.name == "clean";  // the counts have a table of their own
+    text += fmt::format("| {}{} | {} |\n", part.title, told ? names : "", part.most());
     all += part.most();
   }
   return text + fmt::format("| in all | {} |\n\n", all);
@@ -44,12 +47,13 @@ std::string rules(const Lab& lab, const Grader& grader) {
   return bullet(fmt::format(
              "*Correct*: each family of inputs is tried on {} problems: ragged lengths, masks, grouped "
              "heads, rows that see no key, other layouts in memory. Its points are in proportion to those "
-             "that are right.",
-             cases)) +
+             "that are right. One wrong output in any run costs the {} points for all of them.",
+             cases, grader.parts()[0].items.back().most)) +
          bullet(fmt::format(
              "*Counts* must keep to their closed forms on {} problems, and count only where the outputs "
-             "are right.",
-             grader.counted_cases().size())) +
+             "are right. One count that is not kept costs the {} points for all of them, and those of the "
+             "idea their share of {} too.",
+             grader.counted_cases().size(), grader.parts()[2].most(), grader.parts()[1].most())) +
          bullet(kernel ? "*Clean*: the threads run in three orders, and the emulator looks for races, "
                          "missing barriers and accesses out of bounds. It counts only where the outputs "
                          "are right."
@@ -62,13 +66,12 @@ std::string rules(const Lab& lab, const Grader& grader) {
          "\n";
 }
 
-/// What a counter is worth: its points, or what it is a part of.
+/// What a counter of the idea is worth, beside its part in all of them; "" for the others.
 std::string worth(const Grader& grader, const Counter& counter) {
-  for (const Part& part : grader.parts()) {
-    const auto found = std::ranges::find(part.items, counter.name, &Item::name);
-    if (found != part.items.end()) return std::to_string(found->most);
+  for (const Item& item : grader.parts()[1].items) {
+    if (item.name == counter.name) return std::to_string(item.most);
   }
-  return group_of(counter);
+  return "";
 }
 
 /// The closed forms, and what they give in two of the cases.

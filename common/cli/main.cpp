@@ -90,9 +90,14 @@ struct LabVerbs {
         ->check(CLI::Range(256, 1 << 20));
     check = lab->add_subcommand(
         "check",
-        "Prove that skeleton, reference, the stage before and wrong kernels get the points they should");
+        "Prove that skeleton, reference, the stage before, wrong kernels (tests/mutants/) and students' "
+        "mistakes (tests/solutions/) get the points they should, and that these mistakes are named");
     check->add_option("STAGE", checked.stages,
                       "Stages such as 13 14, 10-15 or tensor_cores (default: all labs)");
+    check
+        ->add_option("--sample", checked.most,
+                     "Try only N wrong kernels and N students' mistakes of each lab (default: all)")
+        ->type_name("N");
   }
   int run() const {
     using namespace flashladder::lab;
