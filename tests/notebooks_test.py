@@ -169,6 +169,9 @@ class RunTest(unittest.TestCase):
         self.folder.mkdir()
         for name in ("run.py", "helpers.py"):
             shutil.copy(NOTEBOOKS / name, self.folder)
+        shared = self.folder.parent / "common/course"
+        shared.mkdir(parents=True)
+        shutil.copy(SOURCE / "common/course/program.py", shared)
         self.write()
 
     def write(self, code="assert 1 + 1 == 2", environment=None, exercises=3, more=()):
