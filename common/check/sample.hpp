@@ -12,7 +12,7 @@ namespace flashladder {
 struct Chunk {
   std::int64_t head;   ///< Of all query heads of all batch entries.
   std::int64_t first;  ///< The first of its rows.
-  Inputs inputs;
+  Inputs inputs;       ///< Those rows of Q, and the K and V they see.
 };
 
 /// Rows that stand for a problem whose oracle would take too long: in the first, the last and some more
