@@ -269,9 +269,13 @@ TEST_CASE("what wrong cases have in common is found, and nothing where there is 
     for (const Job& job : jobs) right.push_back(!wrong(job.inputs.problem));
     return common_trait(stage, jobs, right);
   };
-  CHECK(trait([](const Problem& p) { return p.causal; }) == "with a causal mask");
-  CHECK(trait([](const Problem& p) { return p.kv_heads < p.q_heads; }) == "with grouped heads (Hkv < H)");
-  CHECK(trait([](const Problem& p) { return p.scale < 0; }) == "with a negative scale");
+  CHECK(trait([](const Problem& p) { return p.causal; }) == "those with a causal mask");
+  CHECK(trait([](const Problem& p) { return p.kv_heads < p.q_heads; }) ==
+        "those with grouped heads (Hkv < H)");
+  CHECK(trait([](const Problem& p) { return p.scale < 0; }) == "those with a negative scale");
+  CHECK(trait([](const Problem& p) { return p.Nk >= 2048; }) == "those with 2,048 keys or more");
+  CHECK(trait([](const Problem& p) { return p.q_heads > 16; }) == "those with more than 16 heads");
+  CHECK(trait([](const Problem& p) { return p.causal && p.Nq != 40; }) == "all of them with a causal mask");
   CHECK(trait([](const Problem&) { return true; }) == "");
   CHECK(trait([](const Problem&) { return false; }) == "");
 }

@@ -24,8 +24,19 @@ constexpr Shape shapes[] = {
     {4, 2, 2, 17, 17, false},  {2, 4, 2, 65, 97, true},         {1, 3, 1, 113, 139, false},
     {1, 2, 2, 128, 128, true}, {2, 2, 1, 130, 31, true},        {4, 2, 2, 1, 139, false},
     {1, 2, 1, 40, 150, true},  {1, 2, 1, 70, 290, true, -0.2f}, {4, 2, 2, 65, 65, true},
-    {2, 3, 3, 64, 200, false}, {1, 4, 2, 129, 64, true},
+    {2, 3, 3, 64, 200, false}, {1, 4, 2, 129, 64, true},        {2, 6, 2, 33, 128, false},
 };
+
+// What takes many keys, rows or heads to show, in the two families that see every key and head: the last
+// rows of long sequences, ragged and of whole tiles, many rows against few keys, more than 16 heads, in one
+// group and in groups of three.
+constexpr Shape large_shapes[] = {
+    {1, 1, 1, 32, 2174, true}, {1, 1, 1, 31, 2176, false}, {1, 1, 1, 2100, 40, false},
+    {1, 17, 1, 3, 35, false},  {1, 18, 6, 5, 64, true},
+};
+bool has_large_shapes(const Family& family) {
+  return family.name == "zero_mean" || family.name == "needle";
+}
 constexpr std::int64_t cpu_head_dims[] = {64, 32, 59, 8, 96};
 
 Problem problem(const Stage& stage, const Shape& shape, std::size_t turn) {
@@ -67,6 +78,14 @@ std::vector<Job> cases_of(const Family& family, const Stage& stage, std::uint64_
     Job job;
     job.inputs = make_inputs(family, problem(stage, shapes[i], turn), seed + 1000 * place + i);
     job.layout = all_layouts[turn % std::size(all_layouts)];
+    jobs.push_back(std::move(job));
+  }
+  if (!has_large_shapes(family)) return jobs;
+  for (std::size_t i = 0; i < std::size(large_shapes); ++i) {
+    Job job;
+    Problem p = problem(stage, large_shapes[i], i + place);
+    p.d = 32;
+    job.inputs = make_inputs(family, p, seed + 1000 * place + std::size(shapes) + i);
     jobs.push_back(std::move(job));
   }
   return jobs;
@@ -151,40 +170,64 @@ std::string common_trait(const Stage& stage, const std::vector<Job>& jobs, const
   const auto Bc = [&](const Problem& p) { return claim != nullptr ? claim->symbols(p).Bc : 60; };
   const struct {
     std::string words;
-    std::function<bool(const Job&)> has;
+    std::function<bool(const Problem&, Layout)> has;
   } traits[] = {
-      {"with a causal mask", [](const Job& j) { return j.inputs.problem.causal; }},
-      {"without a causal mask", [](const Job& j) { return !j.inputs.problem.causal; }},
+      {"with a causal mask", [](const Problem& p, Layout) { return p.causal; }},
+      {"without a causal mask", [](const Problem& p, Layout) { return !p.causal; }},
       {"with more queries than keys under a causal mask, so that some rows see no key",
-       [](const Job& j) { return j.inputs.problem.causal && j.inputs.problem.Nq > j.inputs.problem.Nk; }},
-      {"with as many queries as keys",
-       [](const Job& j) { return j.inputs.problem.Nq == j.inputs.problem.Nk; }},
-      {"with Nq and Nk not equal", [](const Job& j) { return j.inputs.problem.Nq != j.inputs.problem.Nk; }},
-      {"with grouped heads (Hkv < H)",
-       [](const Job& j) { return j.inputs.problem.kv_heads < j.inputs.problem.q_heads; }},
-      {"with more than one batch entry", [](const Job& j) { return j.inputs.problem.batch > 1; }},
+       [](const Problem& p, Layout) { return p.causal && p.Nq > p.Nk; }},
+      {"with a causal mask and Nq and Nk not equal: the mask's corner is the one at the bottom right",
+       [](const Problem& p, Layout) { return p.causal && p.Nq != p.Nk; }},
+      {"with as many queries as keys", [](const Problem& p, Layout) { return p.Nq == p.Nk; }},
+      {"with Nq and Nk not equal", [](const Problem& p, Layout) { return p.Nq != p.Nk; }},
+      {"with more queries than keys", [](const Problem& p, Layout) { return p.Nq > p.Nk; }},
+      {"with more keys than queries", [](const Problem& p, Layout) { return p.Nq < p.Nk; }},
+      {"with 2,048 keys or more", [](const Problem& p, Layout) { return p.Nk >= 2048; }},
+      {"with 2,048 rows or more", [](const Problem& p, Layout) { return p.Nq >= 2048; }},
+      {"with more than 16 heads", [](const Problem& p, Layout) { return p.q_heads > 16; }},
+      {"with groups of three heads and more than one key/value head",
+       [](const Problem& p, Layout) { return p.q_heads == 3 * p.kv_heads && p.kv_heads > 1; }},
+      {"with grouped heads (Hkv < H)", [](const Problem& p, Layout) { return p.kv_heads < p.q_heads; }},
+      {"with grouped heads (Hkv < H) whose rows are not side by side (rows_first): the row of Q and that "
+       "of K "
+       "and V then have strides of their own",
+       [](const Problem& p, Layout layout) {
+         return layout == Layout::rows_first && p.kv_heads < p.q_heads;
+       }},
+      {"with more than one batch entry", [](const Problem& p, Layout) { return p.batch > 1; }},
       {"with Nk no multiple of a tile of keys",
-       [&](const Job& j) { return j.inputs.problem.Nk % Bc(j.inputs.problem) != 0; }},
-      {"with Nq no multiple of a tile of rows",
-       [&](const Job& j) { return j.inputs.problem.Nq % Br != 0; }},
-      {"with more than one tile of keys",
-       [&](const Job& j) { return j.inputs.problem.Nk > Bc(j.inputs.problem); }},
-      {"with more than one tile of rows", [&](const Job& j) { return j.inputs.problem.Nq > Br; }},
-      {"with a negative scale", [](const Job& j) { return j.inputs.problem.scale < 0; }},
+       [&](const Problem& p, Layout) { return p.Nk % Bc(p) != 0; }},
+      {"with Nk a multiple of a tile of keys, so that the last tile is whole",
+       [&](const Problem& p, Layout) { return p.Nk % Bc(p) == 0; }},
+      {"with Nq no multiple of a tile of rows", [&](const Problem& p, Layout) { return p.Nq % Br != 0; }},
+      {"with more than one tile of keys", [&](const Problem& p, Layout) { return p.Nk > Bc(p); }},
+      {"with more than one tile of rows", [&](const Problem& p, Layout) { return p.Nq > Br; }},
+      {"with a negative scale", [](const Problem& p, Layout) { return p.scale < 0; }},
       {"with rows of O that do not lie next to each other",
-       [](const Job& j) { return j.layout != Layout::contiguous; }},
-      {"with d > 32", [](const Job& j) { return j.inputs.problem.d > 32; }},
-      {"with d > 64", [](const Job& j) { return j.inputs.problem.d > 64; }},
-      {"in fp16", [](const Job& j) { return j.inputs.problem.dtype == Dtype::fp16; }},
-      {"in bf16", [](const Job& j) { return j.inputs.problem.dtype == Dtype::bf16; }},
+       [](const Problem&, Layout layout) { return layout != Layout::contiguous; }},
+      {"with d > 32", [](const Problem& p, Layout) { return p.d > 32; }},
+      {"with d > 64", [](const Problem& p, Layout) { return p.d > 64; }},
+      {"in fp16", [](const Problem& p, Layout) { return p.dtype == Dtype::fp16; }},
+      {"in bf16", [](const Problem& p, Layout) { return p.dtype == Dtype::bf16; }},
   };
+  const auto wrong = std::ranges::count(right, false);
+  // The trait that the fewest others have, at most as many as are wrong; where only the wrong ones have it,
+  // the first in the table.
+  std::string words;
+  std::ptrdiff_t fewest = wrong + 1;
   for (const auto& trait : traits) {
-    bool tells =
-        std::ranges::find(right, true) != right.end() && std::ranges::find(right, false) != right.end();
-    for (std::size_t i = 0; i < right.size(); ++i) tells = tells && trait.has(jobs[i]) != right[i];
-    if (tells) return trait.words;
+    std::ptrdiff_t others = 0;
+    bool all = wrong > 0;
+    for (std::size_t i = 0; i < right.size(); ++i) {
+      const bool has = trait.has(jobs[i].inputs.problem, jobs[i].layout);
+      others += has && right[i];
+      all = all && (has || right[i]);
+    }
+    if (!all || std::ssize(right) - wrong == others) continue;  // the right ones have it too
+    if (others < fewest) words = (others == 0 ? "those " : "all of them ") + trait.words;
+    fewest = std::min(fewest, others);
   }
-  return "";
+  return words;
 }
 
 }  // namespace flashladder::lab

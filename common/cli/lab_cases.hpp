@@ -25,8 +25,9 @@ std::vector<Job> counted_cases(const Stage& stage);
 /// "B=2 H=4 Hkv=2 Nq=65 Nk=97 d=32 causal fp32, rows_first"
 std::string words_of(const Job& job);
 
-/// What the wrong ones of some cases have in common and no right one has, such as "with a causal mask"; ""
-/// where there is no such thing.
+/// What the wrong ones of some cases have in common and none or few of the right ones have, such as "those
+/// with a causal mask", or "all of them with ..." where some right ones have it too; "" where there is no
+/// such thing.
 std::string common_trait(const Stage& stage, const std::vector<Job>& jobs, const std::vector<bool>& right);
 
 }  // namespace flashladder::lab

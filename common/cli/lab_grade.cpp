@@ -223,7 +223,7 @@ void fill_correct(Part& part, const Program& program, Runs& runs) {
     item.feedback = fmt::format("{} of {} cases are wrong{}. The first: {}: {}", count, right.size(),
                                 count == std::ssize(right) ? ""
                                 : trait.empty()            ? ""
-                                                           : ": those " + trait,
+                                                           : ": " + trait,
                                 words_of(run.jobs[first]),
                                 gist(run.wrong[first]) == said ? "as above" : run.wrong[first]);
     if (said.empty()) {

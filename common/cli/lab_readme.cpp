@@ -45,8 +45,10 @@ std::string rules(const Lab& lab, const Grader& grader) {
   const std::size_t cases = cases_of(input_families()[0], *lab.stage, 0).size();
   const bool kernel = claim_of(*lab.stage) != nullptr;
   return bullet(fmt::format(
-             "*Correct*: each family of inputs is tried on {} problems: ragged lengths, masks, grouped "
-             "heads, rows that see no key, other layouts in memory. Its points are in proportion to those "
+             "*Correct*: each family of inputs is tried on up to {} problems: ragged lengths, masks, "
+             "grouped "
+             "heads, rows that see no key, other layouts in memory, thousands of keys, of rows. Its points "
+             "are in proportion to those "
              "that are right. One wrong output in any run costs the {} points for all of them.",
              cases, grader.parts()[0].items.back().most)) +
          bullet(fmt::format(
