@@ -1,4 +1,5 @@
 #pragma once
+#include <cstddef>
 
 namespace flashladder {
 
@@ -6,5 +7,8 @@ namespace flashladder {
 /// the place of malloc and the like, also inside a C++ runtime that is linked statically
 /// (flashladder_count_allocations in common/cmake/Allocations.cmake).
 long allocations();
+
+/// Where it is not null, it is told of all memory that is got, the workspace's too: `by_workspace`.
+extern void (*allocation_observer)(const void* memory, std::size_t bytes, bool by_workspace);
 
 }  // namespace flashladder

@@ -98,6 +98,7 @@ std::vector<Job> clean_cases(const Stage& stage) {
       for (const int threads : {1, 2, 5}) {
         jobs.push_back(random_job(stage, shape, 40));
         jobs.back().threads = threads;
+        jobs.back().watched = true;
       }
     }
     return jobs;
@@ -128,14 +129,15 @@ std::vector<Job> far_apart_cases(const Stage& stage) {
 std::vector<Job> counted_cases(const Stage& stage) {
   std::vector<Job> jobs;
   if (!is_kernel(stage)) {
-    constexpr std::pair<Shape, int> cases[] = {{{1, 2, 1, 70, 100, true}, 1},
-                                               {{2, 2, 2, 64, 33, false}, 2},
-                                               {{1, 1, 1, 150, 150, true}, 3},
-                                               {{1, 1, 1, 20, 700, false}, 1}};
+    // With several threads: one head of many tiles, and many heads of one tile.
+    constexpr std::pair<Shape, int> cases[] = {
+        {{1, 2, 1, 70, 100, true}, 1},  {{2, 2, 2, 64, 33, false}, 2}, {{1, 1, 1, 150, 150, true}, 3},
+        {{1, 1, 1, 20, 700, false}, 1}, {{1, 1, 1, 450, 40, true}, 3}, {{2, 4, 2, 64, 64, false}, 5}};
     for (const auto& [shape, threads] : cases) {
       jobs.push_back(random_job(stage, shape, 40 + 24 * (threads % 2), jobs.size()));
       jobs.back().threads = threads;
       jobs.back().count_reads = true;
+      jobs.back().watched = true;
     }
     return jobs;
   }

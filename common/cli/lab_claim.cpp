@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <optional>
+#if __has_include(<experimental/simd>)
+#include <experimental/simd>
+#endif
 
 #include "common/attention/closed_form.hpp"
 #include "common/cli/lab_cases.hpp"
@@ -18,32 +21,146 @@ namespace {
 struct CpuForm {
   std::string_view counter;
   std::string_view text;
-  std::int64_t (*value)(const Problem& p, int threads);
+  Rule rule;
+  std::int64_t (*value)(const Job& job);
+  std::int64_t (*counted)(const Report& report);
 };
 
-std::int64_t scores(const Problem& p) {
-  return p.batch * p.q_heads * p.visible_pairs();
+std::int64_t heads(const Job& job) {
+  return job.inputs.problem.batch * job.inputs.problem.q_heads;
+}
+std::int64_t rows(const Job& job) {
+  return heads(job) * job.inputs.problem.Nq;
+}
+std::int64_t scores(const Job& job) {
+  return heads(job) * job.inputs.problem.visible_pairs();
 }
 
-constexpr CpuForm scores_made = {"scores_made", "BH pairs",
-                                 [](const Problem& p, int) { return scores(p); }};
-constexpr CpuForm allocations = {"allocations", "0", [](const Problem&, int) { return std::int64_t{0}; }};
+/// A count that was taken by watching; -1 where not all was seen.
+template <auto member>
+std::int64_t watched(const Report& report) {
+  return report.watched.complete ? report.watched.*member : -1;
+}
+template <auto member>
+std::int64_t computed(const Report& report) {
+  return report.watched.complete ? report.watched.operations.*member : -1;
+}
+/// A count of scores, which are of type Counted.
+template <auto member>
+std::int64_t counted(const Report& report) {
+  return report.counted_reads ? report.*member : -1;
+}
+
+constexpr CpuForm extra_memory(std::string_view text, std::int64_t (*value)(const Job&)) {
+  return {"extra_memory", text, Rule::exact, value,
+          [](const Report& report) { return report.extra_bytes; }};
+}
+constexpr CpuForm scores_made = {"scores_made", "BH pairs", Rule::exact, scores,
+                                 counted<&Report::scores_made>};
+constexpr CpuForm K_reads = {"K_reads", "BH pairs d", Rule::at_most,
+                             [](const Job& job) { return scores(job) * job.inputs.problem.d; },
+                             watched<&Watched::K_reads>};
+constexpr CpuForm V_reads = {"V_reads", "BH pairs d", Rule::at_most,
+                             [](const Job& job) { return scores(job) * job.inputs.problem.d; },
+                             watched<&Watched::V_reads>};
+constexpr CpuForm exponentials = {"exp", "2 BH pairs", Rule::at_most,
+                                  [](const Job& job) { return 2 * scores(job); }, watched<&Watched::exp>};
+constexpr CpuForm allocations = {"allocations", "0", Rule::exact,
+                                 [](const Job&) { return std::int64_t{0}; },
+                                 [](const Report& report) { return report.allocations; }};
+/// Static variables, and what is on the stack beyond `stack` bytes, which single variables take.
+template <std::int64_t stack>
+constexpr CpuForm other_memory = {
+    "other_memory", "0", Rule::exact, [](const Job&) { return std::int64_t{0}; },
+    [](const Report& report) {
+      const Watched& seen = report.watched;
+      return seen.complete ? seen.static_bytes + (seen.stack_bytes > stack ? seen.stack_bytes : 0) : -1;
+    }};
+
 constexpr CpuForm forms_00[] = {
-    {"extra_memory", "4 * 2 Nq Nk", [](const Problem& p, int) { return 4 * 2 * p.Nq * p.Nk; }},
-    {"score_reads", "3 BH pairs", [](const Problem& p, int) { return 3 * scores(p); }},
+    extra_memory("4 * 2 Nq Nk",
+                 [](const Job& job) { return 4 * 2 * job.inputs.problem.Nq * job.inputs.problem.Nk; }),
+    {"score_reads", "3 BH pairs", Rule::exact, [](const Job& job) { return 3 * scores(job); },
+     counted<&Report::score_reads>},
     scores_made,
+    K_reads,
+    V_reads,
+    exponentials,
+    {"div", "BH pairs", Rule::at_most, scores, computed<&Operations::divisions>},
+    {"workspace_writes", "2 BH pairs", Rule::at_least, [](const Job& job) { return 2 * scores(job); },
+     watched<&Watched::workspace_writes>},
     allocations,
+    other_memory<1024>,
 };
 constexpr CpuForm forms_01[] = {
-    {"extra_memory", "4 d", [](const Problem& p, int) { return 4 * p.d; }},
-    {"score_reads", "BH pairs", [](const Problem& p, int) { return scores(p); }},
+    extra_memory("4 d", [](const Job& job) { return 4 * job.inputs.problem.d; }),
+    {"score_reads", "BH pairs", Rule::exact, scores, counted<&Report::score_reads>},
     scores_made,
+    K_reads,
+    V_reads,
+    exponentials,
+    {"div", "BH Nq d", Rule::at_most, [](const Job& job) { return rows(job) * job.inputs.problem.d; },
+     computed<&Operations::divisions>},
+    {"output_writes", "BH Nq (d + 1)", Rule::at_most,
+     [](const Job& job) { return rows(job) * (job.inputs.problem.d + 1); },
+     watched<&Watched::output_writes>},
     allocations,
+    other_memory<1024>,
 };
+
+// Of stage 02: the tile, and how many rows of it a number of K meets while it is in a register.
+constexpr std::int64_t Br = 64, Bc = 60;
+#if __has_include(<experimental/simd>)
+constexpr std::int64_t W = std::experimental::native_simd<float>::size(),
+                       rows_of_block = W == 16 ? 4 * W : 2 * W;
+#else
+constexpr std::int64_t rows_of_block = 1;
+#endif
+
+/// Adds up f(rows, keys) over the tiles of rows, which see so many keys.
+template <class F>
+std::int64_t sum_over_tiles(const Job& job, F f) {
+  const Problem& p = job.inputs.problem;
+  std::int64_t sum = 0;
+  for (std::int64_t begin = 0; begin < p.Nq; begin += Br) {
+    const std::int64_t end = std::min(begin + Br, p.Nq);
+    sum += f(end - begin, p.visible_keys(end - 1));
+  }
+  return heads(job) * sum;
+}
+
 constexpr CpuForm forms_02[] = {
-    {"extra_memory", "4 threads Br (d + Bc + 3)",
-     [](const Problem& p, int threads) { return std::int64_t{4} * threads * 64 * (p.d + 60 + 3); }},
+    extra_memory("4 threads Br (d + Bc + 3)",
+                 [](const Job& job) {
+                   return std::int64_t{4} * job.threads * Br * (job.inputs.problem.d + Bc + 3);
+                 }),
+#ifdef _OPENMP
+    {"writing_threads", "min(threads, BH Tr)", Rule::at_least,
+     [](const Job& job) {
+       const std::int64_t tiles = sum_over_tiles(job, [](std::int64_t, std::int64_t) { return 1; });
+       return std::min<std::int64_t>(job.threads, tiles);
+     },
+     watched<&Watched::writers>},
+#endif
+    {"single_operations", "BH Nq (d + 2)", Rule::at_most,
+     [](const Job& job) { return rows(job) * (job.inputs.problem.d + 2); },
+     computed<&Operations::on_single_numbers>},
+    {"lane_operations", "BH sum(visible_i Br (4 d + 27) + Tc_i Br (2 d + 26))", Rule::at_most,
+     [](const Job& job) {
+       return sum_over_tiles(job, [d = job.inputs.problem.d](std::int64_t, std::int64_t keys) {
+         return keys * Br * (4 * d + 27) + (keys + Bc - 1) / Bc * Br * (2 * d + 26);
+       });
+     },
+     computed<&Operations::on_lanes>},
+    {"K_reads", "BH sum(ceil(rows_i / (C W)) visible_i d)", Rule::at_most,
+     [](const Job& job) {
+       return job.inputs.problem.d * sum_over_tiles(job, [](std::int64_t rows, std::int64_t keys) {
+                return (rows + rows_of_block - 1) / rows_of_block * keys;
+              });
+     },
+     watched<&Watched::K_reads>},
     allocations,
+    other_memory<16384>,
 };
 
 std::span<const CpuForm> cpu_forms(const Stage& stage) {
@@ -57,13 +174,6 @@ std::span<const CpuForm> cpu_forms(const Stage& stage) {
     default:
       return {};
   }
-}
-
-std::int64_t cpu_count(std::string_view counter, const Report& report) {
-  if (counter == "extra_memory") return report.extra_bytes;
-  if (counter == "allocations") return report.allocations;
-  if (!report.counted_reads) return -1;
-  return counter == "scores_made" ? report.scores_made : report.score_reads;
 }
 
 // --- the claims of the stages of kernels
@@ -214,18 +324,19 @@ std::vector<Counter> cpu_counters(const Lab& lab, const std::vector<Job>& jobs) 
       lab.before() == nullptr ? std::span<const CpuForm>() : cpu_forms(*lab.before());
   std::vector<Counter> all;
   for (const CpuForm& form : cpu_forms(*lab.stage)) {
-    Counter counter{
-        .name = std::string(form.counter),
-        .form = std::string(form.text),
-        .rule = Rule::exact,
-        .idea = before.empty() && form.counter != allocations.counter,
-        .claimed = [&form](const Job& job) { return form.value(job.inputs.problem, job.threads); },
-        .counted = [&form](const Job&, const Report& report) { return cpu_count(form.counter, report); },
-        .before = {}};
+    Counter counter{.name = std::string(form.counter),
+                    .form = std::string(form.text),
+                    .rule = form.rule,
+                    .idea = before.empty() && form.counter != allocations.counter &&
+                            form.counter != other_memory<0>.counter,
+                    .claimed = form.value,
+                    .counted = [&form](const Job&, const Report& report) { return form.counted(report); },
+                    .before = {}};
     const auto old = std::ranges::find(before, form.counter, &CpuForm::counter);
+    counter.idea = counter.idea || (!before.empty() && old == before.end());
     for (std::size_t i = 0; old != before.end() && i < jobs.size(); ++i) {
-      counter.before.push_back(old->value(jobs[i].inputs.problem, jobs[i].threads));
-      counter.idea = counter.idea || counter.before.back() != counter.claimed(jobs[i]);
+      counter.before.push_back(old->value(jobs[i]));
+      counter.idea = counter.idea || !reaches(form.rule, counter.before.back(), counter.claimed(jobs[i]));
     }
     all.push_back(std::move(counter));
   }
@@ -250,6 +361,14 @@ std::string words_of_counter(const std::string& name) {
       {"score_reads", "reads of scores"},
       {"scores_made", "scores computed"},
       {"allocations", "calls for memory other than the workspace's"},
+      {"other_memory", "bytes of arrays that are static or on the stack"},
+      {"K_reads", "numbers read from K"},
+      {"V_reads", "numbers read from V"},
+      {"workspace_writes", "numbers written to extra memory"},
+      {"output_writes", "numbers written to O and L"},
+      {"writing_threads", "threads that write rows of O"},
+      {"single_operations", "operations on single floats"},
+      {"lane_operations", "operations in the lanes of vectors"},
       {"device_bytes", "bytes of extra device memory"},
       {"flops_cuda_cores", "matmul FLOPs on CUDA cores"},
       {"flops_tensor_cores", "matmul FLOPs on tensor cores"},
@@ -342,8 +461,10 @@ std::string feedback_on(const Lab& lab, const Counter& counter, const std::vecto
   std::size_t first = 0;
   while (first + 1 < jobs.size() && counted[first] == counter.claimed(jobs[first])) ++first;
   const std::int64_t got = counted[first], claimed = counter.claimed(jobs[first]);
-  if (got < 0)
+  if (got < 0 && counter.name.starts_with("score"))
     return "not counted: the stage has no .forward_counting any more, with the scores of type Counted";
+  if (got < 0)
+    return "not counted: it runs threads that OpenMP did not start: use #pragma omp parallel for";
   const std::string what = words_of_counter(counter.name);
   std::string text;
   if (claimed == 0 || got == 0) {

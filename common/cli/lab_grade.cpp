@@ -326,6 +326,34 @@ std::string endless(const Run& run) {
   return "";
 }
 
+/// The first race of a CPU stage in its cases with several threads; "" where there is none.
+std::string first_race(const Program& program, const Runs& runs) {
+  static constexpr const char* names[] = {"Q", "K", "V", "O", "L", "the extra memory", "a variable"};
+  for (const Run* run : {&runs.clean, &runs.counted}) {
+    for (std::size_t i = 0; i < run->answers.reports.size(); ++i) {
+      const Watched& seen = run->answers.reports[i].watched;
+      if (seen.races == 0) continue;
+      const Race& race = seen.race;
+      const Problem& p = run->jobs[i].inputs.problem;
+      std::string what = names[static_cast<int>(race.memory)];
+      if (race.memory == Race::Memory::O || race.memory == Race::Memory::L) {
+        const std::int64_t row = race.element / (race.memory == Race::Memory::O ? p.d : 1);
+        what += fmt::format(", head {}, row {}", row / p.Nq % p.q_heads, row % p.Nq);
+      } else if (race.memory == Race::Memory::workspace) {
+        what += fmt::format(", element {}", race.element);
+      }
+      const std::string place = program.place_of({race.from});
+      return fmt::format(
+          "{}: a race: thread {} {} {}{}, which thread {} uses too, and no barrier or lock orders them. "
+          "What several "
+          "threads write must be a part for each, chosen by this_thread(), or written by one alone",
+          words_of(run->jobs[i]), race.thread, race.writes ? "writes" : "reads", what,
+          place.empty() ? "" : " at " + place, race.before);
+    }
+  }
+  return "";
+}
+
 /// Whether a CPU stage gives the same to the last bit with one thread and with several.
 std::string differing(const Stage& stage, const Run& clean) {
   if (claim_of(stage) != nullptr) return "";
@@ -343,10 +371,11 @@ std::string differing(const Stage& stage, const Run& clean) {
   return "";
 }
 
-void fill_clean(Part& part, const Stage& stage, const Runs& runs, const std::string& printed) {
+void fill_clean(Part& part, const Program& program, const Runs& runs, const std::string& printed) {
   Item &reports = part.items[0], &silence = part.items[1];
   reports.feedback = unclean(runs);
-  if (reports.feedback.empty()) reports.feedback = differing(stage, runs.clean);
+  if (const std::string race = first_race(program, runs); !race.empty()) reports.feedback = race;
+  if (reports.feedback.empty()) reports.feedback = differing(program.stage(), runs.clean);
   if (!printed.empty())
     silence.feedback = "it prints, which is no part of the task; take it out before you hand it in";
   for (Item* item : {&reports, &silence}) {
@@ -390,7 +419,7 @@ std::vector<Part> make_parts(const Lab& lab, const std::vector<Counter>& counter
   add(claim, "all", "every count is kept");
   add(clean, "reports",
       claim_of(*lab.stage) != nullptr ? "no race, nothing out of bounds, nothing the emulator reports"
-                                      : "the same result with any number of threads");
+                                      : "no race, and the same result with any number of threads");
   add(clean, "silence", "prints nothing");
   const auto share = [](std::span<Item> items, int points) {
     const std::vector<int> all = shares(points, items.size());
@@ -480,7 +509,7 @@ Grade Grader::grade(const std::string& text, const GradeSettings& settings) cons
   const std::span<Part, 4> parts(grade.parts);  // in the order of make_parts
   fill_correct(parts[0], program, runs);
   fill_counts(parts[1], parts[2], lab_, counters_, grade.counts, runs.counted);
-  fill_clean(parts[3], stage, runs, grade.printed);
+  fill_clean(parts[3], program, runs, grade.printed);
   return grade;
 }
 

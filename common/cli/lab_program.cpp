@@ -51,7 +51,23 @@ std::vector<std::string> compiler_and_flags(const Stage& stage, Backend backend)
                   path.string(), label(stage)));
 }
 
-/// Makes the program, with the flags of the stage: of the student's file, or of what nvcc made of it. With
+/// Whether it is a CPU stage: of a stage of kernels the emulator sees all.
+bool is_watched(const Stage& stage) {
+  return stage.backend == Backend::cpu;
+}
+
+/// Makes an object of the student's file in which each access to memory and each basic block is told to
+/// common/lab/watch.hpp. With -O1 a loop over numbers stays one: vectors are where the student uses them.
+std::vector<std::string> watched_command(const Stage& stage, const std::string& file) {
+  std::vector<std::string> command = compiler_and_flags(stage, Backend::emulator);
+  for (const char* word :
+       {"-O1", "-g1", "-fsanitize=thread", "-fsanitize-coverage=trace-pc", "-c", "-o", object_name})
+    command.emplace_back(word);
+  command.push_back(file);
+  return command;
+}
+
+/// Makes the program, with the flags of the stage: of the student's file, or of the object made of it. With
 /// -O1 the emulated cases take little longer, and the compiler half as long.
 std::vector<std::string> build_command(const Stage& stage, const std::string& file, Backend backend) {
   std::vector<std::string> command = compiler_and_flags(stage, Backend::emulator);
@@ -60,6 +76,8 @@ std::vector<std::string> build_command(const Stage& stage, const std::string& fi
     for (const char* word :
          {"-xnone", object_name, FLASHLADDER_LAB_GPU_OBJECT, FLASHLADDER_CUDART, "-ldl", "-lrt"})
       command.emplace_back(word);
+  } else if (is_watched(stage)) {
+    command.emplace_back(object_name);
   } else {
     command.push_back(file);
   }
@@ -223,6 +241,10 @@ Program::Program(const Stage& stage, const std::string& file, const std::string&
     compile(nvcc_command(stage, file), 0);
     if (!compiled_.ok) return;
   }
+  if (backend != Backend::cuda && is_watched(stage)) {
+    compile(watched_command(stage, file), compiler_memory);
+    if (!compiled_.ok) return;
+  }
   compile(build_command(stage, file, backend), compiler_memory);
 }
 
@@ -292,7 +314,29 @@ Answers Program::run(const std::vector<Job>& jobs) const {
     if (begun == 0 && !(WIFEXITED(ended.status) && WEXITSTATUS(ended.status) == no_stage_status))
       answers.ended += ", before the first case, where global variables are made";
   }
+  count_operations(answers);
   return answers;
+}
+
+void Program::count_operations(Answers& answers) const {
+  for (Report& report : answers.reports) {
+    if (report.watched.blocks.empty()) continue;
+    const std::lock_guard lock(code_mutex_);
+    if (!code_) {
+      const std::string name = "program.code";  // it is longer than what a pipe would keep
+      const Ended ended = run_program(
+          {.command = {"sh", "-c",
+                       fmt::format("exec objdump -d --no-show-raw-insn {} >{}", program_name, name)},
+           .folder = folder_});
+      if (ended.status != 0) {
+        throw Error(
+            "objdump, which comes with the compiler's linker in the package binutils, cannot be run: " +
+            ended.output);
+      }
+      code_.emplace(text_of(folder_ / name));
+    }
+    report.watched.operations = code_->operations(report.watched.blocks);
+  }
 }
 
 std::string Program::why_ended(const Ended& ended, const std::optional<Crash>& crash) const {

@@ -1,10 +1,12 @@
 #pragma once
 #include <filesystem>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "common/attention/stage.hpp"
+#include "common/cli/lab_operations.hpp"
 #include "common/cli/lab_process.hpp"
 #include "common/lab/message.hpp"
 
@@ -53,6 +55,7 @@ class Program {
 
  private:
   void compile(const std::vector<std::string>& command, std::int64_t memory);
+  void count_operations(Answers& answers) const;
   std::string why_ended(const Ended& ended, const std::optional<Crash>& crash) const;
 
   const Stage& stage_;
@@ -61,6 +64,8 @@ class Program {
   Limits limits_;
   Backend backend_;
   Compiled compiled_;
+  mutable std::mutex code_mutex_;
+  mutable std::optional<MachineCode> code_;  ///< Once it is asked for.
 };
 
 /// The words of a shell command; quotes and backslashes as CMake writes them.

@@ -33,8 +33,7 @@ int find_calls(std::uint64_t (&calls)[Crash::most_calls]) {
   const int count = backtrace(all, Crash::most_calls);
   int kept = 0;
   for (int i = 0; i < count; ++i) {
-    // The address after the call: the call itself is before it.
-    const std::uint64_t address = reinterpret_cast<std::uint64_t>(all[i]) - load_address() - 1;
+    const std::uint64_t address = place_in_program(all[i]);
     if (address < (std::uint64_t{1} << 32)) calls[kept++] = address;
   }
   return kept;
@@ -57,6 +56,10 @@ void handle(int signal) {
 }
 
 }  // namespace
+
+std::uint64_t place_in_program(const void* after_call) {
+  return reinterpret_cast<std::uint64_t>(after_call) - load_address() - 1;
+}
 
 std::vector<std::uint64_t> calls_of_last_exception() {
   const std::lock_guard lock(recording);

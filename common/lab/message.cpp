@@ -102,7 +102,8 @@ class In {
 template <class Archive, class Part>
 void transfer_job(Archive& archive, Part& job) {
   archive(job.inputs.problem, job.inputs.Q, job.inputs.K, job.inputs.V, job.layout, job.check, job.banks,
-          job.schedule, job.threads, job.count_reads, job.far_apart, job.intermediates, job.timed);
+          job.schedule, job.threads, job.count_reads, job.far_apart, job.intermediates, job.watched,
+          job.timed);
 }
 
 template <class Archive, class Part>
@@ -110,6 +111,10 @@ void transfer_report(Archive& archive, Part& report) {
   archive(report.failure, report.what, report.kind, report.thrown_from, report.defect, report.result.O,
           report.result.L, report.extra_bytes, report.bytes_kept, report.allocations, report.scores_made,
           report.score_reads, report.counted_reads, report.intermediates, report.ms);
+  auto& watched = report.watched;
+  archive(watched.complete, watched.K_reads, watched.V_reads, watched.output_writes,
+          watched.workspace_writes, watched.exp, watched.static_bytes, watched.stack_bytes, watched.writers,
+          watched.races, watched.race, watched.blocks);
   auto& ledger = report.ledger;
   for (const simt::Counters::Field& field : simt::Counters::fields()) archive(ledger.*field.member);
   archive(ledger.kernel, ledger.global, ledger.shared, ledger.shared_bytes_per_block,

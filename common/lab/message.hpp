@@ -32,6 +32,7 @@ struct Job {
   bool count_reads = false;                           ///< Also run forward_counting.
   bool far_apart = false;      ///< The rows of O are so far apart that an int cannot hold an offset.
   bool intermediates = false;  ///< Send what probe() shows.
+  bool watched = false;        ///< Of a CPU stage: record what it does with memory, and how it computes.
   bool timed = false;          ///< Run it again and again, and time it by the GPU's own clock.
 };
 
@@ -53,6 +54,48 @@ struct Intermediate {
   float value;        ///< What it was.
 };
 
+/// Two threads that use the same memory, one at least writing, and nothing orders them.
+struct Race {
+  /// Which memory.
+  enum class Memory { Q, K, V, O, L, workspace, other };
+  Memory memory = Memory::other;  ///< Where they meet,
+  std::int64_t element = 0;       ///< and at which float of it.
+  std::int32_t before = 0;        ///< The thread that was there first,
+  std::int32_t thread = 0;        ///< and the other one,
+  bool writes = false;            ///< which writes; else it reads what the first has written.
+  std::uint64_t from = 0;         ///< The other one's access in the program.
+};
+
+/// How often a basic block of the student's file ran.
+struct Block {
+  std::uint64_t begin = 0;  ///< Address in the program.
+  std::uint64_t count = 0;  ///< How often.
+};
+
+/// How often numbers were added, multiplied, compared for the larger and so on.
+struct Operations {
+  std::int64_t on_single_numbers = 0;  ///< By instructions that work on one float.
+  std::int64_t on_lanes = 0;           ///< By instructions that work on a vector, each lane counted.
+  std::int64_t divisions = 0;          ///< Of both.
+};
+
+/// What was recorded of a CPU stage.
+struct Watched {
+  bool complete = false;              ///< Whether all of it was seen.
+  std::int64_t K_reads = 0;           ///< Elements of K read.
+  std::int64_t V_reads = 0;           ///< Elements of V read.
+  std::int64_t output_writes = 0;     ///< Elements of O and L written.
+  std::int64_t workspace_writes = 0;  ///< Elements of extra memory written.
+  std::int64_t exp = 0;               ///< Calls of the library's exponential.
+  std::int64_t static_bytes = 0;      ///< Bytes of static and thread-local variables that were written.
+  std::int64_t stack_bytes = 0;       ///< Most bytes of a thread's stack in use.
+  std::int64_t writers = 0;           ///< Threads that wrote rows of O.
+  std::int64_t races = 0;             ///< Accesses that race with one before.
+  Race race;                          ///< The first of them.
+  std::vector<Block> blocks;          ///< Those that ran.
+  Operations operations;              ///< What they computed: the grader looks into the machine code.
+};
+
 /// What came of a job.
 struct Report {
   Failure failure = Failure::none;          ///< Why it came to no end.
@@ -70,6 +113,7 @@ struct Report {
   bool counted_reads = false;               ///< Whether the last two were counted.
   std::vector<Intermediate> intermediates;  ///< (intermediates) All that kernels showed.
   std::vector<double> ms;                   ///< (timed) Of each run.
+  Watched watched;                          ///< (watched) What the stage did.
 };
 
 /// A signal that ended the program.

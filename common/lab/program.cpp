@@ -20,6 +20,7 @@
 #include "common/check/allocations.hpp"
 #include "common/lab/calls.hpp"
 #include "common/lab/message.hpp"
+#include "common/lab/watch.hpp"
 #include "common/simt/emulator.hpp"
 #include "common/simt/kernel_error.hpp"
 
@@ -91,15 +92,31 @@ void time_runs(ForwardRun& run, Report& report) {
   }
 }
 
-void run_near(const Stage& stage, const Job& job, Report& report) {
+void (*student_forward)(const Forward&) = nullptr;
+
+void watched_forward(const Forward& call) {
+  struct Stop {
+    ~Stop() { stop_watching(); }
+  } stop;
+  start_watching(call);
+  student_forward(call);
+}
+
+void run_near(const Stage& student, const Job& job, Report& report) {
+  Stage stage = student;
+  if (job.watched) {
+    student_forward = student.forward;
+    stage.forward = watched_forward;
+  }
   ForwardRun run(stage, job.inputs, job.layout);
   Workspace workspace(free_memory(stage.backend));
-  workspace.poison = true;
+  workspace.poison = !job.watched;  // its writes would be counted
   const long before = allocations();
   run.run(workspace);
   report.allocations = allocations() - before;
   report.extra_bytes = workspace.peak_bytes();
   report.bytes_kept = workspace.bytes_in_use();
+  if (job.watched) report.watched = watched();
   if (job.timed) time_runs(run, report);
   report.defect = run.defect();
   report.result = run.result();
