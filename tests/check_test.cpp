@@ -531,6 +531,7 @@ TEST_CASE("a sample of rows is judged as all of them are", "[check]") {
     CHECK(end == p.Nq);
 
     const ExpectedSample right = expect_sample(p, sample, expected);
+    for (const Expected& one : right.chunks) CHECK(one.O.max_abs == right.chunks[0].O.max_abs);
     const Result<float> good = plain_forward(inputs, Dtype::fp32);
     CHECK(check_sample(good, p, sample, right).passed);
     CHECK(check_against(good, right.all, good, right.all).passed);
@@ -544,6 +545,10 @@ TEST_CASE("a sample of rows is judged as all of them are", "[check]") {
     CHECK(fails([&](auto& r) { r.O[last * p.d] += 0.01f; }));
     CHECK(fails([&](auto& r) { r.O[last * p.d + 5] = 0; }));
     CHECK(fails([&](auto& r) { r.L[last] += 0.01f; }));
+    const auto half = static_cast<float>(right.chunks[0].O.max_abs / 2);  // alone it is allowed
+    CHECK(fails([&](auto& r) {
+      for (float& x : r.O) x += half * 0.9f;
+    }));
     CHECK(fails([&](auto& r) { r.O[other * p.d] = std::numeric_limits<float>::quiet_NaN(); }));
     CHECK(fails([&](auto& r) { r.L[other] = std::numeric_limits<float>::infinity(); }));
     if (p.visible_keys(0) == 0) {

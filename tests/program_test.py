@@ -674,7 +674,7 @@ class ProgramTest(unittest.TestCase):
         self.assertEqual([p["N"] for p in self.report()["memory"]["stages"][0]["points"]], [1024, 2048, 4096])
 
     def test_a_stage_that_does_not_fit_is_shown_as_out_of_memory(self):
-        result = self.climb("--random", "1,1,8000,1", "--stages", "00-01", preexec_fn=limited(450))
+        result = self.climb("--random", "1,1,8000,1", "--stages", "00-01", "--judge-within", 0, preexec_fn=limited(450))
         self.assertIn("out of memory", result.stdout)
         first, second = self.report()["stages"]
         self.assertEqual((first["status"], second["status"]), ("out of memory", "passed"))

@@ -21,7 +21,7 @@ std::vector<Chunk> sample_of(const Inputs& inputs);
 
 /// What is right for the rows of a sample, and how far stages may be from each other on all rows.
 struct ExpectedSample {
-  std::vector<Expected> chunks;  ///< Of each.
+  std::vector<Expected> chunks;  ///< Of each; the bounds are those of all rows of the sample together.
   Expected all;                  ///< Bounds alone, made of the chunks': for check_against.
 };
 
