@@ -128,7 +128,6 @@ TEST_CASE("every lab's markers and hints can be read, and its hints are of count
       INFO(hint.counter);
       CHECK(std::ranges::find(counters, hint.counter, &Counter::name) != counters.end());
     }
-    CHECK(std::ranges::find(counters, "shared_bytes_per_block", &Counter::name) == counters.end());
     // There is an idea, and the stage before does not have it.
     CHECK(std::ranges::any_of(counters, [](const Counter& counter) { return counter.idea; }));
   }

@@ -107,7 +107,7 @@ std::vector<float> plain_product(const std::vector<T>& a, const std::vector<T>& 
         const T& y =
             b[static_cast<std::size_t>((k % 8 + halves[static_cast<std::size_t>(k / 8)] * 8) * 8 + column)];
         c[static_cast<std::size_t>(row * 8 + column)] +=
-            static_cast<float>(f32(x)) * static_cast<float>(f32(y));
+            simt::Plain::number(f32(x)) * simt::Plain::number(f32(y));
       }
     }
   }
@@ -292,8 +292,7 @@ TEST_CASE("a pair is rounded to the nearest, ties to even, the first in the low 
     launch("pairs_of", pairs_of<T>, 1, 32, 0, from, to, n);
     std::vector<T> rounded(x.size());
     to.download(rounded.data());
-    for (std::size_t i = 0; i < x.size(); ++i)
-      CHECK(static_cast<float>(static_cast<f32>(rounded[i])) == right[i]);
+    for (std::size_t i = 0; i < x.size(); ++i) CHECK(simt::Plain::number(f32(rounded[i])) == right[i]);
   };
   check(f16());
   check(bf16());

@@ -626,6 +626,53 @@ TEST_CASE("asynchronous copies arrive when they are waited for, and are seen und
   }
 }
 
+__global__ void three_tiles() {
+  ask_for_row(7);  // before the first tile: about none
+  for (int tile = 0; tile < 3; ++tile) {
+    count_tile();
+    for (int row : {0, 31}) ask_for_row(row);                   // all lanes for the same two
+    if (tile == 1) ask_for_row(static_cast<int>(threadIdx.x));  // each for its own
+    __syncthreads();
+  }
+}
+
+TEST_CASE("a tile is masked where lanes ask for rows of their own, whatever is said of it", "[simt]") {
+  for (const Schedule schedule : {Schedule::forward, Schedule::reverse, Schedule::random}) {
+    Emulator emulator(options_for(schedule));
+    const UseEmulator use(emulator);
+    launch("three_tiles", three_tiles, dim3(2), dim3(64), 0);
+    CHECK(emulator.last().tiles == 2 * 3);
+    CHECK(emulator.last().masked_tiles == 2 * 1);
+  }
+}
+
+__global__ void unequal(gmem<f32> out, int work) {
+  __shared__ smem_array<f32, 32, 1, "x"> x;
+  const int t = threadIdx.x;
+  f32 sum = 0.f;
+  const int mine = t == 5 && blockIdx.x == 1 ? 10 * work : work;
+  for (int i = 0; i < mine; ++i) sum += 1.f;
+  __syncwarp();
+  for (int i = 0; i < mine; ++i) sum *= 2.f;
+  for (int i = 0; i < mine; ++i) x[t] = sum;
+  out[32 * static_cast<int>(blockIdx.x) + t] = sum;
+}
+
+TEST_CASE("the busiest thread of all is told of, launch after launch", "[simt]") {
+  for (const Schedule schedule : {Schedule::forward, Schedule::reverse, Schedule::random}) {
+    Options options = options_for(schedule);
+    options.banks = true;
+    Emulator emulator(options);
+    const UseEmulator use(emulator);
+    DeviceBuffer<f32> out("out", 96);
+    for (const int work : {3, 4}) launch("unequal", unequal, dim3(3), dim3(32), 0, out, work);
+    const Busiest busiest = emulator.total().busiest;
+    CHECK(busiest.operations == 2 * (30 + 40));
+    CHECK(busiest.shared == 30 + 40);
+    CHECK(busiest.global == 1 + 1);
+  }
+}
+
 __device__ int helper() {
   __shared__ smem_array<int, 32> mine;
   mine[threadIdx.x] = 1;

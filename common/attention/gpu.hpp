@@ -75,6 +75,9 @@ struct Sizes {
   __device__ __forceinline__ std::int64_t row0(int b, int h) const { return head(b, h) * Nq; }
   /// How many keys row i sees: keys 0 ... visible_keys(i) - 1. The whole mask in one number.
   __device__ __forceinline__ int visible_keys(int i) const {
+#ifndef __CUDACC__
+    simt::ask_for_row(i);
+#endif
     if (!causal) return Nk;
     const int keys = i + 1 + Nk - Nq;
     return keys < 0 ? 0 : keys < Nk ? keys : Nk;
@@ -180,13 +183,13 @@ __device__ __forceinline__ void load_tile_async(smem_tile<T, all, d>& tile, int 
 }
 
 /// Tells the checks what a kernel has come to: element (row, column) of its intermediate `name` for query
-/// head `head` of all. Nothing on a GPU.
+/// head `head` of all is `value` times `factor`. Nothing on a GPU.
 #ifdef __CUDACC__
-__device__ __forceinline__ void probe(const char*, std::int64_t, int, int, f32) {}
+__device__ __forceinline__ void probe(const char*, std::int64_t, int, int, f32, float = 1) {}
 #else
-inline void probe(const char* name, std::int64_t head, int row, int column, f32 value) {
+inline void probe(const char* name, std::int64_t head, int row, int column, f32 value, float factor = 1) {
   if (simt::Emulator::probe != nullptr) [[unlikely]]
-    simt::Emulator::probe(name, head, row, column, static_cast<float>(value));
+    simt::Emulator::probe(name, head, row, column, simt::Plain::number(value) * factor);
 }
 #endif
 

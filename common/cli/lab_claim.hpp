@@ -13,13 +13,14 @@ namespace flashladder::lab {
 enum class Rule {
   exact,     ///< Not at all.
   at_most,   ///< It may be smaller: the code is cheaper than the reference.
+  near,      ///< As at_most, or larger by a quarter: there is more than one way to write it.
   at_least,  ///< It may be larger.
 };
 
 /// One count of a claim.
 struct Counter {
   std::string name;                                 ///< As in the claim: "global.K.read_elements".
-  std::string form;                                 ///< Its closed form, in symbols.
+  std::string form;                                 ///< Its closed form, in symbols; "": the reference's.
   Rule rule;                                        ///< How it may differ.
   bool idea;                                        ///< Whether the stage before does not reach it.
   std::function<std::int64_t(const Job&)> claimed;  ///< What it is to be.

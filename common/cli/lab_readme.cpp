@@ -83,7 +83,7 @@ std::string table_of_counters(const Grader& grader, const Job& one, const Job& o
   std::string none;  // what is 0 and was 0 before: not worth a row
   for (const bool idea : {true, false}) {
     for (const Counter& counter : grader.counters()) {
-      if (counter.idea != idea) continue;
+      if (counter.idea != idea || counter.form.empty()) continue;
       if (!idea && counter.form == "0") {
         none += fmt::format("{}`{}`", none.empty() ? "" : ", ", counter.name);
         continue;
@@ -115,6 +115,12 @@ std::string readme_of(const Lab& lab) {
              "BH: query heads of all batch entries; Tr, Tc: tiles of rows and of keys; R: threads that "
              "hold a row; pairs: of a query and a key that it sees, in one head. Where it says `<=`, fewer "
              "are as good.") +
+         (kernel ? paragraph(
+                       "All else that the ledger counts must not be more than in the reference: shuffles, "
+                       "`__syncwarp`, bytes read from and written to shared memory, by array and in all. "
+                       "A quarter more is allowed of additions, maxima, sectors of global memory, passes "
+                       "over the banks of shared memory, and of what the busiest thread does.")
+                 : std::string()) +
          "`CMakeLists.txt` compiles the file for an editor or a debugger; the grade does not depend on "
          "it.\n";
 }

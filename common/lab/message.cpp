@@ -118,7 +118,7 @@ void transfer_report(Archive& archive, Part& report) {
   auto& ledger = report.ledger;
   for (const simt::Counters::Field& field : simt::Counters::fields()) archive(ledger.*field.member);
   archive(ledger.kernel, ledger.global, ledger.shared, ledger.shared_bytes_per_block,
-          ledger.most_bytes_in_flight, ledger.device_bytes, ledger.banks_analysed);
+          ledger.most_bytes_in_flight, ledger.device_bytes, ledger.banks_analysed, ledger.busiest);
 }
 
 }  // namespace

@@ -46,7 +46,8 @@ void multiply_fragments(MmaOperands mine, Where where) {
         for (int column = 0; column < 8; ++column) C[row][column] += A[row][k] * B[k][column];
     for (int lane = 0; lane < 32; ++lane) {
       const int g = lane / 4, t = lane % 4;
-      for (int i = 0; i < 4; ++i) lanes[lane]->c[i].value += C[g + i / 2 * 8][2 * t + i % 2];
+      for (int i = 0; i < 4; ++i)
+        lanes[lane]->c[i] = Plain::number(lanes[lane]->c[i]) + C[g + i / 2 * 8][2 * t + i % 2];
     }
     constexpr std::uint64_t flops_of_lane = 2 * 16 * 8 * 16 / 32;
     running.counts.flops_tensor_cores += 32 * flops_of_lane;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <exception>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <random>
@@ -100,6 +101,8 @@ struct Thread {
   const char* waits_at = nullptr;        ///< What it waits at; nullptr: it can run.
   Where where;                           ///< Where that is.
   std::uint64_t accesses = 0;            ///< Since it last synchronised; counted when observed.
+  Busiest work;                          ///< In this block; counted when observed.
+  std::size_t tiles = 0;                 ///< That it has come to in this block.
   std::vector<PendingCopy> copies;       ///< Oldest first.
   std::vector<std::size_t> copy_groups;  ///< Sizes of the committed groups, oldest first.
 };
@@ -119,6 +122,9 @@ struct Warp {
   unsigned pending = 0;             ///< Meetings that wait for somebody.
   std::array<Meeting, 4> meetings;  ///< Disjoint groups of lanes may meet at the same time.
   WarpLog log;                      ///< Accesses since the lanes last met.
+  /// Of each tile, two rows whose visible keys its lanes asked for; no_row where there were fewer.
+  std::vector<std::array<int, 2>> asked_rows;
+  static constexpr int no_row = std::numeric_limits<int>::min();  ///< Not a row.
 };
 
 /// One of a block's 16 barriers; number 0 is that of __syncthreads.
@@ -163,6 +169,8 @@ struct Block {
   /// missing; if not, it is what it seems.
   std::optional<KernelFault> early_read;
   unsigned early_reader = 0;               ///< Whose warp read it.
+  std::vector<bool> masked;                ///< By tile: whether it was masked.
+  Busiest busiest;                         ///< Thread of this launch.
   std::uint64_t bytes_in_flight = 0;       ///< Asynchronous copies under way.
   std::uint64_t most_bytes_in_flight = 0;  ///< The most seen at a barrier in this launch.
   std::unique_ptr<StackPool> stacks;       ///< One per thread.
@@ -179,6 +187,7 @@ struct Running {
   GlobalTraffic* global = nullptr;  ///< Counts by GlobalBuffer::slot.
   bool observed = false;            ///< Accesses are logged or checked, beyond being counted.
   Counters counts;                  ///< Counted so far in this launch by this OS thread.
+  std::uint64_t operations = 0;     ///< Those on f32 when the CUDA thread began to run, when observed.
 };
 
 /// Every counted operation touches it. Hidden, so that the linker makes the cheapest access of it that

@@ -66,6 +66,18 @@ SharedTraffic& SharedTraffic::operator+=(const SharedTraffic& other) {
   return *this;
 }
 
+Busiest& Busiest::operator+=(const Busiest& other) {
+  operations += other.operations;
+  global += other.global;
+  shared += other.shared;
+  return *this;
+}
+void Busiest::raise_to(const Busiest& other) {
+  operations = std::max(operations, other.operations);
+  global = std::max(global, other.global);
+  shared = std::max(shared, other.shared);
+}
+
 GlobalTraffic Ledger::global_total() const {
   GlobalTraffic total;
   if (!global.empty()) total.element_bytes = global.begin()->second.element_bytes;
@@ -99,6 +111,7 @@ Ledger& Ledger::operator+=(const Ledger& other) {
   shared_bytes_per_block = std::max(shared_bytes_per_block, other.shared_bytes_per_block);
   most_bytes_in_flight = std::max(most_bytes_in_flight, other.most_bytes_in_flight);
   device_bytes = std::max(device_bytes, other.device_bytes);
+  busiest += other.busiest;
   banks_analysed = banks_analysed || other.banks_analysed;
   seconds += other.seconds;
   return *this;

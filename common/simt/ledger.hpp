@@ -75,6 +75,16 @@ struct SharedTraffic {
   bool operator==(const SharedTraffic&) const = default;  ///< Equal in each count.
 };
 
+/// What the busiest thread of all did: a launch ends no sooner.
+struct Busiest {
+  std::uint64_t operations = 0;  ///< On f32; a step of mac() is one.
+  std::uint64_t global = 0;      ///< Accesses to global memory.
+  std::uint64_t shared = 0;      ///< Accesses to shared memory.
+
+  Busiest& operator+=(const Busiest& other);  ///< Adds each count.
+  void raise_to(const Busiest& other);        ///< The larger of each count.
+};
+
 /// Everything counted in one launch, or in several added up. Exact, and the same whatever the schedule and
 /// the number of OS threads; only `seconds` is not.
 struct Ledger : Counters {
@@ -84,6 +94,7 @@ struct Ledger : Counters {
   std::uint64_t shared_bytes_per_block = 0;     ///< On-chip memory of a block; the largest launch's.
   std::uint64_t most_bytes_in_flight = 0;  ///< Most bytes of asynchronous copies under way at a barrier.
   std::uint64_t device_bytes = 0;          ///< Device memory allocated at the launch; the most of any.
+  Busiest busiest;                         ///< (banks) Launches after each other are added up.
   bool banks_analysed = false;             ///< Whether wavefronts and sectors were counted.
   double seconds = 0;                      ///< Spent emulating. Not a speed of anything.
 

@@ -207,11 +207,36 @@ void fail_shared(const SharedArray& array, std::int64_t i, std::int64_t j, int r
        array.where);
 }
 
+void mask_tile() {
+  std::vector<bool>& masked = running.block->masked;
+  const std::size_t tile = running.thread->tiles;
+  if (masked.size() <= tile) masked.resize(tile + 1);
+  if (masked[tile]) return;
+  masked[tile] = true;
+  ++running.counts.masked_tiles;
+}
+
+void ask_for_row(int row) {
+  const std::size_t tile = running.thread->tiles;
+  if (tile == 0) return;  // what is asked before the first tile is about none
+  auto& asked = running.block->warp[running.thread->warp].asked_rows;
+  if (asked.size() <= tile) asked.resize(tile + 1, {Warp::no_row, Warp::no_row});
+  for (int& one : asked[tile]) {
+    if (one == row) return;
+    if (one == Warp::no_row) {
+      one = row;
+      return;
+    }
+  }
+  mask_tile();
+}
+
 void observe_global(GlobalBuffer& buffer, std::int64_t byte, unsigned bytes, GlobalMarks::Use use,
                     Where where) {
   Block& block = *running.block;
   const Options& options = *block.launch->options;
   const bool write = use != GlobalMarks::Use::read;
+  ++running.thread->work.global;
   if (options.banks)
     block.warp[running.thread->warp].log.record(
         {static_cast<std::uint64_t>(byte), &running.global[buffer.slot], where.line,
@@ -237,6 +262,7 @@ void observe_shared(SharedArray& array, const void* data, unsigned bytes, bool w
   const Options& options = *block.launch->options;
   const Thread& me = *running.thread;
   const auto byte = static_cast<std::uint32_t>(static_cast<const std::byte*>(data) - block.shared.base());
+  ++running.thread->work.shared;
   if (options.banks)
     block.warp[me.warp].log.record({byte, &array.traffic, where.line, static_cast<std::uint8_t>(bytes),
                                     static_cast<std::uint8_t>(me.lane),

@@ -53,6 +53,10 @@ SharedArray& declare_dynamic(const char* name, Where where, std::size_t offset, 
                              std::size_t element_bytes);
 /// @}
 
+/// Whether T may be an element of device memory: no number whose operations would not be counted.
+template <class T>
+inline constexpr bool is_counted = !std::is_floating_point_v<std::remove_const_t<T>>;
+
 template <class T>
 class gmem;
 template <class T>
@@ -99,6 +103,8 @@ class GlobalElement {
 /// buffer, and every access is checked against it.
 template <class T>
 class gmem {
+  static_assert(is_counted<T>, "memory of plain floats: say f32, whose operations are counted");
+
  public:
   using Element = std::remove_const_t<T>;  ///< Without const.
 
@@ -227,6 +233,8 @@ class SharedElement {
 /// A pointer to elements of T in shared memory; on a GPU, `T*`.
 template <class T>
 class smem {
+  static_assert(is_counted<T>, "memory of plain floats: say f32, whose operations are counted");
+
  public:
   using Element = std::remove_const_t<T>;  ///< Without const.
 
@@ -298,6 +306,8 @@ class smem {
 /// A shared array of R x C elements as a helper function takes it, whatever its name.
 template <class T, int R, int C>
 class smem_tile {
+  static_assert(is_counted<T>, "memory of plain floats: say f32, whose operations are counted");
+
  public:
   /// Element (i, j), i < R, j < C.
   SharedElement<T> operator()(Index i, Index j) const {
@@ -385,7 +395,7 @@ requires(sizeof(T) == 4) void store4(gmem<T> p, float4 value, Where where = Wher
 /// Stores four elements from p on, as one access of 16 bytes.
 template <class T>
 requires(sizeof(T) == 4) void store4(smem<T> p, float4 value, Where where = Where::here()) {
-  std::memcpy(p.template write<4>(where), &value, 16);
+  std::memcpy(static_cast<void*>(p.template write<4>(where)), &value, 16);
 }
 
 /// Adds to the elements from p on, each as one operation, by one instruction; returns what was in the
@@ -399,8 +409,8 @@ f32 add_atomically(gmem<f32> p, const f32 (&values)[count], Where where) {
   if (running.observed)
     observe_global(*p.buffer(), p.offset() * 4, 4 * count, GlobalMarks::Use::atomic, where);
   auto* data = reinterpret_cast<float*>(p.buffer()->data) + p.offset();
-  const float before = std::atomic_ref<float>(*data).fetch_add(values[0].value);
-  for (int i = 1; i < count; ++i) std::atomic_ref<float>(data[i]).fetch_add(values[i].value);
+  const float before = std::atomic_ref<float>(*data).fetch_add(Plain::number(values[0]));
+  for (int i = 1; i < count; ++i) std::atomic_ref<float>(data[i]).fetch_add(Plain::number(values[i]));
   return before;
 }
 
@@ -420,11 +430,19 @@ T atomic_add(gmem<T> p, std::type_identity_t<T> value, Where where = Where::here
   return std::atomic_ref<T>(*(reinterpret_cast<T*>(p.buffer()->data) + p.offset())).fetch_add(value);
 }
 
+/// The tile that the running thread is at is masked.
+void mask_tile();
+
 /// Says that the block has come to a tile of scores, masked or not. All threads say so; it counts once.
 inline void count_tile(bool masked = false) {
-  if (running.thread->linear != 0) return;
-  ++running.counts.tiles;
-  running.counts.masked_tiles += masked;
+  ++running.thread->tiles;
+  if (running.thread->linear == 0) ++running.counts.tiles;
+  if (masked) mask_tile();
 }
+
+/// Says that the running thread asks which keys a row sees. To decide whether a tile is masked, all lanes
+/// of a warp ask for the same row or two; where they ask for more, it is masked, whatever count_tile()
+/// said.
+void ask_for_row(int row);
 
 }  // namespace flashladder::simt

@@ -6,41 +6,44 @@
 
 namespace flashladder::simt {
 
-/// A float whose operations are counted by kind. Plain floats turn into it silently, it turns back only
-/// when told to, so that no operation escapes. As on the GPU, a new one has no value.
+/// A float whose operations are counted by kind. Plain floats turn into it silently; it does not turn back,
+/// so that no operation escapes. As on the GPU, a new one has no value.
 struct f32 {
-  float value;  ///< What it holds.
-
   f32() = default;
   /// From any number.
   template <class Number>
   requires std::is_arithmetic_v<Number>
-  constexpr f32(Number number) : value(static_cast<float>(number)) {}
-  /// The number itself; what is done with it is not counted.
-  constexpr explicit operator float() const { return value; }
+  constexpr f32(Number number) : value_(static_cast<float>(number)) {}
+  /// Does not compile: a GPU would convert it, and what is done with the number would not be counted.
+  template <class Number>
+  requires std::is_arithmetic_v<Number>
+  explicit operator Number() const {
+    static_assert(sizeof(Number) == 0, "an f32 stays an f32: what is done in plain float is not counted");
+    return {};
+  }
 
   /// Counted as an addition.
   f32& operator+=(f32 b) {
     ++running.counts.add;
-    value += b.value;
+    value_ += b.value_;
     return *this;
   }
   /// Counted as an addition.
   f32& operator-=(f32 b) {
     ++running.counts.add;
-    value -= b.value;
+    value_ -= b.value_;
     return *this;
   }
   /// Counted as a multiplication.
   f32& operator*=(f32 b) {
     ++running.counts.mul;
-    value *= b.value;
+    value_ *= b.value_;
     return *this;
   }
   /// Counted as a division.
   f32& operator/=(f32 b) {
     ++running.counts.div;
-    value /= b.value;
+    value_ /= b.value_;
     return *this;
   }
 
@@ -53,73 +56,84 @@ struct f32 {
   /// Counted as a division.
   friend f32 operator/(f32 a, f32 b) { return a /= b; }
   /// A change of sign is free.
-  friend f32 operator-(f32 a) { return -a.value; }
+  friend f32 operator-(f32 a) { return -a.value_; }
   /// Comparisons are not counted.
-  friend bool operator==(f32 a, f32 b) { return a.value == b.value; }
+  friend bool operator==(f32 a, f32 b) { return a.value_ == b.value_; }
   /// Comparisons are not counted.
-  friend bool operator<(f32 a, f32 b) { return a.value < b.value; }
+  friend bool operator<(f32 a, f32 b) { return a.value_ < b.value_; }
   /// Comparisons are not counted.
-  friend bool operator>(f32 a, f32 b) { return a.value > b.value; }
+  friend bool operator>(f32 a, f32 b) { return a.value_ > b.value_; }
   /// Comparisons are not counted.
-  friend bool operator<=(f32 a, f32 b) { return a.value <= b.value; }
+  friend bool operator<=(f32 a, f32 b) { return a.value_ <= b.value_; }
   /// Comparisons are not counted.
-  friend bool operator>=(f32 a, f32 b) { return a.value >= b.value; }
+  friend bool operator>=(f32 a, f32 b) { return a.value_ >= b.value_; }
+
+ private:
+  friend struct Plain;
+  float value_;
 };
 static_assert(sizeof(f32) == 4 && std::is_trivially_copyable_v<f32>);
+
+/// What the emulator's own instructions see of an f32, and tests. Nothing for kernels: nvcc does not know
+/// it.
+struct Plain {
+  /// The number itself; what is done with it is not counted.
+  static constexpr float number(f32 x) { return x.value_; }
+};
 
 /// One step of a matrix product, acc += a * b: 2 FLOPs, counted apart from all other operations.
 inline void mac(f32& acc, f32 a, f32 b) {
   running.counts.flops_cuda_cores += 2;
-  acc.value += a.value * b.value;
+  acc = Plain::number(acc) + Plain::number(a) * Plain::number(b);
 }
 
 /// The larger; the other one where one is NaN.
 inline f32 fmaxf(f32 a, f32 b) {
   ++running.counts.max;
-  return std::fmax(a.value, b.value);
+  return std::fmax(Plain::number(a), Plain::number(b));
 }
 /// The smaller; counted as fmaxf.
 inline f32 fminf(f32 a, f32 b) {
   ++running.counts.max;
-  return std::fmin(a.value, b.value);
+  return std::fmin(Plain::number(a), Plain::number(b));
 }
 /// a * b + c, rounded once; counted as a multiplication and an addition.
 inline f32 fmaf(f32 a, f32 b, f32 c) {
   ++running.counts.mul;
   ++running.counts.add;
-  return std::fma(a.value, b.value, c.value);
+  return std::fma(Plain::number(a), Plain::number(b), Plain::number(c));
 }
 /// Not counted.
 inline f32 fabsf(f32 a) {
-  return std::fabs(a.value);
+  return std::fabs(Plain::number(a));
 }
 /// e^a.
 inline f32 expf(f32 a) {
   ++running.counts.exp;
-  return std::exp(a.value);
+  return std::exp(Plain::number(a));
 }
 /// 2^a.
 inline f32 exp2f(f32 a) {
   ++running.counts.exp;
-  return std::exp2(a.value);
+  return std::exp2(Plain::number(a));
 }
 /// The natural logarithm.
 inline f32 logf(f32 a) {
   ++running.counts.log;
-  return std::log(a.value);
+  return std::log(Plain::number(a));
 }
 /// The logarithm to base 2.
 inline f32 log2f(f32 a) {
   ++running.counts.log;
-  return std::log2(a.value);
+  return std::log2(Plain::number(a));
 }
 /// Whether a is an infinity.
 inline bool isinf(f32 a) {
-  return std::isinf(a.value);
+  return std::isinf(Plain::number(a));
 }
 /// Whether a is no number.
 inline bool isnan(f32 a) {
-  return std::isnan(a.value);
+  return std::isnan(Plain::number(a));
 }
 /// a / b, fast on the GPU; counted as a division.
 inline f32 __fdividef(f32 a, f32 b) {

@@ -24,6 +24,21 @@ Thread* pick(Block& block) {
   return block.thread[next.warp * warp_size + next.lane].get();
 }
 
+/// Operations on f32 that have been counted.
+std::uint64_t operations() {
+  const Counters& c = running.counts;
+  return c.add + c.mul + c.div + c.max + c.exp + c.log + c.flops_cuda_cores / 2;
+}
+
+/// From here on the running thread is the one that counts, up to stop_counting().
+void start_counting() {
+  if (running.observed) running.operations = operations();
+}
+/// Another thread goes on.
+void stop_counting() {
+  if (running.observed) running.thread->work.operations += operations() - running.operations;
+}
+
 /// Nobody can run, and not everybody is done: says why.
 [[noreturn]] void fail_stuck() {
   const Block& block = *running.block;
@@ -70,7 +85,10 @@ void retire() {
 void thread_main() {
   Block& block = *running.block;
   try {
+    start_counting();
     block.launch->body(block.launch->arguments);
+    stop_counting();
+    block.busiest.raise_to(running.thread->work);
     retire();
     if (Thread* next = pick(block)) {
       Thread& me = *running.thread;
@@ -107,6 +125,7 @@ void begin_launch(Block& block, const Launch& launch, std::size_t slots) {
   }
   block.shared.begin_launch(launch.shared_bytes);
   block.most_bytes_in_flight = 0;
+  block.busiest = {};
   block.global.assign(slots, {});
   running = {};
   running.block = &block;
@@ -136,6 +155,7 @@ void run_block(Block& block, unsigned linear) {
   block.error = nullptr;
   block.early_read.reset();
   block.bytes_in_flight = 0;
+  block.masked.clear();
   block.ready.clear();
   if (options.schedule == Schedule::random) block.random.seed(options.seed * 0x9e3779b97f4a7c15u + linear);
   block.barrier.fill({});
@@ -150,6 +170,7 @@ void run_block(Block& block, unsigned linear) {
     warp.pending = 0;
     for (Meeting& meeting : warp.meetings) meeting.arrived = 0;
     warp.log.clear();
+    warp.asked_rows.clear();
     block.ready.add(w, ~0u);
   }
   for (unsigned t = 0; t < block.threads; ++t) {
@@ -158,6 +179,8 @@ void run_block(Block& block, unsigned linear) {
     thread.waits_at = nullptr;
     thread.where = {};
     thread.accesses = 0;
+    thread.work = {};
+    thread.tiles = 0;
     thread.copies.clear();
     thread.copy_groups.clear();
     thread.fiber.prepare((*block.stacks)[static_cast<int>(t)], thread_main, std::size_t{64} + t % 32 * 192);
@@ -214,6 +237,7 @@ void collect(Ledger& ledger, const Block& block) {
   }
   ledger.shared_bytes_per_block =
       std::max<std::uint64_t>(ledger.shared_bytes_per_block, block.shared.bytes());
+  ledger.busiest.raise_to(block.busiest);
   ledger.most_bytes_in_flight = std::max(ledger.most_bytes_in_flight, block.most_bytes_in_flight);
 }
 
@@ -252,8 +276,10 @@ void suspend(const char* waits_at, Where where) {
   block.ready.remove({me.warp, me.lane});
   Thread* next = pick(block);
   if (next == nullptr) fail_stuck();
+  stop_counting();
   running.thread = next;
   Fiber::switch_to(me.fiber, next->fiber);
+  start_counting();
   me.waits_at = nullptr;
 }
 

@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(32 * warps)
       for (int c = 0; c < Bc / 8; ++c) {
         for (int e = 0; e < 4; ++e) {
           const int i = i0 + r0 + 16 * f + e / 2 * row_lanes, j = j0 + 8 * c + 2 * t + e % 2;
-          probe("S", n.head(b, h), i, j, static_cast<float>(s[f][c][e]) * size);
+          probe("S", n.head(b, h), i, j, s[f][c][e], size);
         }
       }
 #pragma unroll
