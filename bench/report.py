@@ -366,7 +366,8 @@ def main():
         sys.exit(f"report: {error}")
     except (ValueError, KeyError, TypeError) as error:
         sys.exit(f"report: {options.climb} is not a climb.json of this version ({error!r}): run ./ladder climb again")
-    sys.stdout.write(text)
+    if text:  # writing nothing can fail too
+        sys.stdout.write(text)
 
 
 if __name__ == "__main__":

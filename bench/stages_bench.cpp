@@ -61,8 +61,8 @@ constexpr char help[] =
     "  ./ladder bench --benchmark_out=FILE --benchmark_context=commit=HASH\n"
     "                                                                the results as JSON, for the "
     "charts\n\n"
-    "Exit status: 0, or 1 where nothing was timed or a stage failed. All options are Google "
-    "Benchmark's:\n\n";
+    "Exit status: 0; 1 where nothing was timed or a stage failed; 2 for a wrong command or lost output. "
+    "All options are Google Benchmark's:\n\n";
 
 /// Says what Google Benchmark would pass over; 0, or the exit status.
 int check_arguments(int argc, char** argv) {
@@ -114,7 +114,7 @@ int main(int argc, char** argv) {
   std::cout.flush();
   if (!std::cout || std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
     std::fprintf(stderr, "ladder: cannot write to stdout: what is above is not all of it\n");
-    any_failed = true;
+    return 2;
   }
   return any_failed ? 1 : 0;
 }

@@ -463,9 +463,9 @@ class DiffTest(unittest.TestCase):
         self.assertIn("page.html: 13 lines change", said)
         self.assertEqual([path.name for path in self.folder.iterdir()], ["page.html"])
         self.assertEqual((self.folder / "page.html").read_text(), page_of(14, 15))
-        self.refuses(1, "nowhere/page.html", arguments=["14", "15", "--html", "nowhere/page.html"])
+        self.refuses(2, "nowhere/page.html", arguments=["14", "15", "--html", "nowhere/page.html"])
         (self.folder / "folder").mkdir()
-        self.refuses(1, "it is a folder", arguments=["14", "15", "--html", "folder"])
+        self.refuses(2, "it is a folder", arguments=["14", "15", "--html", "folder"])
 
     def test_the_pages_of_the_guide(self):
         self.shown("--site", "guide/diffs")
@@ -553,17 +553,17 @@ class DiffTest(unittest.TestCase):
                 self.refuses(2, *parts, arguments=arguments)
 
     def test_what_is_missing_is_named(self):
-        self.refuses(1, "/nowhere/flashladder", "./ladder",
+        self.refuses(2, "/nowhere/flashladder", "./ladder",
                      arguments=["13", "14"], environment={"FLASHLADDER_PROGRAM": "/nowhere/flashladder"})
-        self.refuses(1, "does not list the stages",
+        self.refuses(2, "does not list the stages",
                      arguments=["13", "14"], environment={"FLASHLADDER_PROGRAM": "/bin/true"})
-        self.refuses(1, "diffutils", arguments=["13", "14"], environment={"PATH": "/nowhere"})
+        self.refuses(2, "diffutils", arguments=["13", "14"], environment={"PATH": "/nowhere"})
         (self.folder / "pygments").mkdir()
         (self.folder / "pygments/__init__.py").write_text("raise ImportError('none')")
-        self.refuses(1, "Pygments", "./ladder setup", arguments=["13", "14", "--html", "x.html"],
+        self.refuses(2, "Pygments", "./ladder setup", arguments=["13", "14", "--html", "x.html"],
                      environment={"PYTHONPATH": str(self.folder)})
         (self.folder / "file").write_text("")
-        self.refuses(1, "cannot make the folder file/site", arguments=["--site", "file/site"])
+        self.refuses(2, "cannot make the folder file/site", arguments=["--site", "file/site"])
 
 
 if __name__ == "__main__":

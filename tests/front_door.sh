@@ -113,7 +113,7 @@ for redirect in '>/dev/full' '>/dev/full 2>&1'; do
   for arguments in '' help --version; do
     eval "output=\$(PATH=\$tools \"\$house/ladder\" $arguments 2>&1 $redirect)"
     status=$?
-    check "'$arguments' with $redirect fails" exits 1
+    check "'$arguments' with $redirect fails" exits 2
     [[ $redirect == *'2>&1' ]] ||
       check "'$arguments' with $redirect says why" test "$output" = "ladder: cannot write to stdout: is the disk full?"
   done
@@ -124,7 +124,7 @@ for redirect in '>&-' '2>&-' '<&- >&- 2>&-'; do
   check "closed streams ($redirect) end nothing" exits 0
 done
 mkdir "$top/gone" && cd "$top/gone" && rmdir "$top/gone" && ladder list
-check "a folder that is gone is an error" exits 1
+check "a folder that is gone is an error" exits 2
 check "and is said to be gone" says "ladder: the folder that you are in is gone: cd into one that is there"
 check "and nothing is missing" not says "cmake"
 cd "$top" || exit 2
@@ -136,7 +136,7 @@ rm "$tools/ninja"
 for arguments in 'climb --no-install' '--no-install list' 'test --all --no-install'; do
   # shellcheck disable=SC2086
   ladder $arguments
-  check "'$arguments' stops when a package is missing" exits 1
+  check "'$arguments' stops when a package is missing" exits 2
   check "'$arguments' names it and says why" says "ninja-build         runs the build"
   check "'$arguments' gives the command" says "apt-get install --no-install-recommends ninja-build"
   check "'$arguments' installs nothing" not called apt-get
@@ -146,7 +146,7 @@ CMAKE_VERSION=3.22.1 ladder list --no-install
 check "an old cmake counts as missing" says "cmake               configures the build, 3.25 or newer"
 
 NO_NETWORK=1 ladder list
-check "without a network and without ninja, it fails" exits 1
+check "without a network and without ninja, it fails" exits 2
 check "without a network, it says what it cannot do without" says "cannot go on without ninja-build"
 ladder list --json 'two words'
 check "it installs what is missing, and runs" exits 0
@@ -176,10 +176,10 @@ check "a build folder made elsewhere is made afresh" says "was made for another 
 check "and it runs" exits 0
 rm "$house/build/release/build.ninja"
 CONFIGURE_FAILS=1 ladder list
-check "a failed configuration fails" exits 1
+check "a failed configuration fails" exits 2
 check "a failed configuration shows its log" says "a line of the configuration"
 BUILD_FAILS=1 ladder list
-check "a failed build fails" exits 1
+check "a failed build fails" exits 2
 check "a failed build shows what failed" says "FAILED: a step that did not"
 check "a failed build does not show what went well" not says "a step that went well"
 
@@ -230,10 +230,10 @@ for arguments in 'notebooks 2' 'notebooks --write' 'notebooks --run 9' 'notebook
   check "'$arguments' is answered in one sentence" one_sentence
 done
 NO_NETWORK=1 ladder notebooks
-check "without Jupyter the notebooks do not start" exits 1
+check "without Jupyter the notebooks do not start" exits 2
 check "and it says why" says "Sphinx and Jupyter could not be installed"
 NO_HEADERS=1 ladder notebooks
-check "without Python's headers they do not start" exits 1
+check "without Python's headers they do not start" exits 2
 check "and it says which package is missing" says "install python3-dev"
 ladder notebooks --run 2
 check "the notebooks are executed" called "$house/notebooks/run.py 2\$"
@@ -286,7 +286,7 @@ ladder bench --benchmark_filter=02
 check "or of what Google Benchmark is told" says "<--benchmark_filter=02>"
 sed -i '/^build flashladder_bench/d' "$house/build/release/build.ninja"
 ladder bench
-check "a part that was left out of the build is an error" exits 1
+check "a part that was left out of the build is an error" exits 2
 check "a part that was left out of the build is explained" says "was left out of the build"
 
 # --- The real one, where it is built --------------------------------------------------------------------------

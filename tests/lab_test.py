@@ -345,8 +345,8 @@ class LabTest(unittest.TestCase):
         self.refuses(2, "is there already", arguments=("new", CPU, self.folder))
         (self.folder / "file").write_text("")
         self.refuses(2, "is there already", arguments=("new", CPU, self.folder / "file"))
-        self.refuses(1, "cannot make a folder", arguments=("new", CPU, self.folder / "missing" / "x"))
-        self.refuses(1, "cannot make a folder", arguments=("new", CPU, "/proc/lab"))
+        self.refuses(2, "cannot make a folder", arguments=("new", CPU, self.folder / "missing" / "x"))
+        self.refuses(2, "cannot make a folder", arguments=("new", CPU, "/proc/lab"))
         self.refuses(2, "cannot write", arguments=("grade", self.made / CPU, "--json", self.folder / "missing" / "x"))
 
     def test_folders_that_are_no_labs(self):

@@ -795,9 +795,15 @@ class ProgramTest(unittest.TestCase):
             (["lab", "check", "99"], "stage 99 does not exist: the stages are 00, 01"),
             (["climb", "99"], "stage 99 does not exist: the stages are 00, 01"),
             (["climb", "tensor_cores"], "does not take fp32: add --dtype fp16"),
+            (["climb", "tensor-cores"], "stage 'tensor-cores' does not exist: is it 16 tensor_cores?"),
+            (["lab", "new", "Naive", "x"], "is it 00 naive_cpu or 10 naive_gpu?"),
             (["climb", "13", "--wrong"], "no option --wrong", "./ladder climb --help"),
             ([], "name a verb", "./ladder help"),
             (["frobnicate"], "there is no verb 'frobnicate'"),
+            (["list", "13"], "there is no place for '13'", "./ladder list --help"),
+            (["list", "--json", "--markdown"], "--json excludes --markdown"),
+            (["lab", "list", "new", "00", "x"], "there is no place for 'new'"),
+            (["lab", "grade", "x", "--seed", "99999999999999999999"], "is not a whole number below 2^64"),
         ):
             with self.subTest(call=call):
                 result = self.run_program(*call)
@@ -818,11 +824,11 @@ class ProgramTest(unittest.TestCase):
 
     # --- what stands in its way -------------------------------------------------------------------------------
 
-    def in_shell(self, *arguments, redirect):
-        """The program in a shell, with streams redirected, and a report that is not drawn."""
+    def in_shell(self, *arguments, redirect, python="true"):
+        """The program in a shell, with streams redirected, and by default a report that is not drawn."""
         command = " ".join(shlex.quote(str(word)) for word in (PROGRAM, *arguments))
         return subprocess.run(["bash", "-c", f"{command} {redirect}"], capture_output=True, text=True, cwd=self.folder,
-                              env={**os.environ, "FLASHLADDER_PYTHON": "true"}, timeout=120)
+                              env={**os.environ, "FLASHLADDER_PYTHON": python}, timeout=120)
 
     CALLS = [["list"], ["list", "--json"], ["--help"], ["climb", *SMALL_FOR_ALL, "--stages", "00-01"],
              *([["ledger", "13", *SMALL_FOR_ALL], ["lab", "list"]] if KERNELS else [])]
@@ -843,11 +849,14 @@ class ProgramTest(unittest.TestCase):
         for call in self.CALLS:
             with self.subTest(call=call):
                 result = self.in_shell(*call, redirect=">/dev/full")
-                self.assertEqual(result.returncode, 1)
+                self.assertEqual(result.returncode, 2)
                 self.assertIn("ladder: cannot write to stdout: No space left on device", result.stderr)
-                self.assertEqual(self.in_shell(*call, redirect=">/dev/full 2>&1").returncode, 1)
+                self.assertEqual(self.in_shell(*call, redirect=">/dev/full 2>&1").returncode, 2)
                 if call[0] == "climb":
                     self.assertEqual([s["status"] for s in self.report()["stages"]], ["passed", "passed"])
+        result = self.in_shell("climb", *SMALL, "00", redirect=">/dev/full", python=sys.executable)  # drawn all the same
+        self.assertNotIn("report", result.stderr)
+        self.assertTrue((self.folder / "out/report.html").is_file())
 
     def test_names_that_are_not_utf_8(self):
         self.save_qkv().rename(os.fsdecode(os.fsencode(self.folder) + b"/\xff\xfe.npz"))
@@ -862,7 +871,7 @@ class ProgramTest(unittest.TestCase):
         self.assertEqual(self.climb(*SMALL, python="true").returncode, 0)
         before = (self.folder / "out/climb.json").read_bytes()
         result = self.climb(*SMALL, python="true", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (99, 99)))
-        self.assertEqual(result.returncode, 1)
+        self.assertEqual(result.returncode, 2)
         self.assertIn("cannot write out/climb.json: File too large", result.stderr)
         self.assertEqual({path.name for path in (self.folder / "out").iterdir()}, {"climb.json"})
         self.assertEqual((self.folder / "out/climb.json").read_bytes(), before)
@@ -895,7 +904,7 @@ class ProgramTest(unittest.TestCase):
         for call in ([SOURCE / "bench/report.py", climb, "--markdown"], [SOURCE / "bench/tune.py", "--help"],
                      *([[diff], [diff, "00", "01"]] if KERNELS else [])):
             for redirect, status in ((">&- 2>&-", 0), ("2>/dev/full", 0), ("| true; exit ${PIPESTATUS[0]}", 0),
-                                     (">/dev/full", 1), (">/dev/full 2>&1", 1)):
+                                     (">/dev/full", 2), (">/dev/full 2>&1", 2)):
                 with self.subTest(call=call, redirect=redirect):
                     command = " ".join(shlex.quote(str(word)) for word in (sys.executable, "-B", *call))
                     result = subprocess.run(["bash", "-c", f"{command} {redirect}"], capture_output=True, text=True,
@@ -923,7 +932,7 @@ class ProgramTest(unittest.TestCase):
     def test_reading_from_a_pipe_or_a_device(self):
         os.mkfifo(self.folder / "pipe")
         for name in ("pipe", "/dev/zero"):
-            self.refuses(1, f"cannot read {name}: it is a pipe or a device; write what comes from it into a file",
+            self.refuses(2, f"cannot read {name}: it is a pipe or a device; write what comes from it into a file",
                          arguments=["--input", name])
 
     # --- the ledger -------------------------------------------------------------------------------------------
@@ -1056,7 +1065,7 @@ class ProgramTest(unittest.TestCase):
         for verb in ("ledger", "climb"):
             result = self.run_program(verb, *SMALL_FOR_ALL, "--backend", "cuda")
             self.assertRegex(result.stderr, missing)
-            self.refuses(1, "--backend emulator", arguments=[*SMALL_FOR_ALL, "--backend", "cuda"], verb=verb)
+            self.refuses(2, "--backend emulator", arguments=[*SMALL_FOR_ALL, "--backend", "cuda"], verb=verb)
 
     @with_kernels
     def test_on_a_gpu_stages_are_timed_and_counted(self):
@@ -1110,6 +1119,15 @@ class ProgramTest(unittest.TestCase):
             ([*SMALL, "--judge-within", "nan"], "--judge-within nan", "0 or more"),
             ([*SMALL, "--judge-within", "-1"], "--judge-within -1"),
             (["--seed", "2"], "--seed go with --random"),
+            ([*SMALL, "--seed", "99999999999999999999"], "--seed: 99999999999999999999 is not a whole number below 2^64"),
+            ([*SMALL, "--seed", "1.5"], "--seed: 1.5 is not a whole number"),
+            ([*SMALL, "--scale", "-0.0"], "--scale: -0.0 is 0"),
+            ([*SMALL, "--scale", "1e-50"], "--scale: 1e-50 is 0"),
+            ([*SMALL, "--scale", "x"], "--scale = x is no value that it takes"),
+            ([*SMALL, *SMALL], "--random can be given once"),
+            (["--random"], "--random needs a value"),
+            (["list"], "stage 'list' does not exist"),
+            (["pu"], "the stages are 00, 01"),
         ):
             with self.subTest(arguments=arguments):
                 self.refuses(2, *parts, arguments=arguments)
@@ -1135,10 +1153,10 @@ class ProgramTest(unittest.TestCase):
         ):
             with self.subTest(arguments=arguments):
                 self.refuses(2, *parts, arguments=arguments, verb="ledger")
-        self.refuses(1, "No such file", arguments=["13", "--input", "missing.npz"], verb="ledger")
+        self.refuses(2, "No such file", arguments=["13", "--input", "missing.npz"], verb="ledger")
 
     def test_more_than_the_machine_has(self):
-        self.refuses(1, "GiB", "use smaller sizes", arguments=["--random", "64,64,1000000,256"])
+        self.refuses(2, "GiB", "use smaller sizes", arguments=["--random", "64,64,1000000,256"])
 
     def test_files_that_cannot_be_used(self):
         good = np.ones((1, 2, 5, 4), np.float32)
@@ -1156,13 +1174,13 @@ class ProgramTest(unittest.TestCase):
                              ("cut.npy", "cut short"), ("huge.npy", "shape"), ("object.npy", "Python objects"),
                              ("integers.npy", "integers"), ("fortran.npy", "Fortran order")):
             with self.subTest(name=name):
-                self.refuses(1, *parts, arguments=["--q", name, "--k", "whole.npy", "--v", "whole.npy"])
-        self.refuses(1, "No such file", arguments=["--input", "missing.npz"])
-        self.refuses(1, "not an .npz file", arguments=["--input", "text.npz"])
+                self.refuses(2, *parts, arguments=["--q", name, "--k", "whole.npy", "--v", "whole.npy"])
+        self.refuses(2, "No such file", arguments=["--input", "missing.npz"])
+        self.refuses(2, "not an .npz file", arguments=["--input", "text.npz"])
         self.save("tokens.npz", None, q=good, k=good, v=good, tokens=np.arange(5))
         self.assertEqual(self.climb("--input", "tokens.npz", "--stages", "00", "--out", "tokens").returncode, 0)
         self.save("other.npz", None, a=good, b=np.arange(3))
-        self.refuses(1, "no array 'q'", "it has: a, b", arguments=["--input", "other.npz"])
+        self.refuses(2, "no array 'q'", "it has: a, b", arguments=["--input", "other.npz"])
 
     def test_arrays_that_do_not_fit_together(self):
         for q, k, v, *parts in (
@@ -1178,24 +1196,24 @@ class ProgramTest(unittest.TestCase):
             ((1, 2, 5, 300), (1, 2, 5, 300), (1, 2, 5, 300), "1 to 256"),
         ):
             with self.subTest(q=q, k=k, v=v):
-                self.refuses(1, "qkv.npz", *parts, arguments=["--input", self.save_qkv(q, k, v)])
+                self.refuses(2, "qkv.npz", *parts, arguments=["--input", self.save_qkv(q, k, v)])
 
     def test_values_that_are_not_finite_are_named(self):
         for name, value, shown in (("q", np.nan, "nan"), ("k", np.inf, "inf"), ("v", -np.inf, "-inf")):
             arrays = {n: np.ones((2, 3, 4, 5), np.float32) for n in "qkv"}
             arrays[name][1, 2, 3, 4] = value
             path = self.save("nonfinite.npz", None, **arrays)
-            self.refuses(1, f"{name}[1, 2, 3, 4] is {shown}", "--allow-nonfinite", arguments=["--input", path])
+            self.refuses(2, f"{name}[1, 2, 3, 4] is {shown}", "--allow-nonfinite", arguments=["--input", path])
 
     def test_values_that_do_not_fit_the_dtype_are_named(self):
         q = np.full((1, 1, 2, 2), 70000, np.float32)
         path = self.save("large.npz", None, q=q, k=q, v=q)
-        self.refuses(1, "q[0, 0, 0, 0] is 70000, too large for fp16", "bf16", arguments=["--input", path, "--dtype", "fp16"])
+        self.refuses(2, "q[0, 0, 0, 0] is 70000, too large for fp16", "bf16", arguments=["--input", path, "--dtype", "fp16"])
 
     def test_a_folder_that_cannot_be_written_is_said_before_the_run(self):
         (self.folder / "file").write_text("")
-        self.refuses(1, "cannot write into the folder", "--out", arguments=[*SMALL, "--out", "file/out"])
-        self.refuses(1, "cannot write into the folder", arguments=[*SMALL, "--out", "/proc/flashladder"])
+        self.refuses(2, "cannot write into the folder", "--out", arguments=[*SMALL, "--out", "file/out"])
+        self.refuses(2, "cannot write into the folder", arguments=[*SMALL, "--out", "/proc/flashladder"])
 
 
 if __name__ == "__main__":

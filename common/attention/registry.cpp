@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <set>
 #include <string>
@@ -19,11 +20,29 @@ const Stage& on_backend(const Stage& stage, Backend backend) {
 
 namespace {
 
+/// The stages whose name has `wanted` in it, three letters or more in any spelling: Tensor-Cores, tensor.
+std::vector<const Stage*> with_name_like(std::string_view wanted) {
+  std::string spelt;
+  for (const char c : wanted) {
+    spelt += c == '-' || c == ' ' ? '_' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  }
+  std::vector<const Stage*> found;
+  for (const Stage* stage : stages()) {
+    if (spelt.size() >= 3 && stage->name.find(spelt) != stage->name.npos) found.push_back(stage);
+  }
+  return found;
+}
+
 /// "stage 7 does not exist: the stages are 00, 01, 02; ./ladder list shows their names"
 [[noreturn]] void no_such_stage(std::string_view wanted) {
   const bool number = !wanted.empty() && wanted.find_first_not_of("0123456789") == wanted.npos;
-  std::string text = "stage " + (number ? std::string(wanted) : "'" + std::string(wanted) + "'") +
-                     " does not exist: the stages are ";
+  std::string text =
+      "stage " + (number ? std::string(wanted) : "'" + std::string(wanted) + "'") + " does not exist: ";
+  if (const auto likely = with_name_like(wanted); !likely.empty()) {
+    for (const Stage* stage : likely) text += (stage == likely.front() ? "is it " : " or ") + label(*stage);
+    throw UsageError(text + "?");
+  }
+  text += "the stages are ";
   for (const Stage* stage : stages()) {
     if (stage != stages().front()) text += ", ";
     text += label(*stage).substr(0, 2);
@@ -71,7 +90,8 @@ std::vector<const Stage*> select_stages(std::string_view selection) {
     const std::string_view part = rest.substr(0, comma);
     const std::size_t dash = part.find('-');
     // Both ends of a range must exist: a range that silently lacks a stage would pass for a complete climb.
-    if (dash == 0 || dash + 1 == part.size()) no_such_stage(part);  // an end is missing
+    if (dash == 0 || dash + 1 == part.size() || (dash != part.npos && !with_name_like(part).empty()))
+      no_such_stage(part);  // an end is missing, or it is a name
     const int first = stage_called(part.substr(0, dash)).number;
     const int last = dash == part.npos ? first : stage_called(part.substr(dash + 1)).number;
     if (last < first)

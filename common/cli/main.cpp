@@ -3,6 +3,8 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
+#include <cstdlib>
 #include <exception>
 #include <new>
 
@@ -21,6 +23,27 @@ std::string not_empty(const std::string& text) {
   return text.empty() ? "is empty" : "";
 }
 
+/// 64 bits of it; a number that is larger would become another.
+std::string is_seed(const std::string& text) {
+  std::uint64_t seed = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seed);
+  return error == std::errc() && end == text.data() + text.size()
+             ? ""
+             : text + " is not a whole number below 2^64";
+}
+
+/// What CLI11 says, in words that name the option first.
+std::string what_is_wrong(const CLI::ParseError& error) {
+  const std::string said = error.what(), option = said.substr(0, said.find(':'));
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr)
+    return said.find("missing") != said.npos ? option + " needs a value" : option + " can be given once";
+  if (dynamic_cast<const CLI::ConversionError*>(&error) != nullptr) {
+    constexpr std::string_view before = "Could not convert: ";
+    return said.substr(said.starts_with(before) ? before.size() : 0) + " is no value that it takes";
+  }
+  return said;
+}
+
 /// The options that say where Q, K and V come from.
 void add_input_options(CLI::App* app, flashladder::InputOptions& input, const char* input_help,
                        const char* random_help) {
@@ -33,18 +56,17 @@ void add_input_options(CLI::App* app, flashladder::InputOptions& input, const ch
                   "Key/value heads of the random input; divides H (default: H)")
       ->type_name("H");
   app->add_option("--key-len", input.key_len, "Keys of the random input (default: N)")->type_name("N");
-  app->add_option("--seed", input.seed, "Seed of the random input (default: 1)")
-      ->check([](const std::string& text) {
-        return std::string(text.starts_with("-") ? "must not be negative" : "");
-      });
+  app->add_option("--seed", input.seed, "Seed of the random input (default: 1)")->check(is_seed);
   app->add_option("--dtype", input.dtype,
                   "Round the input to fp32, fp16 or bf16; a stage that computes in fp32 gets the same "
                   "values widened")
       ->capture_default_str();
   app->add_flag("--causal", input.causal, "Query i sees key j when j <= i + Nk - Nq");
   app->add_option("--scale", input.scale, "Factor on the scores (default: 1/sqrt(d))")
-      ->check([](const std::string& text) {
-        return std::string(text == "0" ? "0 would make all scores equal" : "");
+      ->check([](const std::string& text) {  // also 1e-50, which is 0 as a float
+        char* end = nullptr;
+        const bool zero = std::strtof(text.c_str(), &end) == 0 && end == text.c_str() + text.size();
+        return std::string(zero ? text + " is 0, which would make all scores equal" : "");
       });
   app->add_flag(
       "--allow-nonfinite", input.allow_nonfinite,
@@ -59,6 +81,7 @@ struct LabVerbs {
             "Labs: a stage with its idea left out, to be written and graded. What is graded runs with "
             "limits, and is given inputs only; that is no sandbox against malice, and no check for "
             "plagiarism")) {
+    lab->require_subcommand(0, 1);
     lab->add_option("VERB", words,
                     "One of the verbs below");  // what is none of them is answered by no_verb
     list = lab->add_subcommand("list", "The labs: how much there is to write");
@@ -77,7 +100,9 @@ struct LabVerbs {
                      "Write the result as JSON, too; - is for stdout, and nothing else there")
         ->type_name("FILE")
         ->check(not_empty);
-    grade->add_option("--seed", graded.seed, "Of the inputs (default: a hash of the file)")->type_name("N");
+    grade->add_option("--seed", graded.seed, "Of the inputs (default: a hash of the file)")
+        ->type_name("N")
+        ->check(is_seed);
     grade
         ->add_option("--time-limit", graded.seconds,
                      "Seconds of processor time for each run of the code (default: 10)")
@@ -119,6 +144,7 @@ int run(int argc, char** argv) {
   using namespace flashladder;
   CLI::App app{"FlashLadder: FlashAttention as a ladder of stages"};
   app.name("ladder");
+  app.require_subcommand(0, 1);
   bool version = false;
   app.add_flag("--version", version, "Version and commit");
 
@@ -128,7 +154,8 @@ int run(int argc, char** argv) {
   list->add_flag("--json", as_json, "As JSON");
   list->add_option("--markdown", markdown, "As the table of a README; PREFIX goes before the links")
       ->type_name("PREFIX")
-      ->expected(0, 1);
+      ->expected(0, 1)
+      ->excludes("--json");
 
   CLI::App* climb = app.add_subcommand(
       "climb",
@@ -207,12 +234,14 @@ int run(int argc, char** argv) {
     const std::vector<std::string> unknown = app.remaining(true);
     const auto wrong =
         std::ranges::find_if(unknown, [](const std::string& word) { return word.starts_with("-"); });
-    throw UsageError(fmt::format("{} ({} --help lists the options)",
-                                 wrong != unknown.end() ? "there is no option " + *wrong
-                                 : app.get_subcommands().empty() && !unknown.empty()
-                                     ? "there is no verb '" + unknown[0] + "'"
-                                     : error.what(),
-                                 help));
+    throw UsageError(fmt::format(
+        "{} ({} --help lists the options)",
+        wrong != unknown.end() ? "there is no option " + *wrong
+        : !unknown.empty()
+            ? (app.get_subcommands().empty() ? "there is no verb '" : "there is no place for '") +
+                  unknown[0] + "'"
+            : what_is_wrong(error),
+        help));
   }
   if (version) {
     print("{}\n", version_text());
@@ -235,16 +264,14 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   using flashladder::complain;
   flashladder::open_streams();
-  int status = 1;
+  constexpr int not_done = 2;  // 1: done, and something that was tried has failed
+  int status = not_done;
   try {
     status = run(argc, argv);
-  } catch (const flashladder::UsageError& error) {
-    complain("ladder: {}\n", error.what());
-    status = 2;
   } catch (const std::bad_alloc&) {
     complain("ladder: out of memory: use smaller sizes\n");
   } catch (const std::exception& error) {
     complain("ladder: {}\n", error.what());
   }
-  return flashladder::written_streams() || status != 0 ? status : 1;
+  return flashladder::written_streams() ? status : not_done;
 }

@@ -42,20 +42,20 @@ def find(name: str, stages: list[Stage]) -> Stage:
             return stage
     shown = name if name.isdecimal() else f"'{name}'"
     raise Failure(f"stage {shown} does not exist: the stages are {', '.join(stage.digits for stage in stages)}; "
-                  "./ladder list shows their names.", 2)
+                  "./ladder list shows their names.")
 
 
 def chosen(names: list[str], stages: list[Stage]) -> tuple[Stage, Stage]:
     if len(names) > 2:
-        raise Failure(f"a diff is of two stages, not of {len(names)}: leave out '{names[2]}' and what follows.", 2)
+        raise Failure(f"a diff is of two stages, not of {len(names)}: leave out '{names[2]}' and what follows.")
     found = [find(name, stages) for name in names]
     if len(found) == 1:
         before = next(stage for stage in stages if stage.number == found[0].before)
         if before is found[0]:
-            raise Failure(f"stage {before.digits} is the first, and has none before it: name two stages.", 2)
+            raise Failure(f"stage {before.digits} is the first, and has none before it: name two stages.")
         found.insert(0, before)
     if found[0] is found[1]:
-        raise Failure(f"{found[0].label} does not differ from itself: name two stages.", 2)
+        raise Failure(f"{found[0].label} does not differ from itself: name two stages.")
     return found[0], found[1]
 
 
@@ -87,17 +87,17 @@ def write(path: Path, text: str) -> None:
 def run(arguments: argparse.Namespace) -> None:
     for option in ("html", "site"):
         if getattr(arguments, option) == "":
-            raise Failure(f"--{option} is empty: say where to write.", 2)
+            raise Failure(f"--{option} is empty: say where to write.")
     stages = all_stages()
     if arguments.site is not None:
         if arguments.stages or arguments.html is not None:
-            raise Failure("--site writes all pairs: leave out the stages and --html.", 2)
+            raise Failure("--site writes all pairs: leave out the stages and --html.")
         write_site(Path(arguments.site), stages)
         return
     width = shutil.get_terminal_size((120, 24)).columns
     if not arguments.stages:
         if arguments.html is not None:
-            raise Failure("--html is the page of two stages: name them, such as ./ladder diff 13 14 --html FILE.", 2)
+            raise Failure("--html is the page of two stages: name them, such as ./ladder diff 13 14 --html FILE.")
         sys.stdout.write(list_pairs(stages, width))
         return
     diff = Diff(*chosen(arguments.stages, stages))
@@ -135,7 +135,7 @@ def main() -> int:
         run(parser().parse_args())
     except Failure as failure:
         program.complain(f"ladder: {failure}")
-        return failure.status
+        return program.NOT_DONE
     return 0
 
 

@@ -24,11 +24,7 @@ WORD = re.compile(r"[A-Za-z_]\w*|\d[\w.]*|\s+|.", re.S)
 
 
 class Failure(Exception):
-    """One sentence for the user, and the exit status: 2 for a wrong command, 1 for what went wrong."""
-
-    def __init__(self, sentence: str, status: int = 1):
-        super().__init__(sentence)
-        self.status = status
+    """One sentence for the user."""
 
 
 def plural(count: int, one: str, more: str) -> str:

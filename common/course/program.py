@@ -11,6 +11,9 @@ from types import FrameType
 from typing import IO, NoReturn
 
 
+NOT_DONE = 2  # the exit status; 1: done, and something that was tried has failed
+
+
 class Interrupted(KeyboardInterrupt):
     """By SIGTERM, which ends a program as Ctrl-C does."""
 
@@ -32,7 +35,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         complain(f"ladder: {message}: {self.prog} --help shows how it is called.")
-        sys.exit(2)
+        sys.exit(NOT_DONE)
 
     def _print_message(self, message: str, file: IO[str] | None = None) -> None:
         """Where argparse would pass over that it cannot be written."""
@@ -73,7 +76,7 @@ def run(main: Callable[[], int | str | None]) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     if isinstance(status, str):
         complain(status)
-        status = 1
+        status = NOT_DONE
     sys.exit(status or 0)
 
 

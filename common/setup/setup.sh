@@ -11,8 +11,8 @@ course_requirements=$root/common/setup/requirements-course.txt
 needs=''
 
 say() { printf '%s\n' "$*" >&2; }
-fail() { say "ladder: $*"; exit 1; }
-usage_error() { say "ladder: $*"; exit 2; }
+# The exit status is 1 where what was asked for is done and has failed, and 2 where it could not be done.
+fail() { say "ladder: $*"; exit 2; }
 
 # One ./ladder at a time sets up in this folder. Taken on file descriptor 9, which no child inherits.
 lock_setup() {
