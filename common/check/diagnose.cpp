@@ -6,8 +6,8 @@
 #include <limits>
 #include <map>
 #include <mutex>
+#include <set>
 #include <tuple>
-#include <vector>
 
 #include "common/attention/closed_form.hpp"
 #include "common/check/run.hpp"
@@ -17,20 +17,15 @@ namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-/// One value that a kernel showed.
-struct Seen {
-  char name;  ///< 'S', 'm', 'l', 'O', or '~' for O that is not divided by l.
-  std::int64_t head;
-  int row, column;
-  float value;
-};
+// --- intermediates
 
 std::mutex recording;
-std::vector<Seen> recorded;
+std::vector<Intermediate> recorded;
 
 void record(const char* name, std::int64_t head, int row, int column, float value) {
   const std::lock_guard lock(recording);
-  recorded.push_back({std::strcmp(name, "O~") == 0 ? '~' : name[0], head, row, column, value});
+  Intermediate& one = recorded.emplace_back(Intermediate{{}, head, row, column, value});
+  std::strncpy(one.name, name, sizeof one.name - 1);
 }
 
 /// Far above the rounding of `dtype`, far below what a mistake does.
@@ -41,55 +36,142 @@ bool agree(double got, double right, Dtype dtype) {
 /// The intermediates of one row from the definition.
 class Row {
  public:
-  Row(const Inputs& inputs, std::int64_t head, std::int64_t row) : inputs_(inputs) {
+  /// After a tile of keys and all before it: m, l and O that is not divided by l.
+  struct State {
+    double m = -infinity, l = 0;
+    std::vector<double> O;
+  };
+
+  Row(const Inputs& inputs, std::int64_t head, std::int64_t row, std::int64_t Bc) {
     const Problem& p = inputs.problem;
-    const std::int64_t b = head / p.q_heads;
-    kv_ = (b * p.kv_heads + p.kv_head(head % p.q_heads)) * p.Nk * p.d;
-    const float* q = &inputs.Q[(head * p.Nq + row) * p.d];
+    const float* const q = &inputs.Q[(head * p.Nq + row) * p.d];
+    const std::int64_t kv = head / p.q_heads * p.kv_heads + p.kv_head(head % p.q_heads);
+    const float *const K = &inputs.K[kv * p.Nk * p.d], *const V = &inputs.V[kv * p.Nk * p.d];
     S_.assign(p.Nk, -infinity);
     for (std::int64_t j = 0; j < p.visible_keys(row); ++j) {
       double sum = 0;
-      for (std::int64_t k = 0; k < p.d; ++k) sum += double{q[k]} * inputs.K[kv_ + j * p.d + k];
+      for (std::int64_t k = 0; k < p.d; ++k) sum += double{q[k]} * K[j * p.d + k];
       S_[j] = sum * p.softmax_scale();
     }
+    State now{.O = std::vector<double>(p.d)};
+    for (std::int64_t j = 0; j < p.Nk; ++j) {
+      if (S_[j] != -infinity) add(now, S_[j], V + j * p.d);
+      if ((j + 1) % Bc == 0 || j + 1 == p.Nk) states_.push_back(now);
+    }
   }
-
-  double S(std::int64_t j) const { return j < inputs_.problem.Nk ? S_[j] : -infinity; }
-  double m(std::int64_t keys) const {
-    return keys == 0 ? -infinity : *std::max_element(S_.begin(), S_.begin() + keys);
-  }
-  double l(std::int64_t keys) const {
-    return weighted(keys, [](std::int64_t) { return 1.0; });
-  }
-  /// O of column c after so many keys, not divided by l.
-  double O(std::int64_t keys, std::int64_t c) const {
-    return weighted(keys,
-                    [&](std::int64_t j) { return double{inputs_.V[kv_ + j * inputs_.problem.d + c]}; });
+  double S(std::int64_t j) const { return j < std::ssize(S_) ? S_[j] : -infinity; }
+  const State& after(std::int64_t tile) const {
+    return states_[std::clamp<std::int64_t>(tile, 0, std::ssize(states_) - 1)];
   }
 
  private:
-  template <class Weight>
-  double weighted(std::int64_t keys, Weight weight) const {
-    const double most = m(keys);
-    double sum = 0;
-    for (std::int64_t j = 0; j < keys; ++j) {
-      if (S_[j] != -infinity) sum += std::exp(S_[j] - most) * weight(j);
-    }
-    return sum;
+  static void add(State& state, double s, const float* v) {
+    const double m = std::max(state.m, s), alpha = std::exp(state.m - m), weight = std::exp(s - m);
+    state.m = m;
+    state.l = state.l * alpha + weight;
+    for (std::size_t c = 0; c < state.O.size(); ++c) state.O[c] = state.O[c] * alpha + weight * v[c];
   }
 
-  const Inputs& inputs_;
-  std::int64_t kv_;
   std::vector<double> S_;
+  std::vector<State> states_;
 };
+
+constexpr std::string_view names[] = {"S", "m", "m~", "l", "O", "O~"};  // in this order they are computed
+
+/// What a wrong m usually comes from.
+std::string hint_on_m(double got, double right) {
+  if (got > right)
+    return ", larger than all scores of the row so far: does m start at -infinity, and is it the row's?";
+  return got < right
+             ? ", less than a score of the row: is it the maximum over all lanes of the row, and of the "
+               "tiles before?"
+             : "";
+}
 
 }  // namespace
 
-std::string first_divergence(const Stage& stage, const Inputs& inputs) {
+Diagnosis diagnose(const Stage& stage, const Inputs& inputs, const std::vector<Intermediate>& shown) {
   const Claim* claim = claim_of(stage);
-  if (claim == nullptr) return "";
+  if (claim == nullptr) return {};
   const Problem& p = inputs.problem;
   const Symbols tile_of = claim->symbols(p);
+  const Dtype dtype = computing_dtype(stage, p.dtype);
+  const auto is_O = [](const Intermediate& one) { return one.name[0] == 'O'; };
+  // A mistake may show rows, heads and columns that there are not; a tile has some beyond the last.
+  const auto exists = [&](const Intermediate& one) {
+    return one.head >= 0 && one.head < p.batch * p.q_heads && one.row >= 0 && one.row < p.Nq &&
+           one.column >= 0 && (!is_O(one) || one.column < p.d);
+  };
+  // How often each element of O was shown: after each tile of keys, or once at the end. And each lagging m.
+  std::map<std::tuple<std::int64_t, int, int>, std::int64_t> times, times_so_far;
+  std::map<std::tuple<std::int64_t, int, std::int64_t>, double> lagging;
+  for (const Intermediate& one : shown) {
+    if (!exists(one)) continue;
+    if (is_O(one)) ++times[{one.head, one.row, one.column}];
+    if (std::string_view(one.name) == "m~")
+      lagging[{one.head, one.row, one.column / tile_of.Bc}] = one.value;
+  }
+  std::set<std::size_t> seen, wrong;  // places in `names`
+  // In the order of tile, intermediate, head, row, column; not of the threads.
+  using Place = std::tuple<std::int64_t, std::size_t, std::int64_t, int, int>;
+  Place first{std::numeric_limits<std::int64_t>::max(), 0, 0, 0, 0};
+  Diagnosis diagnosis;
+  std::map<std::pair<std::int64_t, int>, Row> rows;
+  for (const Intermediate& one : shown) {
+    if (!exists(one)) continue;
+    const Row& row =
+        rows.try_emplace({one.head, one.row}, inputs, one.head, one.row, tile_of.Bc).first->second;
+    std::int64_t tile = one.column / tile_of.Bc;
+    if (is_O(one)) {
+      const std::tuple element(one.head, one.row, one.column);
+      tile = times[element] == 1 ? (p.Nk - 1) / tile_of.Bc : times_so_far[element]++;
+    }
+    const Row::State& state = row.after(tile);
+    // The last m that was shown up to this tile: what l and O~ are relative to.
+    const auto m = lagging.upper_bound({one.head, one.row, tile});
+    const bool lags = m != lagging.begin() && std::get<0>(std::prev(m)->first) == one.head &&
+                      std::get<1>(std::prev(m)->first) == one.row && state.l > 0;
+    const double factor = lags ? std::exp(state.m - std::prev(m)->second) : 1;
+    const std::string_view name = one.name;
+    double right = 0;
+    bool good = false;
+    if (name == "m~") {
+      // Less than the maximum by 2^8 in P~ at most; a row that has seen no key has any.
+      right = state.m;
+      good = state.l == 0 || agree(one.value, right, dtype) ||
+             (one.value < right && right - one.value < 8 * std::log(2.) + 0.1);
+    } else {
+      right = name == "S"    ? row.S(one.column)
+              : name == "m"  ? state.m
+              : name == "l"  ? state.l * factor
+              : name == "O~" ? state.O[one.column] * factor
+                             : state.O[one.column] / (state.l == 0 ? 1 : state.l);
+      good = agree(one.value, right, dtype);
+    }
+    const auto rank = static_cast<std::size_t>(std::ranges::find(names, name) - names);
+    if (rank == std::size(names)) continue;
+    seen.insert(rank);
+    if (good) continue;
+    wrong.insert(rank);
+    const Place place(tile, rank, one.head, one.row, one.column);
+    if (place >= first) continue;
+    first = place;
+    diagnosis.first = "first to diverge: " + std::string(name == "m~" ? "m" : name) + " of head " +
+                      std::to_string(one.head) + ", row " + std::to_string(one.row) + " (row tile " +
+                      std::to_string(one.row / tile_of.Br) + "), key tile " + std::to_string(tile) +
+                      (name == "S" ? ", key " + std::to_string(one.column)
+                       : is_O(one) ? ", column " + std::to_string(one.column)
+                                   : "") +
+                      ": " + std::to_string(one.value) + " instead of " + std::to_string(right) +
+                      (name[0] == 'm' ? hint_on_m(one.value, right) : "");
+  }
+  for (const std::size_t rank : seen)
+    if (!wrong.contains(rank)) diagnosis.right.emplace_back(names[rank] == "m~" ? "m" : names[rank]);
+  return diagnosis;
+}
+
+std::string first_divergence(const Stage& stage, const Inputs& inputs) {
+  if (claim_of(stage) == nullptr) return "";
   recorded.clear();
   simt::Emulator::probe = record;
   try {
@@ -99,55 +181,7 @@ std::string first_divergence(const Stage& stage, const Inputs& inputs) {
     return error.what();
   }
   simt::Emulator::probe = nullptr;
-
-  // How often each element of O was shown: after each tile of keys, or once at the end.
-  std::map<std::tuple<std::int64_t, int, int>, std::int64_t> shown, seen_so_far;
-  for (const Seen& one : recorded) {
-    if (one.name == 'O' || one.name == '~') ++shown[{one.head, one.row, one.column}];
-  }
-  // In the order of tile, intermediate, head, row, column; not of the threads.
-  using Place = std::tuple<std::int64_t, std::size_t, std::int64_t, int, int>;
-  Place first{std::numeric_limits<std::int64_t>::max(), 0, 0, 0, 0};
-  std::string text;
-  std::map<std::pair<std::int64_t, int>, Row> rows;
-  for (const Seen& one : recorded) {
-    if (one.row >= p.Nq) continue;  // rows of a tile beyond the last
-    const Row& row = rows.try_emplace({one.head, one.row}, inputs, one.head, one.row).first->second;
-    std::int64_t tile = one.column / tile_of.Bc;
-    if (one.name == 'O' || one.name == '~') {
-      const std::tuple element(one.head, one.row, one.column);
-      tile = shown[element] == 1 ? (p.Nk - 1) / tile_of.Bc : seen_so_far[element]++;
-    }
-    const std::int64_t keys = std::min((tile + 1) * tile_of.Bc, p.Nk);
-    double right = 0;
-    switch (one.name) {
-      case 'S':
-        right = row.S(one.column);
-        break;
-      case 'm':
-        right = row.m(keys);
-        break;
-      case 'l':
-        right = row.l(keys);
-        break;
-      default:
-        right = row.O(keys, one.column);
-        if (const double l = row.l(keys); one.name == 'O' && l != 0) right /= l;
-    }
-    if (agree(one.value, right, computing_dtype(stage, p.dtype))) continue;
-    const std::size_t rank = std::string_view("SmlO~").find(one.name);
-    const Place place(tile, rank, one.head, one.row, one.column);
-    if (place >= first) continue;
-    first = place;
-    text = "first to diverge: " + std::string(one.name == '~' ? "O~" : std::string(1, one.name)) +
-           " of head " + std::to_string(one.head) + ", row " + std::to_string(one.row) + " (row tile " +
-           std::to_string(one.row / tile_of.Br) + "), key tile " + std::to_string(tile) +
-           (one.name == 'S'                      ? ", key " + std::to_string(one.column)
-            : one.name == 'm' || one.name == 'l' ? ""
-                                                 : ", column " + std::to_string(one.column)) +
-           ": " + std::to_string(one.value) + " instead of " + std::to_string(right);
-  }
-  return text;
+  return diagnose(stage, inputs, recorded).first;
 }
 
 }  // namespace flashladder

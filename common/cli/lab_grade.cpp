@@ -20,6 +20,7 @@
 #include "common/cli/lab_claim.hpp"
 #include "common/cli/lab_program.hpp"
 #include "common/cli/lab_text.hpp"
+#include "common/cli/lab_why.hpp"
 #include "common/simt/emulator.hpp"
 #include "common/simt/kernel_error.hpp"
 
@@ -160,38 +161,46 @@ void run_all(const Program& program, const std::vector<Run*>& runs) {
   }
 }
 
-// --- the intermediate that went wrong first
+// --- why an output is wrong
 
-thread_local const std::vector<Intermediate>* replayed = nullptr;
-
-/// A forward pass that shows what the student's showed.
-void replay(const Forward&) {
-  for (const Intermediate& one : *replayed) {
-    if (simt::Emulator::probe != nullptr)
-      simt::Emulator::probe(one.name, one.head, one.row, one.column, one.value);
-  }
+/// "S, m and l are right"; "" of none.
+std::string all_right(const std::vector<std::string>& names) {
+  std::string text;
+  for (std::size_t i = 0; i < names.size(); ++i)
+    text += (i == 0 ? "" : i + 1 == names.size() ? " and " : ", ") + names[i];
+  return text.empty() ? "" : text + (names.size() == 1 ? " is right" : " are right");
 }
 
-/// Runs a job once more, to see its intermediates: a sentence that names the first that is wrong, or "".
-std::string first_wrong_intermediate(const Program& program, Job job) {
-  if (claim_of(program.stage()) == nullptr || job.far_apart) return "";
+/// Runs a job once more, to see its intermediates: the first that is wrong, and those that are right.
+std::string said_by_intermediates(const Program& program, Job job) {
+  if (claim_of(program.stage()) == nullptr) return "";
   job.intermediates = true;
   const Answers answers = program.run({job});
   if (answers.reports.empty() || answers.reports[0].failure != Failure::none) return "";
-  std::vector<Intermediate> shown = answers.reports[0].intermediates;
-  const Problem& p = job.inputs.problem;
-  // Of rows and heads that there are: a mistake may show others.
-  std::erase_if(shown, [&](Intermediate& one) {
-    one.name[2] = 0;
-    return one.head < 0 || one.head >= p.batch * p.q_heads || one.row < 0 || one.row >= p.Nq ||
-           one.column < 0 || (one.name[0] == 'O' && one.column >= p.d);
-  });
-  static std::mutex one_at_a_time;  // there is one place for what probe() shows
-  const std::lock_guard lock(one_at_a_time);
-  replayed = &shown;
-  Stage replaying = program.stage();
-  replaying.forward = replay;
-  return first_divergence(replaying, job.inputs);
+  const Diagnosis diagnosis = diagnose(program.stage(), job.inputs, answers.reports[0].intermediates);
+  const std::string right = all_right(diagnosis.right);
+  if (!diagnosis.first.empty()) {
+    return diagnosis.first + (right.empty()                    ? ""
+                              : diagnosis.first.ends_with('?') ? " " + right
+                                                               : ". " + right);
+  }
+  if (right.empty()) return "";
+  const bool O_is_shown = std::ranges::find(diagnosis.right, "O") != diagnosis.right.end();
+  return right + (O_is_shown ? ": look at what is stored, and where" : ": look behind the loop");
+}
+
+/// What the outputs of a wrong job say of the mistake, and its intermediates; a line each.
+std::string why_wrong(const Program& program, const Job& job, const Report& report) {
+  if (report.failure != Failure::none || job.far_apart) return "";
+  const Result<double> oracle = oracle_forward(job.inputs);
+  const Claim* const claim = claim_of(program.stage());
+  const std::int64_t Bc = claim != nullptr ? claim->symbols(job.inputs.problem).Bc : 60;
+  std::string lines;
+  for (const std::string& line :
+       {where_wrong(job.inputs.problem, report.result, oracle),
+        keys_in_place(job.inputs, report.result, oracle, Bc), said_by_intermediates(program, job)})
+    lines += line.empty() ? "" : "\n" + line;
+  return lines;
 }
 
 // --- the parts
@@ -227,8 +236,8 @@ void fill_correct(Part& part, const Program& program, Runs& runs) {
                                 words_of(run.jobs[first]),
                                 gist(run.wrong[first]) == said ? "as above" : run.wrong[first]);
     if (said.empty()) {
-      const std::string intermediate = first_wrong_intermediate(program, run.jobs[first]);
-      if (!intermediate.empty()) item.feedback += "\n" + intermediate;
+      if (first < run.answers.reports.size())
+        item.feedback += why_wrong(program, run.jobs[first], run.answers.reports[first]);
     }
     said = gist(run.wrong[first]);
   }
@@ -400,8 +409,7 @@ std::string printed_by(Runs& runs) {
 }
 
 std::vector<Part> make_parts(const Lab& lab, const std::vector<Counter>& counters) {
-  Part correct{"correct", "correct", {}},
-      idea{"idea", "the idea: counts of the claim", {}},
+  Part correct{"correct", "correct", {}}, idea{"idea", "the idea: counts of the claim", {}},
       claim{"claim", "the claim: all counts, those of the idea and those that stay as they were", {}},
       clean{"clean", "clean", {}};
   const auto add = [](Part& part, const std::string& name, const std::string& title) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "common/attention/oracle.hpp"
+#include "common/check/diagnose.hpp"
 #include "common/check/run.hpp"
 #include "common/simt/ledger.hpp"
 #include "common/simt/options.hpp"
@@ -43,15 +44,6 @@ enum class Failure {
   memory,     ///< There was no more memory.
   exception,  ///< Any other exception.
   machine,    ///< The machine does not give what the grading needs: not the student's fault.
-};
-
-/// What a kernel showed by probe().
-struct Intermediate {
-  char name[3];       ///< "S", "m", "l", "O" or "O~".
-  std::int64_t head;  ///< Of all query heads.
-  int row;            ///< Of the head.
-  int column;         ///< Key, or column of O.
-  float value;        ///< What it was.
 };
 
 /// Two threads that use the same memory, one at least writing, and nothing orders them.

@@ -208,6 +208,13 @@ __global__ void __launch_bounds__(32 * warps)
         }
       }
     }
+    for (int f = 0; f < M; ++f) {
+      for (int e = 0; e < 4; ++e) {
+        const int i = i0 + r0 + 16 * f + e / 2 * row_lanes;
+        if (e % 2 == 0) probe("m~", n.head(b, h), i, j0, static_cast<float>(m[f][e / 2]) * ln_2);
+        for (int x = 0; x < d / 8; ++x) probe("O~", n.head(b, h), i, 8 * x + 2 * t + e % 2, o[f][x][e]);
+      }
+    }
   }
 
   // O = O~ / l, L = m + log l. O goes to the place of this warp's rows of Q, and from there to memory 16
@@ -231,6 +238,7 @@ __global__ void __launch_bounds__(32 * warps)
         store_pair(Q.at(r, place(r, 8 * x) + 2 * t),
                    round_pair<T>(o[f][x][2 * a] * inverse, o[f][x][2 * a + 1] * inverse));
       if (t == 0 && i < n.Nq) Lh[i] = m[f][a] * ln_2 + logf(l_all);
+      probe("l", n.head(b, h), i, n.Nk - 1, l_all);
     }
   }
   __syncwarp();  // each row of O is read by lanes that have not written it: all must have
