@@ -21,6 +21,7 @@
 #include "common/cli/lab_source.hpp"
 #include "common/cli/lab_speed.hpp"
 #include "common/cli/lab_text.hpp"
+#include "common/cli/lab_why.hpp"
 
 namespace {
 
@@ -277,6 +278,59 @@ TEST_CASE("what wrong cases have in common is found, and nothing where there is 
   CHECK(trait([](const Problem& p) { return p.causal && p.Nq != 40; }) == "all of them with a causal mask");
   CHECK(trait([](const Problem&) { return true; }) == "");
   CHECK(trait([](const Problem&) { return false; }) == "");
+}
+
+TEST_CASE("what is wrong in an output is told by its place and by the keys that it would be right for",
+          "[labs]") {
+  Problem p;
+  p.q_heads = 6;
+  p.kv_heads = 2;
+  p.Nq = 20;
+  p.Nk = 100;
+  p.d = 32;
+  p.causal = true;
+  const Inputs inputs = random_inputs(p, 3);
+  const Result<double> oracle = oracle_forward(inputs);
+  const Result<float> right = plain_forward(inputs, Dtype::fp32);
+  CHECK(where_wrong(p, right, oracle) == "");
+  CHECK(keys_in_place(inputs, right, oracle, 32) == "");
+
+  Result<float> wrong = right;
+  for (std::size_t i = 0; i < wrong.O.size(); ++i) wrong.O[i] += i % 32 >= 8 && i / 32 % 20 == 7 ? 1 : 0;
+  CHECK(where_wrong(p, wrong, oracle) ==
+        "Wrong are columns 8 to 31, row 7 only. L is right, and O is not: m and l are right.");
+  CHECK(keys_in_place(inputs, wrong, oracle, 32) == "");
+  wrong = right;
+  wrong.L.back() += 1;
+  CHECK(where_wrong(p, wrong, oracle) ==
+        "Wrong are row 19, head 5 only. O is right, and L is not: is it L = m + log l, with the natural "
+        "logarithm?");
+  wrong = right;
+  wrong.O[0] = NAN;
+  CHECK(where_wrong(p, wrong, oracle).find("NaN comes from") != std::string::npos);
+
+  // Each of these is the output for other inputs: with keys far away, or with another mask or head.
+  const auto with = [&](auto change) {
+    Inputs other = inputs;
+    change(other);
+    return keys_in_place(inputs, plain_forward(other, Dtype::fp32), oracle, 32);
+  };
+  CHECK(with([](Inputs& in) { in.problem.causal = false; }) == "O is as if there were no mask.");
+  const auto without = [&](std::int64_t begin, std::int64_t end) {
+    Inputs positive = inputs;  // so that a key far below 0 has no weight
+    for (float& q : positive.Q) q = std::abs(q);
+    Inputs other = positive;
+    for (std::int64_t kv = 0; kv < 2; ++kv) {
+      for (std::int64_t j = begin; j < end; ++j) std::fill_n(&other.K[(kv * p.Nk + j) * p.d], p.d, -1e4f);
+    }
+    return keys_in_place(positive, plain_forward(other, Dtype::fp32), oracle_forward(positive), 32);
+  };
+  CHECK(without(32, 64) == "O is as if key tile 1, keys 32 to 63, were left out.");
+  CHECK(without(50, 100) == "O is as if all keys from 50 on were left out.");
+  CHECK(without(0, 3) == "O is as if the first 3 keys were left out.");
+  const std::string heads =
+      with([](Inputs& in) { std::rotate(in.V.begin(), in.V.begin() + in.V.size() / 2, in.V.end()); });
+  CHECK(heads == "O of head 0 is as if V were those of key/value head 1, and not 0.");
 }
 
 TEST_CASE("a program is run within its limits", "[labs]") {

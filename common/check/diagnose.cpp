@@ -131,7 +131,9 @@ Diagnosis diagnose(const Stage& stage, const Inputs& inputs, const std::vector<I
     const auto m = lagging.upper_bound({one.head, one.row, tile});
     const bool lags = m != lagging.begin() && std::get<0>(std::prev(m)->first) == one.head &&
                       std::get<1>(std::prev(m)->first) == one.row && state.l > 0;
+    // P~ is then larger than 1, and so is its rounding.
     const double factor = lags ? std::exp(state.m - std::prev(m)->second) : 1;
+    double got = one.value;
     const std::string_view name = one.name;
     double right = 0;
     bool good = false;
@@ -143,10 +145,11 @@ Diagnosis diagnose(const Stage& stage, const Inputs& inputs, const std::vector<I
     } else {
       right = name == "S"    ? row.S(one.column)
               : name == "m"  ? state.m
-              : name == "l"  ? state.l * factor
-              : name == "O~" ? state.O[one.column] * factor
+              : name == "l"  ? state.l
+              : name == "O~" ? state.O[one.column]
                              : state.O[one.column] / (state.l == 0 ? 1 : state.l);
-      good = agree(one.value, right, dtype);
+      if (name == "l" || name == "O~") got /= factor;
+      good = agree(got, right, dtype);
     }
     const auto rank = static_cast<std::size_t>(std::ranges::find(names, name) - names);
     if (rank == std::size(names)) continue;
@@ -162,8 +165,8 @@ Diagnosis diagnose(const Stage& stage, const Inputs& inputs, const std::vector<I
                       (name == "S" ? ", key " + std::to_string(one.column)
                        : is_O(one) ? ", column " + std::to_string(one.column)
                                    : "") +
-                      ": " + std::to_string(one.value) + " instead of " + std::to_string(right) +
-                      (name[0] == 'm' ? hint_on_m(one.value, right) : "");
+                      ": " + std::to_string(got) + " instead of " + std::to_string(right) +
+                      (name[0] == 'm' ? hint_on_m(got, right) : "");
   }
   for (const std::size_t rank : seen)
     if (!wrong.contains(rank)) diagnosis.right.emplace_back(names[rank] == "m~" ? "m" : names[rank]);

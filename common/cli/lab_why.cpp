@@ -253,8 +253,9 @@ std::string keys_in_place(const Inputs& inputs, const Result<float>& result, con
   if (wrong.empty()) return "";
   constexpr std::int64_t most_tried = 6;  // spread over those that are wrong
   std::vector<std::int64_t> tried;
-  for (std::int64_t i = 0; i < std::min(most_tried, std::ssize(wrong)); ++i)
-    tried.push_back(wrong[i * std::ssize(wrong) / std::min(most_tried, std::ssize(wrong))]);
+  const std::int64_t count = std::ssize(wrong), tries = std::min(most_tried, count);
+  for (std::int64_t i = 0; i < tries; ++i)  // + i: not the same row of each head
+    tried.push_back(wrong[std::min(i * count / tries + i, count - 1)]);
 
   std::string of_first;
   const bool of_other_heads = std::ranges::all_of(tried, [&](std::int64_t r) {

@@ -49,9 +49,9 @@ constexpr Meaning meanings[] = {
      "a __syncthreads is missing: after a tile is filled and before it is read, or after it is read and "
      "before it is filled again"},
     {race_within_warp, "race_within_warp", "two lanes of a warp use one shared address without __syncwarp",
-     "lanes of a warp need not run in step; __syncwarp (or __syncthreads) must stand between a lane's "
-     "write "
-     "and another lane's read"},
+     "lanes of a warp need not run in step: a barrier is missing between the two, or stands on the wrong "
+     "side of one of them; __syncthreads where other warps use the array too, as with a tile that all "
+     "threads fill, and __syncwarp where this warp alone does"},
     {race_global, "race_global", "two blocks of one launch use one global address",
      "the block's part of the output does not depend on every index of the grid, or tiles overlap; blocks "
      "run in any order and cannot wait for each other"},

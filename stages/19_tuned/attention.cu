@@ -211,7 +211,7 @@ __global__ void __launch_bounds__(32 * warps)
     for (int f = 0; f < M; ++f) {
       for (int e = 0; e < 4; ++e) {
         const int i = i0 + r0 + 16 * f + e / 2 * row_lanes;
-        if (e % 2 == 0) probe("m~", n.head(b, h), i, j0, static_cast<float>(m[f][e / 2]) * ln_2);
+        if (e % 2 == 0) probe("m~", n.head(b, h), i, j0, m[f][e / 2], ln_2);
         for (int x = 0; x < d / 8; ++x) probe("O~", n.head(b, h), i, 8 * x + 2 * t + e % 2, o[f][x][e]);
       }
     }
@@ -232,13 +232,13 @@ __global__ void __launch_bounds__(32 * warps)
     for (int a = 0; a < 2; ++a) {
       const int r = r0 + 16 * f + a * row_lanes, i = i0 + r;
       const f32 l_all = lanes_sum<key_lanes>(l[f][a]);
+      probe("l", n.head(b, h), i, n.Nk - 1, l_all);
       const f32 inverse = 1.f / (l_all == 0.f ? f32(1.f) : l_all);  // a row that sees no key keeps O = 0
 #pragma unroll
       for (int x = 0; x < d / 8; ++x)
         store_pair(Q.at(r, place(r, 8 * x) + 2 * t),
                    round_pair<T>(o[f][x][2 * a] * inverse, o[f][x][2 * a + 1] * inverse));
       if (t == 0 && i < n.Nq) Lh[i] = m[f][a] * ln_2 + logf(l_all);
-      probe("l", n.head(b, h), i, n.Nk - 1, l_all);
     }
   }
   __syncwarp();  // each row of O is read by lanes that have not written it: all must have
