@@ -23,8 +23,6 @@ try:
     import matplotlib.ticker
 except ImportError:
     sys.exit("report: this Python has no Matplotlib: ./ladder setup makes one that has, .venv/bin/python")
-except KeyboardInterrupt:
-    sys.exit(130)
 
 INK, MUTED, FRAME, BAR, COUNT, WARNING = "#1f2328", "#59636e", "#d1d9e0", "#0072b2", "#e69f00", "#b3261e"
 # Told apart by the colour-blind too (the palette of Okabe and Ito), and by marker and dashes without any colour.
@@ -319,7 +317,7 @@ def sampled(climb):
     if "sample" not in climb:
         return ""
     sample = climb["sample"]
-    return (f"<p>Judged: a sample of {sample['judged_rows']:,} of the {sample['rows']:,} rows. The others are numbers, and "
+    return (f"<p>Judged: a sample of {sample['judged_rows']:,} of the {sample['rows']:,} rows. The others must be numbers, and are "
             "compared with the stage before.</p>")
 
 

@@ -719,13 +719,13 @@ class ProgramTest(unittest.TestCase):
             self.assertEqual(result.returncode, 0)
             self.assertIn("--help", result.stdout)
 
-    def in_terminal(self, width, *arguments):
-        """What the program writes to a terminal of this width, in lines."""
+    def in_terminal(self, width, *arguments, stream="stdout"):
+        """What the program writes to a stream that is a terminal of this width, in lines."""
         ours, its = pty.openpty()
         fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
-        with subprocess.Popen([PROGRAM, *map(str, arguments)], stdin=subprocess.DEVNULL, stdout=its,
-                              stderr=subprocess.DEVNULL, cwd=self.folder,
-                              env={**os.environ, "FLASHLADDER_PYTHON": "true"}) as program:
+        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, stream: its}
+        with subprocess.Popen([PROGRAM, *map(str, arguments)], cwd=self.folder,
+                              env={**os.environ, "FLASHLADDER_PYTHON": "true"}, **streams) as program:
             os.close(its)
             written = b""
             try:
@@ -738,7 +738,8 @@ class ProgramTest(unittest.TestCase):
         return written.decode().replace("\r\n", "\n").splitlines()
 
     def test_every_table_fits_the_terminal(self):
-        calls = [["list"], ["climb", *SMALL_FOR_ALL, "00-02", "--memory", "--memory-up-to", 2048]]
+        calls = [["list"], ["climb", *SMALL_FOR_ALL, "00-02", "--memory", "--memory-up-to", 2048], ["--help"],
+                 ["climb", "--help"], ["lab", "grade", "--help"]]
         if KERNELS:
             calls += [["climb", *SMALL_FOR_ALL, "--backend", "emulator"], ["lab", "list"], ["ledger", "13", *SMALL_FOR_ALL],
                       ["ledger", "11-14", *SMALL_FOR_ALL], ["ledger", "10", "--launches", *SMALL_FOR_ALL]]
@@ -753,6 +754,15 @@ class ProgramTest(unittest.TestCase):
                         text = " ".join(" ".join(lines).split())
                         for word in ("error", "allowed", "extra memory", "time (ms)", "vs first", "1.00x"):
                             self.assertIn(word, text)
+
+    def test_progress_is_one_line_that_is_wiped(self):
+        lines = self.in_terminal(40, "climb", "00-01", "--random", "1,1,300,8", "--judge-within", 0, stream="stderr")
+        self.assertTrue(all(line.startswith("\x1b[K") for line in lines[1:]), lines)  # after "\r", and no "\n"
+        shown = [line.removeprefix("\x1b[K") for line in lines]
+        self.assertIn("Judged: a sample of 160 of the 300 ...", shown)
+        self.assertIn("01 online_softmax_cpu: checking ...", shown)
+        self.assertLessEqual(max(map(len, shown)), 40)
+        self.assertEqual(shown[-1], "")
 
     def test_a_sample_of_the_rows_is_judged_where_all_would_take_too_long(self):
         result = self.climb("00-02", "--random", "2,3,300,32", "--kv-heads", 1, "--causal", "--judge-within", 0)
@@ -898,6 +908,33 @@ class ProgramTest(unittest.TestCase):
                 self.assertEqual({path.name for path in out.iterdir()}, {"climb.json", "report.old.html"})
                 self.assertEqual((out / "report.old.html").read_text(), "the old report")
                 self.assertEqual(self.report()["stages"][0]["status"], "passed")
+
+    @with_kernels
+    def test_an_interrupt_while_the_folder_of_a_lab_is_written(self):
+        for attempt in range(20):
+            with subprocess.Popen([PROGRAM, "lab", "new", "13", f"lab{attempt}"], stdout=subprocess.DEVNULL,
+                                  cwd=self.folder) as program:
+                while program.poll() is None and not any(self.folder.glob(f"lab{attempt}*")):
+                    pass
+                program.send_signal(signal.SIGINT)
+            self.assertEqual([path.name for path in self.folder.glob(f"lab{attempt}*")], [f"lab{attempt}"])
+
+    @with_kernels
+    def test_a_folder_that_is_gone(self):
+        gone = self.folder / "gone"
+        for call, said in ((["lab", "new", "00", "x"], "the folder that you are in is gone"),
+                           (["climb", *SMALL], "cannot write into the folder out"), (["lab", "grade", "x"], "x is no folder")):
+            gone.mkdir()
+            result = subprocess.run([PROGRAM, *call], cwd=gone, preexec_fn=gone.rmdir, capture_output=True, text=True)
+            self.assertEqual((result.returncode, len(result.stderr.splitlines())), (2, 1), result.stderr)
+            self.assertIn(said, result.stderr)
+
+    def test_an_interrupt_while_python_imports_shows_no_traceback(self):
+        for code in ("import program; kill()", "import program; program.run(kill)"):
+            result = subprocess.run([sys.executable, "-c", "import os, signal\ndef kill():\n    os.kill(os.getpid(), "
+                                     f"signal.SIGINT)\n{code}"], capture_output=True, text=True,
+                                    cwd=SOURCE / "common/course", env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
+            self.assertEqual((result.returncode, result.stderr), (-signal.SIGINT, ""))
 
     def test_programs_in_python_end_as_they_should(self):
         climb, diff = SOURCE / "bench/results/cpu/climb.json", SOURCE / "common/course/diff.py"

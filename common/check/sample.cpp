@@ -32,6 +32,11 @@ std::int64_t heads_of(const Problem& p) {
   return p.batch * p.q_heads;
 }
 
+/// The larger of the two; NaN is larger than any number, and makes every comparison with the bound fail.
+double worse(double a, double b) {
+  return std::isnan(a) || a > b ? a : b;
+}
+
 double cost(const Problem& p) {
   return static_cast<double>(heads_of(p)) * static_cast<double>(p.visible_pairs()) *
          static_cast<double>(p.d);
@@ -92,8 +97,8 @@ ExpectedSample expect_sample(const Problem& problem, const std::vector<Chunk>& s
   result.all.dtype = result.chunks.front().dtype;
   for (std::size_t c = 0; c < sample.size(); ++c) {
     const Expected& one = result.chunks[c];
-    result.all.O.max_abs = std::max(result.all.O.max_abs, one.O.max_abs);
-    result.all.L = std::max(result.all.L, one.L);
+    result.all.O.max_abs = worse(result.all.O.max_abs, one.O.max_abs);
+    result.all.L = worse(result.all.L, one.L);
     squares += one.O.norm * one.O.norm;
     rows += static_cast<double>(sample[c].inputs.problem.Nq);
   }

@@ -682,8 +682,7 @@ int climb(const ClimbOptions& options) {
           {"judged_rows", judged}, {"rows", rows}, {"seconds_for_all", checker.seconds_for_all()}};
       sampled = fmt::format(
           "Judged: a sample of {} of the {} rows, since the fp64 oracle of all would take about {}. The "
-          "others are "
-          "numbers, and compared with the stage before.\n",
+          "others must be numbers, and are compared with the stage before.\n",
           grouped(judged), grouped(rows), duration_text(checker.seconds_for_all()));
       progress.step(sampled.substr(0, sampled.size() - 1));
     }

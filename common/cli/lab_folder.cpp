@@ -147,12 +147,15 @@ std::string version_of(const Lab& lab) {
 }
 
 void write_folder(const Lab& lab, const std::string& readme, const fs::path& folder) {
-  const fs::path target = fs::absolute(folder).lexically_normal();
+  const Uninterrupted whole;
+  std::error_code error;
+  const fs::path target = fs::absolute(folder, error).lexically_normal();
+  if (error)
+    throw Error("the folder that you are in is gone: cd into one that is there, then call it again");
   const fs::path place = target.has_filename() ? target : target.parent_path();  // "x/" is "x"
   if (fs::exists(fs::symlink_status(place)))
     throw UsageError(fmt::format("{} is there already: name a folder that is not", folder.string()));
   const fs::path part = place.string() + fmt::format(".part{}", getpid());
-  std::error_code error;
   if (!fs::create_directory(part, error)) {
     throw Error(fmt::format("cannot make a folder in {}{}: name another place",
                             place.parent_path().string(), error ? " (" + error.message() + ")" : ""));

@@ -222,7 +222,7 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
-    print("{}", app.help());
+    print("{}", fit_help(app.help()));
     return 0;
   } catch (const CLI::ParseError& error) {
     std::string help = "./ladder";

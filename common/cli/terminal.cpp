@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <sstream>
 #include <system_error>
 
 namespace flashladder {
@@ -65,7 +66,10 @@ Progress::~Progress() {
 
 void Progress::step(const std::string& text) {
   if (terminal_) {
-    complain("\r\x1b[K{}", text);
+    // What went on in a second line would not be wiped.
+    const std::size_t width = terminal_width(STDERR_FILENO);
+    const std::vector<std::string> lines = wrap(text, width > 8 ? width - 4 : 0, "");
+    complain("\r\x1b[K{}{}", lines[0], lines.size() > 1 ? " ..." : "");
   } else {
     complain("{}\n", text);
   }
@@ -141,9 +145,9 @@ std::string render_table(const std::vector<std::vector<std::string>>& rows, std:
   return text;
 }
 
-std::size_t terminal_width() {
+std::size_t terminal_width(int stream) {
   winsize size{};
-  return isatty(STDOUT_FILENO) != 0 && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+  return isatty(stream) != 0 && ioctl(stream, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
 }
 
 std::vector<std::string> wrap(const std::string& text, std::size_t width, const std::string& indentation) {
@@ -171,6 +175,16 @@ std::string fit(const std::string& text) {
     result += joined(wrap(text.substr(at, end - at), terminal_width(), "  "), "\n");
     if (end < text.size()) result += "\n";
     at = end + 1;
+  }
+  return result;
+}
+
+std::string fit_help(const std::string& text) {
+  std::string result;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t column = !line.starts_with("  ") ? 0 : terminal_width() < 72 ? 6 : 30;
+    result += joined(wrap(line, terminal_width(), std::string(column, ' ')), "\n") + "\n";
   }
   return result;
 }

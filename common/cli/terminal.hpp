@@ -1,5 +1,6 @@
 #pragma once
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -74,8 +75,8 @@ std::string short_text(std::int64_t count);
 /// left, the others, numbers, to the right.
 std::string render_table(const std::vector<std::vector<std::string>>& rows, std::size_t left);
 
-/// Columns of the terminal that stdout is; 0 where it is none, and nothing is made to fit.
-std::size_t terminal_width();
+/// Columns of the terminal that a stream is; 0 where it is none, and nothing is made to fit.
+std::size_t terminal_width(int stream = STDOUT_FILENO);
 
 /// `text` in lines of up to `width` characters, broken at spaces, all but the first after `indentation`; a
 /// line where `width` is 0.
@@ -83,6 +84,8 @@ std::vector<std::string> wrap(const std::string& text, std::size_t width, const 
 
 /// Each line of `text` wrapped to the terminal.
 std::string fit(const std::string& text);
+/// The same of a list of options, whose descriptions stay below each other.
+std::string fit_help(const std::string& text);
 /// print, with lines that are no wider than the terminal.
 template <class... Args>
 void say(fmt::format_string<Args...> format, Args&&... args) {

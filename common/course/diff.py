@@ -67,13 +67,15 @@ def wants_colour(choice: str) -> bool:
 
 def list_pairs(stages: list[Stage], width: int) -> str:
     """Every pair of neighbours: lines that change, and the idea."""
-    lines = [f"lines that change from a stage to the next, as diff -w counts; a stage aims at {BUDGET}", ""]
     terminal = Terminal(width, colour=False)
+    lines = [*terminal.wrapped(f"lines that change from a stage to the next, as diff -w counts; a stage aims at {BUDGET}"),
+             ""]
     for before, after in pairs(stages):
         diff = Diff(before, after)
         head = f"  {before.digits} {after.digits}  {diff.counted:>4}  (-{diff.removed} +{diff.added})"
         lines += terminal.wrapped(after.idea, f"{head:28}", " " * 28)
-    return "\n".join([*lines, "", "./ladder diff 13 14 shows one of them, --html FILE as a page."]) + "\n"
+    lines += ["", *terminal.wrapped("./ladder diff 13 14 shows one of them, --html FILE as a page.")]
+    return "\n".join(lines) + "\n"
 
 
 def write(path: Path, text: str) -> None:
@@ -131,7 +133,6 @@ def write_site(folder: Path, stages: list[Stage]) -> None:
 
 def main() -> int:
     try:
-        sys.stdout.reconfigure(errors="replace")
         run(parser().parse_args())
     except Failure as failure:
         program.complain(f"ladder: {failure}")

@@ -14,6 +14,11 @@ from typing import IO, NoReturn
 NOT_DONE = 2  # the exit status; 1: done, and something that was tried has failed
 
 
+# Ctrl-C ends the program without a word also while what takes a second to import, and is imported after this, is imported.
+if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Interrupted(KeyboardInterrupt):
     """By SIGTERM, which ends a program as Ctrl-C does."""
 
@@ -55,6 +60,9 @@ def run(main: Callable[[], int | str | None]) -> NoReturn:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # closed: no file may get its number
             setattr(sys, name, open(os.devnull, mode))
+    sys.stdout.reconfigure(errors="replace")
+    if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGTERM) != signal.SIG_IGN:
         signal.signal(signal.SIGTERM, interrupt)
     status: int | str | None = 1
