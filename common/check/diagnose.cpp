@@ -80,12 +80,14 @@ constexpr std::string_view names[] = {"S", "m", "m~", "l", "O", "O~"};  // in th
 
 /// What a wrong m usually comes from.
 std::string hint_on_m(double got, double right) {
-  if (got > right)
-    return ", larger than all scores of the row so far: does m start at -infinity, and is it the row's?";
-  return got < right
-             ? ", less than a score of the row: is it the maximum over all lanes of the row, and of the "
-               "tiles before?"
-             : "";
+  if (got < right)
+    return ", less than a score of the row: is it the maximum over all lanes of the row, and of the tiles "
+           "before?";
+  if (!(got > right)) return "";
+  return got == std::round(got)
+             ? ", larger than all scores of the row so far: does m start at -infinity?"
+             : ", larger than all scores of the row so far: does the maximum go over the lanes of the row "
+               "alone, and over its own scores?";
 }
 
 }  // namespace

@@ -242,20 +242,15 @@ void fill_correct(Part& part, const Program& program, Runs& runs) {
     said = gist(run.wrong[first]);
   }
   Item& all = part.items.back();
-  std::ptrdiff_t wrong = 0;
-  std::string first;  // of a run that is no family's
-  for (const Run* run : runs.all()) {
-    wrong += std::ssize(run->wrong) - std::ranges::count(run->wrong, "");
-    if (first.empty() && !run->right())
-      first =
-          fmt::format("{}: {}", words_of(run->jobs[run->first_wrong()]), run->wrong[run->first_wrong()]);
-  }
-  all.reached = wrong == 0;
+  all.reached = std::ranges::all_of(runs.all(), &Run::right);
   if (all.reached) {
     all.points = all.most;
+  } else if (said.empty() && runs.clean.right() && runs.far_apart.right()) {
+    const std::size_t first = runs.counted.first_wrong();
+    all.feedback = fmt::format("a case that is counted is wrong: {}: {}",
+                               words_of(runs.counted.jobs[first]), runs.counted.wrong[first]);
   } else if (said.empty()) {
-    all.feedback =
-        fmt::format("{} other case{} wrong. The first: {}", wrong, wrong == 1 ? " is" : "s are", first);
+    all.feedback = "what is wrong is told below, under clean";
   }
 }
 

@@ -43,8 +43,10 @@ std::string words_of(const char* what, const std::set<std::int64_t>& numbers, st
   const std::int64_t first = *numbers.begin(), last = *numbers.rbegin();
   if (std::ssize(numbers) == count) return "";
   if (first == last) return fmt::format("{} {}", what, first);
-  if (last - first + 1 == std::ssize(numbers)) return fmt::format("{}s {} to {}", what, first, last);
-  std::string text = fmt::format("{}s", what);
+  const std::string all =
+      what == std::string_view("batch entry") ? "batch entries" : fmt::format("{}s", what);
+  if (last - first + 1 == std::ssize(numbers)) return fmt::format("{} {} to {}", all, first, last);
+  std::string text = all;
   int told = 0;
   for (const std::int64_t number : numbers) {
     if (told == 4) return text + " and more";
@@ -96,12 +98,11 @@ std::string where_wrong(const Problem& p, const Result<float>& result, const Res
   if (!wrong_L) say("L is right, and O is not: m and l are right.");
   if (nan && !nan_sees_key) {
     say("The rows that are NaN see no key: there m is -infinity and l is 0, and neither may reach an "
-        "exponent or "
-        "a division.");
+        "exponent or a division.");
   } else if (nan) {
     say("NaN comes from what was never written, from e^(-infinity + infinity), for which finite() is "
-        "there, or "
-        "from an l of 0.");
+        "there, "
+        "from an l of 0, or from 0 * infinity, where an exponent may have the wrong sign.");
   }
   return text;
 }
