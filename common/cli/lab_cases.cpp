@@ -152,7 +152,9 @@ std::vector<Job> counted_cases(const Stage& stage) {
   }
   for (const std::int64_t d : {32, 64, 96}) {
     if (!stage.supports.head_dim(d)) continue;
-    jobs.push_back(random_job(stage, {1, 1, 1, 64, 64, false}, d, jobs.size()));
+    // Two tiles of rows: a block that does another's work is the busiest.
+    const std::int64_t rows = 2 * claim_of(stage)->Br;
+    jobs.push_back(random_job(stage, {1, 1, 1, rows, 64, false}, d, jobs.size()));
     jobs.back().banks = true;
   }
   return jobs;

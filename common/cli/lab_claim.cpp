@@ -278,6 +278,23 @@ bool is_idea(const Counter& counter, const Claim& claim, StageBefore& before,
          !reaches_all(counter, before.counts(counter.name), jobs);
 }
 
+/// What the reference counts on each job, found when it is first asked for.
+class Reference {
+ public:
+  explicit Reference(const Stage& stage) : stage_(stage) {}
+  const simt::Ledger& ledger(const Job& job) {
+    const std::lock_guard lock(mutex_);
+    const auto [found, is_new] = ledgers_.try_emplace({to_string(job.inputs.problem), job.banks});
+    if (is_new) found->second = ledger_of(stage_, job);
+    return found->second;
+  }
+
+ private:
+  const Stage& stage_;
+  std::mutex mutex_;
+  std::map<std::pair<std::string, bool>, simt::Ledger> ledgers_;
+};
+
 /// All else that is counted, in jobs with `banks` or in all: no more than the reference's.
 struct Cost {
   std::string name;
@@ -337,26 +354,9 @@ std::vector<Cost> costs_beside(const Claim& claim, const simt::Ledger& reference
   return all;
 }
 
-/// What the reference counts on each job, found when it is first asked for.
-class Reference {
- public:
-  explicit Reference(const Stage& stage) : stage_(stage) {}
-  const simt::Ledger& ledger(const Job& job) {
-    const std::lock_guard lock(mutex_);
-    const auto [found, is_new] = ledgers_.try_emplace({to_string(job.inputs.problem), job.banks});
-    if (is_new) found->second = ledger_of(stage_, job);
-    return found->second;
-  }
-
- private:
-  const Stage& stage_;
-  std::mutex mutex_;
-  std::map<std::pair<std::string, bool>, simt::Ledger> ledgers_;
-};
-
 /// What the reference counts of all that its claim says nothing of: a bound for the student's.
-std::vector<Counter> cost_counters(const Lab& lab, const std::vector<Job>& jobs) {
-  const auto reference = std::make_shared<Reference>(*lab.stage);
+std::vector<Counter> cost_counters(const Lab& lab, const std::vector<Job>& jobs,
+                                   const std::shared_ptr<Reference>& reference) {
   const Job& small = *std::ranges::find(jobs, true, &Job::banks);  // has all buffers and arrays
   std::vector<Counter> all;
   for (const Cost& cost : costs_beside(*claim_of(*lab.stage), reference->ledger(small))) {
@@ -375,12 +375,11 @@ std::vector<Counter> cost_counters(const Lab& lab, const std::vector<Job>& jobs)
 }
 
 /// Shared memory without bank conflicts, where the reference has none.
-std::optional<Counter> conflicts_counter(const Lab& lab, const std::vector<Job>& jobs,
+std::optional<Counter> conflicts_counter(Reference& reference, const std::vector<Job>& jobs,
                                          StageBefore& before) {
-  const Stage& stage = *lab.stage;
   for (const Job& job : jobs) {
     if (!job.banks) continue;
-    const simt::Ledger own = ledger_of(stage, job);
+    const simt::Ledger& own = reference.ledger(job);
     if (wavefronts(own) != ideal_wavefronts(own)) return std::nullopt;
   }
   return Counter{.name = "bank_conflicts",
@@ -398,6 +397,7 @@ std::optional<Counter> conflicts_counter(const Lab& lab, const std::vector<Job>&
 std::vector<Counter> kernel_counters(const Lab& lab, const std::vector<Job>& jobs) {
   const Claim& claim = *claim_of(*lab.stage);
   StageBefore stage_before(lab, jobs);
+  const auto reference = std::make_shared<Reference>(*lab.stage);
   std::vector<Counter> all;
   for (const ClosedForm& form : claim.forms) {
     Counter counter{
@@ -414,8 +414,9 @@ std::vector<Counter> kernel_counters(const Lab& lab, const std::vector<Job>& job
     if (stage_before.known()) counter.before = stage_before.counts(form.counter);
     all.push_back(std::move(counter));
   }
-  if (auto conflicts = conflicts_counter(lab, jobs, stage_before)) all.push_back(std::move(*conflicts));
-  std::ranges::move(cost_counters(lab, jobs), std::back_inserter(all));
+  if (auto conflicts = conflicts_counter(*reference, jobs, stage_before))
+    all.push_back(std::move(*conflicts));
+  std::ranges::move(cost_counters(lab, jobs, reference), std::back_inserter(all));
   return all;
 }
 
