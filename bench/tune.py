@@ -21,7 +21,7 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parent / folder) for folder in (".", "../common/course")]
 from markers import ROOT, new_file, nvidia_smi  # noqa: E402
-from program import Parser, run  # noqa: E402
+from program import Parser, run, write_file  # noqa: E402
 from tuned import SHARED_BYTES, TUNED  # noqa: E402
 from variants import (VariantError, make_all, measure, read_table, small_problems, with_rows,  # noqa: E402
                       write_result)
@@ -236,7 +236,7 @@ def tune():
                              tiles={stage.number: stage.fields for stage in stages}, candidates=candidates)
             if not args.dry_run:
                 rows = new_table(read_table(stage), best, facts["architecture"])
-                stage.table.write_text(with_rows(stage.table.read_text(), rows))
+                write_file(stage.table, with_rows(stage.table.read_text(), rows))
     if args.dry_run:
         return
     numbers = " ".join(map(str, args.stage))

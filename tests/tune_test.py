@@ -6,6 +6,7 @@ Usage: tune_test.py BUILD [unittest options]
 import contextlib
 import io
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -288,6 +289,16 @@ class SearchTest(unittest.TestCase):
         _, files = self.run_tune([TUNED[23]], "--dry-run")
         self.assertEqual(files["23.hpp"], TUNED[23].table.read_text())
         self.assertIn("tune.json", files)
+
+    def test_a_table_that_cannot_be_written_stays(self):
+        def full(part, path):
+            if path.suffix != ".hpp":
+                return os.replace(part, path)
+            self.assertEqual(path.read_text(), TUNED[23].table.read_text())
+            raise OSError(28, "full")
+
+        with mock.patch.object(Path, "replace", autospec=True, side_effect=full), self.assertRaisesRegex(OSError, "full"):
+            self.run_tune([TUNED[23]])
 
     def test_without_a_gpu_one_sentence_and_the_table_stays(self):
         with mock.patch.dict("os.environ", {"PATH": ""}), self.assertRaisesRegex(variants.VariantError, "on a GPU"):
