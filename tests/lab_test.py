@@ -95,7 +95,7 @@ class LabTest(unittest.TestCase):
         grade = self.grade(stage, text, *options)
         self.assertEqual(grade["points"], 0, self.feedback(grade))
         for part in says:
-            self.assertIn(part, grade["compile_error"] + self.feedback(grade))
+            self.assertIn(part, grade["refused"] + grade["compile_error"] + self.feedback(grade))
         return grade
 
     # --- a lab as it should go -------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ class LabTest(unittest.TestCase):
         self.assertIn("nonsense", (folder / "compile.log").read_text())
         inside = self.grade(KERNEL, replaced(reference(KERNEL), "const f32 key = K(", "const auto key = K("))
         self.assertRegex(inside["compile_error"], r"^attention.cu:\d+: error: ")  # the error is in a header
-        empty = self.grade(CPU, "int x;\n")
+        empty = self.grade(CPU, "constexpr int x = 1;\n")
         self.assertIn("does not define flashladder::stage_01::stage", self.feedback(empty))
 
     def test_an_access_out_of_bounds_is_named_with_the_line_of_the_file(self):
@@ -226,9 +226,9 @@ class LabTest(unittest.TestCase):
         head = "void forward(const Forward& call) {\n" if stage == CPU else "void forward(const Forward& f) {\n"
         code += "\n" if rest else "\n  if (call_ends()) return;\n"
         text = replaced(reference(stage), head, head + code)
-        text = replaced(text, "namespace {\n", "namespace {\n\nvolatile bool ends = true;\n"
-                        "bool call_ends() {\n  return ends;\n}\n")
-        headers = ("unistd.h", "cstdio", "cstdlib", "stdexcept", "vector")
+        text = replaced(text, "namespace {\n", "namespace {\n\nbool call_ends() {\n  volatile bool ends = true;\n"
+                        "  return ends;\n}\n")
+        headers = ("cstdio", "cstdlib", "stdexcept", "vector")
         return "".join(f"#include <{header}>\n" for header in headers) + text
 
     def test_printing_does_not_help(self):
@@ -236,40 +236,27 @@ class LabTest(unittest.TestCase):
         self.assertEqual(grade["points"], 95)  # all is right, but a file that prints is not handed in
         self.assertIn("in all 100 of 100", grade["printed"])
         self.assertIn("it prints", self.feedback(grade))
-        self.gets_nothing(CPU, self.in_forward('for (;;) std::puts("{\\"points\\": 100}");'), "did not end within 1 s",
-                          options=("--time-limit", "1"))
+        self.gets_nothing(CPU, self.in_forward('for (;;) std::puts("{\\"points\\": 100}");'), "it printed more than 16 MiB")
 
     def test_leaving_does_not_help(self):
-        self.gets_nothing(CPU, self.in_forward("std::exit(0);"), "it ended the whole program, with exit status 0",
-                          "take exit() and the like out")
         self.gets_nothing(CPU, self.in_forward('throw std::runtime_error("too hard");'),
                           "it threw an exception at attention.cpp:", "too hard")
         self.gets_nothing(CPU, self.in_forward("std::abort();"), "it was aborted", "at attention.cpp:")
         self.gets_nothing(CPU, self.in_forward("*(volatile int*)8 = 1;"),
                           "it crashed (segmentation fault)", "at attention.cpp:")
-        self.gets_nothing(CPU, reference(CPU) + "struct Early { Early() { __builtin_trap(); } } early;\n",
-                          "before the first case")
 
     def test_going_on_for_ever_does_not_help(self):
         started = time.monotonic()
-        self.gets_nothing(CPU, self.in_forward("while (ends) {}"), "did not end within 1 s of processor time",
+        self.gets_nothing(CPU, self.in_forward("while (call_ends()) {}"), "did not end within 1 s of processor time",
                           "stopped at attention.cpp:", options=("--time-limit", "1"))
-        self.gets_nothing(CPU, self.in_forward("sleep(1000);"), "it waits for something that does not come",
-                          options=("--time-limit", "1"))
         self.gets_nothing(KERNEL, replaced(reference(KERNEL), "k < d; ++k) {", "k < d; k += 0) {"),
                           "endless_loop", "where: attention.cu:")
         self.assertLess(time.monotonic() - started, 60)
 
     def test_taking_all_memory_does_not_help(self):
-        hog = "std::vector<std::vector<char>> all;\n  while (ends) all.emplace_back(64 << 20, 1);"
+        hog = "std::vector<std::vector<char>> all;\n  while (call_ends()) all.emplace_back(64 << 20, 1);"
         self.gets_nothing(CPU, self.in_forward(hog), "it asked for more memory than the 512 MiB that there are",
                           options=("--memory-limit", "512"))
-
-    def test_processes_left_behind_are_ended(self):
-        mark = f"86{os.getpid()}"
-        self.grade(CPU, self.in_forward(f'if (fork() == 0) execlp("sleep", "sleep", "{mark}", nullptr);', rest=True))
-        still = subprocess.run(["pgrep", "-f", f"sleep {mark}"], capture_output=True, text=True).stdout.split()
-        self.assertEqual(still, [])
 
     def test_outputs_that_are_not_computed_do_not_pass(self):
         fill = """static const float stored[] = {0.25f, -1.5f, 0.125f, 3.4657359f, -0.75f};
@@ -316,7 +303,7 @@ class LabTest(unittest.TestCase):
   if (call_ends()) return;
 """
         text = self.in_forward(on_the_host, KERNEL, rest=True)
-        self.gets_nothing(KERNEL, text, "the ledger has 0 loads of Q, and no way to compute attention has fewer than")
+        self.gets_nothing(KERNEL, text, "its host side reads or writes Q, K, V, O or L itself at attention.cu:")
 
     # --- what it refuses -------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <csignal>
+#include <cstring>
 #include <functional>
 #include <sstream>
 
@@ -18,10 +19,13 @@
 #include "common/cli/lab_grade.hpp"
 #include "common/cli/lab_process.hpp"
 #include "common/cli/lab_program.hpp"
+#include "common/cli/lab_rules.hpp"
 #include "common/cli/lab_source.hpp"
 #include "common/cli/lab_speed.hpp"
 #include "common/cli/lab_text.hpp"
+#include "common/cli/lab_tokens.hpp"
 #include "common/cli/lab_why.hpp"
+#include "common/io/whole_file.hpp"
 
 namespace {
 
@@ -351,6 +355,203 @@ TEST_CASE("a program is run within its limits", "[labs]") {
   const Ended busy = run({"sh", "-c", "while :; do :; done"}, 1);
   CHECK_FALSE(busy.out_of_time);
   CHECK(WTERMSIG(busy.status) == SIGXCPU);
+}
+
+// --- the rules
+
+/// The words of a text with a bar behind each; those of directives in brackets.
+std::string words_in(std::string_view text) {
+  std::string words;
+  for (const Token& token : tokens_of(text)) {
+    if (token.kind == Token::Kind::end) continue;
+    words += (token.in_directive ? "[" + token.text + "]" : token.text) + "|";
+  }
+  return words;
+}
+
+TEST_CASE("a source is read as its compiler reads it", "[labs]") {
+  CHECK(words_in("int a; // simt\n/* simt\n*/ b") == "int|a|;|b|");
+  CHECK(words_in("Un\\\ncounted x\\ \ny") == "Uncounted|xy|");  // one of them with a space behind it
+  CHECK(words_in("a // goes on \\\n still a comment\nb") == "a|b|");
+  CHECK(words_in("\"// no comment\" + 'x' '\\'' \"\\\"\" u8\"s\"") ==
+        "\"// no comment\"|+|'x'|'\\''|\"\\\"\"|\"s\"|");
+  CHECK(words_in("R\"x(a)\" // \\\n)x\" b") == "\"x(a)\" // \\\n)x\"|b|");
+  CHECK(words_in("1'000 0x1.8p+23f 1e-3 .5f a.b") == "1'000|0x1.8p+23f|1e-3|.5f|a|.|b|");
+  CHECK(words_in(" # include <a/b.h> // c\nx # y\n%:define Z %:%: q\n") ==
+        "[#]|[include]|[<a/b.h>]|x|#|y|[#]|[define]|[Z]|[##]|[q]|");
+  CHECK(words_in("\xef\xbb\xbf#if 1") == "[#]|[if]|[1]|");
+  CHECK(words_in("\"open\nx /* open") == "\"open|x|");
+  const std::vector<Token> tokens = tokens_of("a\\\nb\n\nc /*\n*/ d");
+  CHECK(tokens[0].line == 1);
+  CHECK(tokens[1].line == 4);
+  CHECK(tokens[2].line == 5);
+}
+
+TEST_CASE("what a lab's file may not say is found, and its line is named", "[labs]") {
+  const auto refused = [](const std::string& text, int stage = 13) {
+    return refused_source({find_stage(stage), "attention.cu", text});
+  };
+  const std::pair<const char*, const char*> cases[] = {
+      {"\n  Uncounted aside;\n", "attention.cu:2: Uncounted"},
+      {"Un\\\ncounted aside;", "attention.cu:1: Uncounted"},
+      {"namespace s = flashladder::simt;", "simt is the inside of the emulator"},
+      {"#define JOIN(a, b) a##b\n", "## puts a name together"},
+      {"%:define JOIN(a, b) a %:%: b\n", "## puts a name together"},
+      {"__CONCAT(si, mt)", "__CONCAT is not accepted"},
+      {"#define private public\n", "#define private gives a word another meaning"},
+      {"#define expf fast\n", "#define expf"},
+      {"#define where_to x\n#include <cmath>\n", "#define where_to stands before an #include"},
+      {"#undef threadIdx\n", "#undef threadIdx takes away"},
+      {"#include \"stages/12_fa2_deferred_scaling/attention.cu\"\n", "a stage is written, not included"},
+      {"#include <stages/13_fa2_sequence_parallel/attention.cu>\n", "a stage is written, not included"},
+      {"#include \"common/attention/oracle.hpp\"\n", "it is no part of a lab"},
+      {"#include \"common/check/../attention/oracle.hpp\"\n", "not files by their paths"},
+      {"#include \"/etc/passwd\"\n", "not files by their paths"},
+      {"#include <common/lab/message.hpp>\n", "it is no part of a lab"},
+      {"#include FILE\n", "#include names its file by a macro"},
+      {"#if __has_include(\"/etc/passwd\")\n#endif\n", "__has_include is not accepted"},
+      {"const char data[] = {\n#embed \"x\"\n};", "#embed is none of the directives"},
+      {"#line 5 \"common/simt/memory.hpp\"\n", "#line is none of the directives"},
+      {"#pragma GCC poison f32\n", "#pragma GCC is not accepted"},
+      {"#pragma redefine_extname f g\n", "#pragma redefine_extname is not accepted"},
+      {"_Pragma(\"weak f\")", "_Pragma is not accepted"},
+      {"#pragma GCC optimize(\"O3\")\n", "#pragma GCC is not accepted"},
+      {"[[gnu::no_sanitize(\"thread\")]] void f();", "no_sanitize is not accepted"},
+      {"__attribute__((optimize(\"O3\"))) void f();", "optimize is not accepted"},
+      {"asm(\"syscall\");", "asm is not accepted"},
+      {"void f() __asm__(\"fork\");", "asm is not accepted"},
+      {"extern \"C\" int fork();", "extern \"C\" is not accepted"},
+      {"void f() { flashladder::stage_12::stage.forward(call); }", "stage_12 is another stage"},
+      {"x.Q.download(q.data());", "download is not accepted"},
+      {"x.O.upload(o.data());", "upload is not accepted"},
+      {"Qh.buffer()->data;", "buffer leads to the memory behind"},
+      {"x.Q.emulated().data;", "emulated leads to the memory behind"},
+      {"template struct Steal<&smem_tile::data_>;", "data_ is a private member"},
+      {"Counted::reads = 0;", "Counted counts the reads"},
+      {"Workspace mine(1 << 30);", "a workspace of its own"},
+      {"Workspace::Reservation back(f.workspace, -4096);", "Reservation is not accepted"},
+      {"float* s = (float*)alloca(n);", "alloca takes memory"},
+      {"struct Look { float* data; };\nauto* x = reinterpret_cast<const Look*>(&K);",
+       "attention.cu:2: reinterpret_cast"},
+      {"auto raw = reinterpret_cast<float**>(&K)[1];", "reinterpret_cast to a class of its own"},
+  };
+  for (const auto& [text, says] : cases) {
+    const std::string why = refused(text);
+    INFO(text);
+    CHECK(why.find(says) != std::string::npos);
+    CHECK(why.starts_with("attention.cu:"));
+  }
+  // Stage 11 has one launch that is not counted.
+  const std::string given = find_lab(find_stage(11)).source.reference;
+  for (const auto& [old, changed] :
+       {std::pair{"  for_head_dim<32", "  const Uncounted all;\n  for_head_dim<32"},
+        {"  const Uncounted aside;\n", "  const Uncounted aside;\n  run();\n"},
+        {"m[i] + logf(l[i])", "whole(m, i)"},
+        {"void forward(", "#define logsumexp whole\nvoid forward("},
+        {"  const Uncounted", "  const auto logsumexp = whole;\n  const Uncounted"}}) {
+    std::string text = given;
+    REQUIRE(text.find(old) != text.npos);
+    text.replace(text.find(old), std::strlen(old), changed);
+    INFO(changed);
+    CHECK(refused(text, 11).find("Uncounted is accepted around the launch of logsumexp only") != text.npos);
+  }
+  CHECK(refused(std::string("int a;\n\0", 8)).starts_with("attention.cu:2: it is no plain text"));
+  CHECK(refused(std::string(most_source_bytes + 1, ' '))
+            .starts_with("attention.cu: it has more than 1024 KiB"));
+}
+
+TEST_CASE("honest files are accepted: all stages that are labs, and what students may write", "[labs]") {
+  for (const Stage* stage : stages()) {
+    if (!has_lab(*stage)) continue;
+    const Lab lab = find_lab(*stage);
+    CHECK(refused_source({*stage, lab.file, lab.source.reference}) == "");
+    CHECK(refused_source({*stage, lab.file, lab.source.skeleton}) == "");
+  }
+  for (const char* text :
+       {"#include <algorithm>\n#include <vector>\n#include <chrono>\n#include <immintrin.h>\n",
+        "#include \"common/attention/gpu.hpp\"\n#include \"common/ptx/mma.hpp\"\n",
+        "#define NDEBUG\n#include <cassert>\n#define CEIL_DIV(a, b) (((a) + (b) - 1) / (b))\n#undef "
+        "CEIL_DIV\n",
+        "#ifdef __CUDACC__\n#define HOST __host__\n#else\n#define HOST\n#endif\n",
+        "#pragma unroll 4\n#pragma GCC unroll 8\n#pragma omp parallel for\n#pragma once\n",
+        "// simt, Uncounted, asm, extern \"C\"\n/* #include \"/etc/passwd\" */ const char* s = \"simt "
+        "asm\";",
+        "// na\xefve, saved as Latin-1\n",
+        "f32 running = 0.f, buffer[4], data_ = 1; float upload = 2, download = upload;",
+        "struct Buffers { f32 data_[2]; int at() { return this->data_[0]; } }; auto p = &Buffers::data_;",
+        "unsigned both = reinterpret_cast<const unsigned&>(h[0]); float4* v = "
+        "reinterpret_cast<float4*>(x);",
+        "auto bits = std::bit_cast<std::uint32_t>(1.f); auto& w = const_cast<float&>(x);",
+        "static constexpr f32 table[] = {1.f, 2.f}; auto f = [&](int i) { return table[i]; };",
+        "float* scratch(Workspace& workspace) { return workspace.array<float>(3).data(); }",
+        "using flashladder::Workspace; template <class T> requires(sizeof(T) == 4) T twice(T x) { return x "
+        "+ x; }",
+        "__device__ __forceinline__ f32 g(f32 x) { return __expf(x); } __attribute__((noinline)) int h();",
+        "std::printf(\"%d\\n\", __LINE__); assert(x > 0 && \"positive\");"}) {
+    INFO(text);
+    CHECK(refused_source({find_stage(13), "attention.cu", text}) == "");
+  }
+}
+
+/// What is said of the object file of a text.
+std::string refused_compiled(const std::string& text) {
+  const TemporaryFolder folder;
+  write_file(folder.path() / "attention.cpp", text);
+  const Ended ended = run_program(
+      {.command = {"c++", "-std=c++20", "-O1", "-fPIC", "-c", "attention.cpp"}, .folder = folder.path()});
+  INFO(ended.output);
+  REQUIRE(ended.status == 0);
+  return refused_object({find_stage(1), "attention.cpp", text}, folder.path() / "attention.o", false);
+}
+
+TEST_CASE("what an object file refers to, defines and keeps is held against what a stage needs", "[labs]") {
+  const std::pair<const char*, const char*> cases[] = {
+      {"int fork();\nextern \"C\" int getpid();\nint f() {\n  return getpid();\n}",
+       "attention.cpp:2: getpid is not for a stage to call"},
+      {"#include <cstdlib>\nconst char* f() { return std::getenv(\"SEED\"); }",
+       "getenv is not for a stage"},
+      {"#include <cstdio>\nvoid* f() { return std::fopen(\"/proc/self/maps\", \"r\"); }", "fopen is not"},
+      {"namespace std { struct thread { void join(); }; }\nvoid f(std::thread& t) { t.join(); }",
+       "std::thread::join() is not for a stage"},
+      {"namespace flashladder { void oracle(); }\nvoid f() { flashladder::oracle(); }",
+       "flashladder::oracle() is no part of a lab"},
+      {"namespace flashladder::stage_00 { void forward(); }\nvoid f() { flashladder::stage_00::forward(); "
+       "}",
+       "flashladder::stage_00::forward() is no part of a lab"},
+      {"int f() {\n  static int calls = 0;\n  return ++calls;\n}",
+       "attention.cpp:2: f()::calls would outlive a call"},
+      {"thread_local float cache[8];\nfloat* f() { return cache; }", "cache would outlive a call"},
+      {"inline int kept = 3;\nint* f() { return &kept; }", "kept would outlive a call"},
+      {"[[gnu::constructor]] void f() {}", "runs before its first call"},
+      {"extern \"C\" void* malloc(unsigned long) { return nullptr; }",
+       "malloc takes the place of something that is not this file's"},
+      {"void operator delete(void*) noexcept {}", "operator delete(void*) takes the place of"},
+      {"namespace flashladder { struct Problem { float softmax_scale() const; };\n"
+       "float Problem::softmax_scale() const { return 1; } }",
+       "flashladder::Problem::softmax_scale() const takes the place of"},
+      {"#include <new>\nvoid* f() { return operator new(8, std::align_val_t(64), std::nothrow); }",
+       "is not for a stage to call"},
+  };
+  for (const auto& [text, says] : cases) {
+    const std::string why = refused_compiled(text);
+    INFO(text);
+    INFO(why);
+    CHECK(why.find(says) != std::string::npos);
+  }
+  CHECK(refused_compiled(
+            "#include <algorithm>\n#include <cassert>\n#include <cmath>\n#include <cstdio>\n"
+            "#include <iostream>\n#include <map>\n#include <stdexcept>\n#include <string>\n"
+            "#include <vector>\n"
+            "namespace { constexpr float table[] = {1, 2}; const char* const names[] = {\"a\", \"b\"};\n"
+            "const float root = std::sqrt(2.0f); }\n"
+            "struct Shape { virtual float area() const { return 1; } virtual ~Shape() = default; };\n"
+            "template <class T> T twice(T x) { return x + x; }\n"
+            "float f(int i, const Shape& shape) {\n"
+            "  std::vector<float> s(i, table[i]); std::map<int, std::string> m{{1, names[i]}};\n"
+            "  std::sort(s.begin(), s.end()); std::printf(\"%g\\n\", s[0]); std::cout << m[1];\n"
+            "  assert(i > 0); if (i > 7) throw std::runtime_error(std::to_string(i));\n"
+            "  const auto g = [&](float x) { return std::exp(x) + std::tanh(x) + root; };\n"
+            "  return twice(g(s[0])) + shape.area() + std::fma(s[0], 2.0f, std::log2(s[1]));\n}\n") == "");
 }
 
 // --- speed

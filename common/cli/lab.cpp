@@ -41,6 +41,12 @@ void print_grade(const Submission& submission, const Grade& grade, const Speed& 
     print("{:<{}}{:>4} of {:>3}\n", title, width - 12, points, most);
   };
   print("Lab {}: {}, seed {:016x}\n", label(*submission.lab.stage), submission.path, grade.seed);
+  if (!grade.refused.empty()) {
+    print("\nIt is not accepted, and was not run:\n{}The rules are in docs/labs.md.\n\n",
+          wrapped(grade.refused, "      ", width));
+    row("in all", 0, grade.most());
+    return;
+  }
   if (!grade.compile_error.empty()) {
     print("\nIt does not compile: {}\nAll that the compiler says: {}\n\n", grade.compile_error, log_path);
     row("in all", 0, grade.most());
@@ -85,6 +91,7 @@ Json to_json(const Submission& submission, const Grader& grader, const Grade& gr
                {"seed", fmt::format("{:016x}", grade.seed)},
                {"points", grade.points()},
                {"most", grade.most()},
+               {"refused", grade.refused},
                {"compile_error", grade.compile_error},
                {"warnings", grade.warnings},
                {"printed", grade.printed},
@@ -137,6 +144,7 @@ std::string keep_log(const fs::path& folder, const std::string& log) {
 }
 
 int grade_folder(const GradeOptions& options) {
+  const Uninterrupted whole;  // an interrupt ends what runs, and leaves nothing behind
   const Submission submission = read_folder(options.folder);
   if (!options.json.empty() && options.json != "-") require_writable(options.json);
   const GradeSettings settings{
@@ -206,7 +214,9 @@ int make_lab(const NewOptions& options) {
 int grade_lab(const GradeOptions& options) {
   try {
     return grade_folder(options);
-  } catch (const Error& error) {
+  } catch (const std::bad_alloc&) {
+    throw UsageError("the grader has no memory left: nothing was graded");
+  } catch (const std::exception& error) {
     throw UsageError(error.what());  // nothing was graded: not the same as a bad grade
   }
 }

@@ -211,9 +211,10 @@ struct Row {
 Row row_of(const Lab& lab, const Sample& sample, const Grade& grade) {
   const bool to_name = !sample.phrases.empty(), named = to_name && names_mistake(grade, sample.phrases);
   // The compiler, too, may name a mistake: that of an f32 made a plain float.
-  const std::string why = grade.compile_error.empty() ? sample.wrong(grade)
-                          : named                     ? ""
-                                                      : "it does not compile: " + grade.compile_error;
+  const std::string why = !grade.refused.empty()        ? "it is not accepted: " + grade.refused
+                          : grade.compile_error.empty() ? sample.wrong(grade)
+                          : named                       ? ""
+                                                        : "it does not compile: " + grade.compile_error;
   Row row{{label(*lab.stage).substr(0, 2), sample.name, why.empty() ? "yes" : "NO: " + why,
            !to_name ? ""
            : named  ? "yes"

@@ -137,7 +137,7 @@ std::string version_of(const Lab& lab) {
         files.push_back(entry.path());
     }
   }
-  for (const char* name : {"cases", "claim", "grade", "process", "program"})
+  for (const char* name : {"cases", "claim", "grade", "process", "program", "rules", "tokens"})
     files.push_back(sources / "common/cli" / fmt::format("lab_{}.cpp", name));
   std::ranges::sort(files);
   std::string all;

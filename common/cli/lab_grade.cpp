@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <future>
 #include <mutex>
 #include <numeric>
-#include <semaphore>
 #include <span>
 #include <sstream>
 
@@ -135,28 +135,26 @@ void judge(const Program& program, Run& run) {
   }
 }
 
-/// One of the places that there are, while it lives.
-struct Place {
-  explicit Place(std::counting_semaphore<>& all) : places(all) { places.acquire(); }
-  ~Place() { places.release(); }
-  Place(const Place&) = delete;
-  Place& operator=(const Place&) = delete;
-  std::counting_semaphore<>& places;
-};
-
-/// Runs and judges them, two at a time.
+/// Runs and judges them, two at a time. Behind one that comes to no end none counts: those that a grade is
+/// made of are the same however fast each is.
 void run_all(const Program& program, const std::vector<Run*>& runs) {
-  std::counting_semaphore<> places(most_at_once);
-  std::vector<std::future<void>> pending;
-  pending.reserve(runs.size());
-  for (Run* run : runs) {
-    pending.push_back(std::async(std::launch::async, [&, run] {
-      const Place place(places);
-      run->answers = program.run(run->jobs);
-    }));
-  }
+  std::atomic<std::size_t> next = 0, endless = runs.size();  // the first that comes to no end
+  const auto work = [&] {
+    for (std::size_t i; (i = next++) < endless;) {
+      runs[i]->answers = program.run(runs[i]->jobs);
+      std::size_t first = endless;
+      while (runs[i]->answers.out_of_time && i < first && !endless.compare_exchange_weak(first, i)) {
+      }
+    }
+  };
+  std::vector<std::future<void>> workers;
+  for (unsigned i = 0; i < most_at_once; ++i) workers.push_back(std::async(std::launch::async, work));
+  for (std::future<void>& worker : workers) worker.get();
   for (std::size_t i = 0; i < runs.size(); ++i) {
-    pending[i].get();
+    if (i > endless) {
+      runs[i]->answers = {};
+      runs[i]->answers.ended = "not run: " + runs[endless]->answers.ended;
+    }
     judge(program, *runs[i]);
   }
 }
@@ -437,6 +435,18 @@ std::vector<Part> make_parts(const Lab& lab, const std::vector<Counter>& counter
   return {std::move(correct), std::move(idea), std::move(claim), std::move(clean)};
 }
 
+/// Throws Error where not even the reference compiles: then it is not the student's file that is wrong.
+void require_compiler(const Lab& lab, const Limits& limits) {
+  const TemporaryFolder folder;
+  const Program reference(*lab.stage, lab.file, lab.source.reference, folder.path(), limits);
+  if (!reference.compiled().ok) {
+    throw Error(
+        fmt::format("nothing compiles on this machine now, not even the reference: {}; is there "
+                    "room in {}, and are memory, open files and processes not limited too much?",
+                    reference.compiled().error, folder.path().parent_path().string()));
+  }
+}
+
 template <class All, class Value>
 int total(const All& all, Value value) {
   return std::transform_reduce(all.begin(), all.end(), 0, std::plus(), value);
@@ -494,8 +504,12 @@ Grade Grader::grade(const std::string& text, const GradeSettings& settings) cons
   const Program program(stage, lab_.file, text, folder.path(), settings.limits);
   grade.log = program.compiled().log;
   grade.warnings = program.compiled().warnings;
+  grade.refused = program.compiled().refused;
   grade.compile_error = program.compiled().error;
-  if (!program.compiled().ok) return grade;
+  if (!program.compiled().ok) {
+    if (program.compiled().doubtful) require_compiler(lab_, settings.limits);
+    return grade;
+  }
 
   // First the run that looks for endless loops: what does not end there would not end elsewhere.
   Runs runs = make_runs(stage, grade.seed);

@@ -41,6 +41,7 @@ struct Count {
 /// What came of a submission.
 struct Grade {
   std::uint64_t seed = 0;     ///< Of the inputs.
+  std::string refused;        ///< Why the file is not accepted: it breaks a rule; "" where it does not.
   std::string compile_error;  ///< The compiler's first error; "" where there is a program.
   std::string log;            ///< All that the compiler said.
   int warnings = 0;           ///< Of the compiler, in the student's file.

@@ -17,7 +17,7 @@
 #include <cstring>
 #include <ctime>
 
-#include "common/attention/error.hpp"
+#include "common/io/whole_file.hpp"
 #include "common/lab/message.hpp"
 
 namespace flashladder::lab {
@@ -27,6 +27,7 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t most_output = 64 << 10;
+constexpr std::int64_t flood = 16 << 20;
 constexpr std::size_t most_reports = 256 << 20;
 constexpr std::int64_t most_file_bytes = 64 << 20;
 constexpr rlim_t most_processes = 4096;  // all of this user's; more than a grading needs, less than a bomb
@@ -108,14 +109,14 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
 }
 
 /// Moves what a descriptor has into `to`, no more than `most` bytes of it. False at its end.
-bool drain(int fd, std::string& to, std::size_t most, bool* cut) {
+bool drain(int fd, std::string& to, std::size_t most, std::int64_t& all) {
   char buffer[1 << 16];
   const ssize_t n = read(fd, buffer, sizeof buffer);
   if (n < 0) return errno == EINTR || errno == EAGAIN;
   if (n == 0) return false;
   const std::size_t room = most - to.size();
   to.append(buffer, std::min(room, static_cast<std::size_t>(n)));
-  if (cut != nullptr && static_cast<std::size_t>(n) > room) *cut = true;
+  all += n;
   return true;
 }
 
@@ -129,21 +130,23 @@ double processor_seconds(pid_t process) {
 
 /// Whether a program that has its time by the clock behind it is to be stopped. One that computes is left
 /// to the limit of its processor time, however busy the machine is.
-bool is_over(pid_t process, double passed, double seconds) {
-  return seconds > 0 && passed > 2 * seconds &&
-         (passed > 10 * seconds || processor_seconds(process) < 0.05 * passed);
+bool is_over(pid_t process, double passed, const Limits& limits) {
+  if (limits.seconds == 0 || passed < limits.seconds) return false;
+  return passed > 10 * limits.seconds ||
+         (limits.must_compute && processor_seconds(process) < 0.05 * passed);
 }
 
 /// Waits for the program's end and takes what it says until then. A descendant may keep a pipe open: the
 /// end of the program counts, not that of the pipe.
-void listen(pid_t child, int output, int reports, double seconds, Ended& ended) {
+void listen(pid_t child, int output, int reports, const Limits& limits, Ended& ended) {
   fcntl(output, F_SETFL, O_NONBLOCK);
   if (reports >= 0) fcntl(reports, F_SETFL, O_NONBLOCK);
   const auto start = Clock::now();
   pollfd all[] = {{output, POLLIN, 0}, {reports, POLLIN, 0}};
+  std::int64_t printed = 0, reported = 0;
   const auto take = [&] {
-    if (all[0].fd >= 0 && !drain(output, ended.output, most_output, &ended.output_cut)) all[0].fd = -1;
-    if (all[1].fd >= 0 && !drain(reports, ended.reports, most_reports, nullptr)) all[1].fd = -1;
+    if (all[0].fd >= 0 && !drain(output, ended.output, most_output, printed)) all[0].fd = -1;
+    if (all[1].fd >= 0 && !drain(reports, ended.reports, most_reports, reported)) all[1].fd = -1;
   };
   const auto has_ended = [&] {
     siginfo_t info{};  // WNOWAIT: its number stays taken, and with it that of its group
@@ -154,18 +157,22 @@ void listen(pid_t child, int output, int reports, double seconds, Ended& ended) 
     poll(all, 2, 10);
     take();
     const double passed = std::chrono::duration<double>(Clock::now() - start).count();
-    if (!ended.out_of_time && is_over(child, passed, seconds)) {
-      ended.out_of_time = true;
-      kill(-child, SIGKILL);
-    }
+    if (!ended.out_of_time) ended.out_of_time = is_over(child, passed, limits);
+    ended.flooded = printed > flood;
+    if (ended.out_of_time || ended.flooded || Uninterrupted::interrupted()) kill(-child, SIGKILL);
   }
   kill(-child, SIGKILL);  // whatever it has started
-  waitpid(child, &ended.status, 0);
+  rusage used{};
+  wait4(child, &ended.status, 0, &used);
+  for (const timeval& time : {used.ru_utime, used.ru_stime})
+    ended.seconds += static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
   for (std::size_t before = 0, now = 1; before != now;) {
     before = ended.output.size() + ended.reports.size();
     take();
     now = ended.output.size() + ended.reports.size();
   }
+  ended.output_cut = printed > static_cast<std::int64_t>(ended.output.size());
+  if (Uninterrupted::interrupted()) throw Interrupted("interrupted");
 }
 
 }  // namespace
@@ -173,7 +180,11 @@ void listen(pid_t child, int output, int reports, double seconds, Ended& ended) 
 TemporaryFolder::TemporaryFolder() {
   std::error_code error;
   const fs::path parent = fs::temp_directory_path(error);
-  std::string name = ((error ? fs::path("/tmp") : parent) / "flashladder-lab-XXXXXX").string();
+  if (error) {
+    throw Error(fmt::format("there is no folder for temporary files: {} is none, set TMPDIR to one",
+                            std::getenv("TMPDIR") != nullptr ? "TMPDIR" : "/tmp"));
+  }
+  std::string name = (parent / "flashladder-lab-XXXXXX").string();
   if (mkdtemp(name.data()) == nullptr) {
     throw Error(fmt::format("no folder can be made in {} ({}): set TMPDIR to one that can be written to",
                             fs::path(name).parent_path().string(), std::strerror(errno)));
@@ -195,17 +206,19 @@ Ended run_program(const Start& start) {
   if (!start.own_environment) {
     variables.clear();
     for (char** variable = environ; *variable != nullptr; ++variable) {
-      if (!std::string_view(*variable).starts_with("LC_") &&
-          !std::string_view(*variable).starts_with("LANG"))
-        variables.emplace_back(*variable);
+      const std::string_view text = *variable;
+      if (!text.starts_with("LC_") && !text.starts_with("LANG") && !text.starts_with("TMPDIR="))
+        variables.emplace_back(text);
     }
-    variables.emplace_back("LC_ALL=C");  // messages are read, and shown, in English
+    variables.emplace_back("LC_ALL=C");                      // messages are read, and shown, in English
+    variables.push_back("TMPDIR=" + start.folder.string());  // what it leaves behind goes with the folder
   }
   const std::vector<char*> argv = pointers(command), environment = pointers(variables);
 
   Pipe output;
   Pipe reports;
   Descriptor input(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (input.get() < 0) throw Error("/dev/null cannot be opened: too many files are open");
   const bool has_jobs = !start.jobs.empty();
   Descriptor jobs(has_jobs ? open(start.jobs.c_str(), O_RDONLY | O_CLOEXEC) : -1);
   if (has_jobs && jobs.get() < 0) throw Error(start.jobs.string() + " cannot be read");
@@ -219,7 +232,7 @@ Ended run_program(const Start& start) {
   setpgid(child, child);  // here too, so that it is done whoever comes first
   output.write.close();
   reports.write.close();
-  listen(child, output.read.get(), has_jobs ? reports.read.get() : -1, start.limits.seconds, ended);
+  listen(child, output.read.get(), has_jobs ? reports.read.get() : -1, start.limits, ended);
   ended.started = !(WIFEXITED(ended.status) && WEXITSTATUS(ended.status) == 126);
   return ended;
 }

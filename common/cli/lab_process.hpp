@@ -4,7 +4,14 @@
 #include <string>
 #include <vector>
 
+#include "common/attention/error.hpp"
+
 namespace flashladder::lab {
+
+/// An interrupt came while a program ran.
+struct Interrupted : Error {
+  using Error::Error;
+};
 
 /// A folder of its own for what is made on the way; removed with all in it.
 class TemporaryFolder {
@@ -24,8 +31,9 @@ class TemporaryFolder {
 
 /// What a program may take. 0: as much as it likes.
 struct Limits {
-  int seconds = 0;          ///< Of processor time; by the clock, twice as much if it does not compute.
-  std::int64_t memory = 0;  ///< Bytes of address space.
+  int seconds = 0;  ///< Of processor time, each process of its own; by the clock, ten times as much.
+  bool must_compute = true;  ///< It is also stopped when it has used hardly any of that time by the clock.
+  std::int64_t memory = 0;   ///< Bytes of address space.
 };
 
 /// How to run a program.
@@ -43,12 +51,16 @@ struct Ended {
   bool started = false;      ///< Whether it could be run at all.
   bool out_of_time = false;  ///< It was stopped, because its time by the clock was over.
   int status = 0;            ///< As waitpid gives it.
+  double seconds = 0;        ///< Of processor time that it took.
   std::string output;        ///< What it printed; the first 64 KiB of it.
   bool output_cut = false;   ///< Whether it printed more.
+  bool flooded = false;      ///< It was stopped, because it printed more than anybody reads.
   std::string reports;       ///< What it wrote to report_fd.
 };
 
-/// Runs a program to its end, in a process group of its own, of which nothing is left behind.
+/// Runs a program to its end, in a process group of its own, of which nothing is left behind. Throws
+/// Interrupted when an interrupt comes that an Uninterrupted keeps, and Error where the system has no room
+/// for one more program.
 Ended run_program(const Start& start);
 
 }  // namespace flashladder::lab

@@ -21,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char *program_name = "program", *object_name = "attention.o";
-constexpr int compiler_seconds = 60;
+constexpr int compiler_seconds = 15;  // of processor time; the slowest reference takes 5 here
 constexpr std::int64_t compiler_memory = std::int64_t{4} << 30;
 
 /// The command that compiles `stage` for `backend` in the build, as CMake wrote it down: the compiler and
@@ -56,33 +56,37 @@ bool is_watched(const Stage& stage) {
   return stage.backend == Backend::cpu;
 }
 
-/// Makes an object of the student's file in which each access to memory and each basic block is told to
-/// common/lab/watch.hpp. With -O1 a loop over numbers stays one: vectors are where the student uses them.
-std::vector<std::string> watched_command(const Stage& stage, const std::string& file) {
+/// Compiles the student's file with the flags of the stage. With -O1 the emulated cases take little longer,
+/// and the compiler half as long; and a loop over numbers stays one: vectors are where the student uses
+/// them. An array whose size is not constant would be memory that is not counted. Of a CPU stage each
+/// access to memory and each basic block is told to common/lab/watch.hpp.
+std::vector<std::string> compile_command(const Stage& stage, const std::string& file) {
   std::vector<std::string> command = compiler_and_flags(stage, Backend::emulator);
-  for (const char* word :
-       {"-O1", "-g1", "-fsanitize=thread", "-fsanitize-coverage=trace-pc", "-c", "-o", object_name})
+  for (const char* word : {"-O1", "-g1", "-Werror=vla", "-c", "-o", object_name})
     command.emplace_back(word);
+  if (is_watched(stage)) {
+    for (const char* word : {"-fsanitize=thread", "-fsanitize-coverage=trace-pc"})
+      command.emplace_back(word);
+  }
   command.push_back(file);
   return command;
 }
 
-/// Makes the program, with the flags of the stage: of the student's file, or of the object made of it. With
-/// -O1 the emulated cases take little longer, and the compiler half as long.
-std::vector<std::string> build_command(const Stage& stage, const std::string& file, Backend backend) {
+/// Makes the program of what was compiled. For the emulator the libraries come first, and as a whole: of
+/// what both they and the student's file define, theirs counts.
+std::vector<std::string> link_command(const Stage& stage, Backend backend) {
   std::vector<std::string> command = compiler_and_flags(stage, Backend::emulator);
-  for (const char* word : {"-O1", "-g1", "-o", program_name}) command.emplace_back(word);
+  for (const char* word : {"-o", program_name, "-xnone"}) command.emplace_back(word);
   if (backend == Backend::cuda) {
-    for (const char* word :
-         {"-xnone", object_name, FLASHLADDER_LAB_GPU_OBJECT, FLASHLADDER_CUDART, "-ldl", "-lrt"})
+    for (const char* word : {object_name, FLASHLADDER_LAB_GPU_OBJECT, FLASHLADDER_CUDART, "-ldl", "-lrt",
+                             FLASHLADDER_LAB_LIBRARY, FLASHLADDER_SIMT_LIBRARY})
       command.emplace_back(word);
-  } else if (is_watched(stage)) {
-    command.emplace_back(object_name);
   } else {
-    command.push_back(file);
+    for (const char* word : {"-Wl,--whole-archive", FLASHLADDER_LAB_LIBRARY, FLASHLADDER_SIMT_LIBRARY,
+                             "-Wl,--no-whole-archive", object_name})
+      command.emplace_back(word);
   }
-  for (const char* word : {"-xnone", FLASHLADDER_LAB_LIBRARY, FLASHLADDER_SIMT_LIBRARY, "-pthread"})
-    command.emplace_back(word);
+  command.emplace_back("-pthread");
   std::istringstream options(FLASHLADDER_LAB_LINK_OPTIONS);
   for (std::string option; options >> option;) command.push_back(option);
   return command;
@@ -130,8 +134,6 @@ std::string signal_words(int signal) {
     case SIGABRT:
       return "it was aborted: a failed assert, an exception in a function that is noexcept, or damaged "
              "memory";
-    case SIGKILL:
-      return "it was killed: the machine had no more memory";
     default:
       return fmt::format("it was ended by signal {} ({})", signal, strsignal(signal));
   }
@@ -160,6 +162,22 @@ void read_frames(std::string_view bytes, std::vector<Report>& reports, std::opti
     } else {
       return;
     }
+  }
+}
+
+/// Throws Error where it is the system, and not the program, that let a run end.
+void require_started(const Ended& ended, const Limits& limits) {
+  if (!ended.started)
+    throw Error("the program that was compiled cannot be started: is the machine out of memory?");
+  if (ended.output.find("libgomp: Thread creation failed") != std::string::npos)
+    throw Error(
+        "the system gives no more threads (ulimit -u, or the container's limit): nothing was graded");
+  const bool killed = WIFSIGNALED(ended.status) && WTERMSIG(ended.status) == SIGKILL;
+  if (killed && !ended.out_of_time && !ended.flooded && ended.seconds < limits.seconds) {
+    throw Error(fmt::format(
+        "the system killed a run, which may take {} MiB of memory: close other programs, or lower "
+        "that by --memory-limit",
+        limits.memory >> 20));
   }
 }
 
@@ -233,24 +251,32 @@ std::string first_error(const std::string& log, const std::string& file) {
 Program::Program(const Stage& stage, const std::string& file, const std::string& text,
                  const fs::path& folder, const Limits& limits, Backend backend)
     : stage_(stage), file_(file), folder_(folder), limits_(limits), backend_(backend) {
+  const Handed handed = {stage, file, text};
+  compiled_.refused = refused_source(handed);
+  if (!compiled_.refused.empty()) return;
   write_file(folder / file, text);
   if (backend == Backend::cuda) {
     // CUDA takes address space for all memory that there is: with a limit neither nvcc, which looks for the
-    // GPU, nor the program would start.
+    // GPU, nor the program would start. What nvcc makes of the file has more in it than the file: the
+    // object file that is looked at is the emulator's.
     limits_.memory = 0;
-    compile(nvcc_command(stage, file), 0);
-    if (!compiled_.ok) return;
+    if (compile(nvcc_command(stage, file), 60, 0)) compile(link_command(stage, backend), 60, 0);
+    return;
   }
-  if (backend != Backend::cuda && is_watched(stage)) {
-    compile(watched_command(stage, file), compiler_memory);
-    if (!compiled_.ok) return;
-  }
-  compile(build_command(stage, file, backend), compiler_memory);
+  const std::vector<std::string> command = compile_command(stage, file);
+  if (!compile(command, compiler_seconds, compiler_memory)) return;
+  const bool sanitized = std::ranges::any_of(
+      command, [](const std::string& word) { return word.starts_with("-fsanitize=address"); });
+  compiled_.refused = refused_object(handed, folder / object_name, sanitized);
+  compiled_.ok = compiled_.refused.empty();
+  if (compiled_.ok) compile(link_command(stage, backend), compiler_seconds, compiler_memory);
 }
 
-void Program::compile(const std::vector<std::string>& command, std::int64_t memory) {
-  const Ended ended = run_program(
-      {.command = command, .folder = folder_, .limits = {.seconds = compiler_seconds, .memory = memory}});
+bool Program::compile(const std::vector<std::string>& command, int seconds, std::int64_t memory) {
+  const Ended ended =
+      run_program({.command = command,
+                   .folder = folder_,
+                   .limits = {.seconds = seconds, .must_compute = false, .memory = memory}});
   if (!ended.started) {
     throw Error(fmt::format(
         "the compiler that the ladder was built with, {}, cannot be run: install it, or set the ladder up "
@@ -260,11 +286,25 @@ void Program::compile(const std::vector<std::string>& command, std::int64_t memo
   compiled_.log += ended.output;
   compiled_.ok = WIFEXITED(ended.status) && WEXITSTATUS(ended.status) == 0;
   compiled_.warnings += count_of_warnings(ended.output, file_);
-  if (compiled_.ok) return;
-  const bool too_long = ended.out_of_time || ended.output.find("time limit exceeded") != std::string::npos;
-  compiled_.error =
-      too_long ? fmt::format("{}: the compiler did not come to an end in {} s", file_, compiler_seconds)
-               : first_error(ended.output, file_);
+  if (compiled_.ok) return true;
+  const auto says = [&](const char* words) { return ended.output.find(words) != std::string::npos; };
+  if (ended.out_of_time || says("time limit exceeded")) {
+    compiled_.error = fmt::format(
+        "{}: the compiler did not come to an end in {} s of processor time: something in it makes "
+        "far more code than is written, such as a template that needs itself",
+        file_, seconds);
+  } else if (says("out of memory allocating") || says("virtual memory exhausted")) {
+    compiled_.error =
+        fmt::format("{}: the compiler needs more than {} GiB of memory for it", file_, memory >> 30);
+    compiled_.doubtful = true;
+  } else {
+    compiled_.error = first_error(ended.output, file_);
+    // An error at a line is the file's, but for fatal ones: a disk that is full, a program that is missing.
+    const bool placed = compiled_.error.starts_with(file_ + ":") &&
+                        std::isdigit(static_cast<unsigned char>(compiled_.error[file_.size() + 1])) != 0;
+    compiled_.doubtful = !placed || says("fatal error") || says("internal compiler error");
+  }
+  return false;
 }
 
 std::string Program::place_of(const std::vector<std::uint64_t>& calls) const {
@@ -290,16 +330,19 @@ Answers Program::run(const std::vector<Job>& jobs) const {
   for (const Job& job : jobs) limits.memory += job.far_apart ? far_apart_bytes : 0;
   std::vector<std::string> kept;  // which GPU there is, and where its driver
   if (backend_ == Backend::cuda) kept = {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "LD_LIBRARY_PATH"};
-  const Ended ended = run_program(
-      {.command = {(folder_ / program_name).string(), "--jobs-for", std::to_string(stage_.number)},
-       .folder = empty,
-       .limits = limits,
-       .own_environment = true,
-       .kept = kept,
-       .jobs = file});
+  std::vector<std::string> command = {(folder_ / program_name).string(), "--jobs-for",
+                                      std::to_string(stage_.number)};
+  if (backend_ == Backend::emulator && stage_.backend != Backend::cpu) command.emplace_back("--device");
+  const Ended ended = run_program({.command = command,
+                                   .folder = empty,
+                                   .limits = limits,
+                                   .own_environment = true,
+                                   .kept = kept,
+                                   .jobs = file});
   std::error_code ignored;
   fs::remove_all(empty, ignored);
   fs::remove(file, ignored);
+  require_started(ended, limits);
 
   Answers answers;
   std::optional<Crash> crash;
@@ -309,8 +352,9 @@ Answers Program::run(const std::vector<Job>& jobs) const {
   if (answers.reports.size() > jobs.size()) answers.reports.resize(jobs.size());
   if (answers.reports.size() < jobs.size()) {
     answers.ended = why_ended(ended, crash);
-    answers.out_of_time =
-        ended.out_of_time || (WIFSIGNALED(ended.status) && WTERMSIG(ended.status) == SIGXCPU);
+    answers.out_of_time = ended.out_of_time || ended.flooded ||
+                          (WIFSIGNALED(ended.status) &&
+                           (WTERMSIG(ended.status) == SIGXCPU || WTERMSIG(ended.status) == SIGKILL));
     if (begun == 0 && !(WIFEXITED(ended.status) && WEXITSTATUS(ended.status) == no_stage_status))
       answers.ended += ", before the first case, where global variables are made";
   }
@@ -343,12 +387,20 @@ std::string Program::why_ended(const Ended& ended, const std::optional<Crash>& c
   std::string place;
   if (crash) place = place_of({crash->calls, crash->calls + crash->count});
   if (!place.empty()) place = " at " + place;
+  if (ended.flooded) return "it printed more than 16 MiB, and was stopped";
   if (ended.out_of_time)
     return "it did not end, and hardly computed: it waits for something that does not come";
   if (WIFSIGNALED(ended.status) && WTERMSIG(ended.status) == SIGXCPU) {
     return fmt::format(
         "it did not end within {} s of processor time{}: is there a loop that does not come to its end?",
         limits_.seconds, place.empty() ? "" : ", and was stopped" + place);
+  }
+  if (crash && crash->of_device != 0) {
+    return fmt::format(
+        "its host side reads or writes Q, K, V, O or L itself{}: they are in a device's memory, where "
+        "kernels "
+        "alone compute",
+        place);
   }
   if (WIFSIGNALED(ended.status))
     return signal_words(WTERMSIG(ended.status)) + (place.empty() ? "" : ";" + place);

@@ -8,16 +8,20 @@
 #include "common/attention/stage.hpp"
 #include "common/cli/lab_operations.hpp"
 #include "common/cli/lab_process.hpp"
+#include "common/cli/lab_rules.hpp"
 #include "common/lab/message.hpp"
 
 namespace flashladder::lab {
 
 /// What the compiler said.
 struct Compiled {
-  bool ok = false;    ///< Whether there is a program.
+  bool ok = false;  ///< Whether there is a program.
+  std::string
+      refused;        ///< Why the file is not accepted (lab_rules.hpp); "" where it is. Then it never runs.
   std::string error;  ///< The first error, with the line of the student's file; "" where there is none.
   int warnings = 0;   ///< In the student's file.
   std::string log;    ///< All of it.
+  bool doubtful = false;  ///< Whether it may be the machine, and not the file, that let it fail.
 };
 
 /// What came of the jobs that a program was given.
@@ -54,7 +58,7 @@ class Program {
   std::string place_of(const std::vector<std::uint64_t>& calls) const;
 
  private:
-  void compile(const std::vector<std::string>& command, std::int64_t memory);
+  bool compile(const std::vector<std::string>& command, int seconds, std::int64_t memory);
   void count_operations(Answers& answers) const;
   std::string why_ended(const Ended& ended, const std::optional<Crash>& crash) const;
 

@@ -63,7 +63,8 @@ double median(std::vector<double> values) {
 std::string not_tried(const Lab& lab, const Grade& grade) {
   if (lab.stage->backend == Backend::cpu) return "this lab is one for the CPU";
   const Part& correct = grade.part("correct");
-  if (!grade.compile_error.empty() || correct.points() < correct.most()) return "not all outputs are right";
+  if (!grade.refused.empty() || !grade.compile_error.empty() || correct.points() < correct.most())
+    return "not all outputs are right";
   const std::string why = unavailable(Backend::cuda);
   // What comes after the last colon is what to do without a GPU, which is not asked here.
   return why.empty() ? "" : "it takes a GPU, and " + why.substr(0, why.rfind(": "));

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <fstream>
@@ -15,7 +16,7 @@ namespace flashladder {
 namespace {
 
 constexpr std::array interrupts = {SIGINT, SIGTERM, SIGHUP};
-int alive = 0;
+std::atomic<int> alive = 0;
 std::array<struct sigaction, interrupts.size()> actions_before;
 volatile std::sig_atomic_t kept = 0;
 

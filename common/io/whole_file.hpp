@@ -7,8 +7,8 @@
 namespace flashladder {
 
 /// While one lives, an interrupt (SIGINT, SIGTERM, SIGHUP) is kept, so that nothing is left half done: it
-/// ends the program when the last of them is gone. Signals that are ignored stay ignored. For the main
-/// thread, and for what takes no longer than a user waits.
+/// ends the program when the last of them is gone. Signals that are ignored stay ignored. The first and the
+/// last belong to the main thread. For what takes no longer than a user waits, or asks interrupted().
 class Uninterrupted {
  public:
   Uninterrupted();

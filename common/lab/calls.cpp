@@ -9,6 +9,8 @@
 #include <cstring>
 #include <mutex>
 
+#include "common/simt/global_buffer.hpp"
+
 namespace flashladder::lab {
 namespace {
 
@@ -42,12 +44,16 @@ int find_calls(std::uint64_t (&calls)[Crash::most_calls]) {
 std::mutex recording;
 Crash last;  // of the last exception; its signal is not used
 
-void handle(int signal) {
+void handle(int signal, siginfo_t* info, void*) {
   struct {
     Frame frame;
     Crash crash;
   } message = {{Frame::Kind::crash, sizeof(Crash)}, {}};
   message.crash.signal = signal;
+  // x86 does not say which address it was that no memory can have.
+  message.crash.of_device =
+      signal == SIGSEGV && (info->si_code == SI_KERNEL ||
+                            (reinterpret_cast<std::uintptr_t>(info->si_addr) & simt::device_only) != 0);
   message.crash.count = find_calls(message.crash.calls);
   [[maybe_unused]] const ssize_t written = write(report_fd, &message, sizeof message);
   // Once more, and now it ends the program.
@@ -76,8 +82,8 @@ void report_signals() {
   stack.ss_size = sizeof memory;
   sigaltstack(&stack, nullptr);
   struct sigaction action = {};
-  action.sa_handler = handle;
-  action.sa_flags = SA_ONSTACK;
+  action.sa_sigaction = handle;
+  action.sa_flags = SA_ONSTACK | SA_SIGINFO;
   for (int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGXCPU})
     sigaction(signal, &action, nullptr);
 }

@@ -113,6 +113,7 @@ struct Crash {
   static constexpr int most_calls = 48;  ///< That are told of.
   std::int32_t signal = 0;               ///< Which one.
   std::int32_t count = 0;                ///< Of the calls.
+  std::uint64_t of_device = 0;           ///< Whether it was an access of the host to a device's memory.
   std::uint64_t calls[most_calls] = {};  ///< Addresses in the program, innermost first.
 };
 

@@ -22,6 +22,7 @@
 #include "common/lab/message.hpp"
 #include "common/lab/watch.hpp"
 #include "common/simt/emulator.hpp"
+#include "common/simt/global_buffer.hpp"
 #include "common/simt/kernel_error.hpp"
 
 #ifdef _OPENMP
@@ -90,6 +91,23 @@ void time_runs(ForwardRun& run, Report& report) {
     run.start(workspace);
     report.ms.push_back(timer.stop());
   }
+}
+
+// --- kernels' tensors are a device's: what the host has of them is a number that only views take
+
+const Stage* on_device = nullptr;
+
+template <class T>
+T* hidden(T* data) {
+  return reinterpret_cast<T*>(reinterpret_cast<std::uintptr_t>(data) ^ simt::device_only);
+}
+Tensor hidden(Tensor tensor) {
+  tensor.data = hidden(tensor.data);
+  return tensor;
+}
+void forward_on_device(const Forward& f) {
+  on_device->forward(
+      {f.problem, hidden(f.Q), hidden(f.K), hidden(f.V), hidden(f.O), hidden(f.L), f.workspace});
 }
 
 void (*student_forward)(const Forward&) = nullptr;
@@ -262,8 +280,13 @@ int run_by_hand(const Stage& stage) {
 int main(int argc, char** argv) {
   using namespace flashladder::lab;
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
-  const bool graded = argc == 3 && std::strcmp(argv[1], "--jobs-for") == 0;
+  const bool graded = argc >= 3 && std::strcmp(argv[1], "--jobs-for") == 0;
   const flashladder::Stage* const stage = stage_of_file(graded ? std::atoi(argv[2]) : -1);
   if (stage == nullptr) return no_stage_status;
-  return graded ? run_jobs(*stage) : run_by_hand(*stage);
+  flashladder::Stage run = *stage;
+  if (run.forward != nullptr && (argc == 4 || stage->backend == flashladder::Backend::emulator)) {
+    on_device = stage;
+    run.forward = forward_on_device;
+  }
+  return graded ? run_jobs(run) : run_by_hand(run);
 }

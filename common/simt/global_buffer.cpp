@@ -65,7 +65,7 @@ GlobalBuffer::GlobalBuffer(std::string name, std::int64_t count, std::int64_t el
 }
 
 GlobalBuffer::GlobalBuffer(std::string name, void* memory, std::int64_t count, std::int64_t element_bytes)
-    : data(static_cast<std::byte*>(memory)),
+    : data(reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(memory) & ~device_only)),
       elements(count),
       slot(take_slot(this)),
       name_(std::move(name)),

@@ -8,6 +8,9 @@
 
 namespace flashladder::simt {
 
+/// Set in an address, it makes one that no memory has: what a host must not reach itself is given to it so.
+inline constexpr std::uintptr_t device_only = std::uintptr_t{1} << 54;
+
 /// A piece of device memory with a name: what a gmem pointer points into. It either owns its memory, which
 /// then starts as NaN, or is a view of memory that somebody else owns.
 class GlobalBuffer {
@@ -15,7 +18,7 @@ class GlobalBuffer {
   /// Owns `elements` elements of `element_bytes` bytes each, counted as device memory. Throws Error when
   /// there is not enough.
   GlobalBuffer(std::string name, std::int64_t elements, std::int64_t element_bytes);
-  /// A view of `elements` elements at `data`.
+  /// A view of `elements` elements at `data`, which may be hidden by `device_only`.
   GlobalBuffer(std::string name, void* data, std::int64_t elements, std::int64_t element_bytes);
   ~GlobalBuffer();
   GlobalBuffer(const GlobalBuffer&) = delete;
