@@ -303,7 +303,7 @@ class LabTest(unittest.TestCase):
   if (call_ends()) return;
 """
         text = self.in_forward(on_the_host, KERNEL, rest=True)
-        self.gets_nothing(KERNEL, text, "its host side reads or writes Q, K, V, O or L itself at attention.cu:")
+        self.gets_nothing(KERNEL, text, "it reaches Q, K, V, O or L by plain pointers at attention.cu:")
 
     # --- what it refuses -------------------------------------------------------------------------------------------
 

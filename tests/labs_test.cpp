@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <csignal>
 #include <cstring>
@@ -491,6 +492,34 @@ TEST_CASE("honest files are accepted: all stages that are labs, and what student
     INFO(text);
     CHECK(refused_source({find_stage(13), "attention.cu", text}) == "");
   }
+}
+
+TEST_CASE("cheats that can be read are refused, and told why", "[labs]") {
+  int refused = 0, all = 0;
+  const std::filesystem::path sources = FLASHLADDER_SOURCE_DIR;
+  for (const auto& entry : std::filesystem::directory_iterator(sources / "tests/cheats")) {
+    const Lab lab = find_lab(find_stage(std::stoi(entry.path().filename().string())));
+    const TemporaryFolder folder;
+    const std::filesystem::path result = folder.path() / lab.file;
+    const Ended patched =
+        run_program({.command = {"patch", "--batch", "--fuzz=0", "--output=" + result.string(),
+                                 (folder_of(*lab.stage) / lab.file).string(), entry.path().string()},
+                     .folder = folder.path()});
+    INFO(entry.path().filename().string() << ": " << patched.output);
+    REQUIRE(patched.status == 0);
+    std::string why = refused_source({*lab.stage, lab.file, read_source(text_of(result), "").reference});
+    ++all;
+    if (why.empty()) continue;  // what the compiler made of it is looked at by ./ladder lab check
+    ++refused;
+    for (char& c : why) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    std::istringstream lines(text_of(entry.path()));
+    std::string line;
+    while (!line.starts_with("Named by: ")) REQUIRE(std::getline(lines, line));
+    INFO(why);
+    CHECK(why.find(line.substr(10)) != std::string::npos);
+  }
+  CHECK(all >= 30);
+  CHECK(refused >= 20);
 }
 
 /// What is said of the object file of a text.

@@ -15,6 +15,7 @@
 #include "common/cli/lab_folder.hpp"
 #include "common/cli/lab_grade.hpp"
 #include "common/cli/terminal.hpp"
+#include "common/io/whole_file.hpp"
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -112,7 +113,7 @@ Solution read_solution(const Lab& lab, const fs::path& patch) {
 }
 
 bool names_mistake(const Grade& grade, const std::vector<std::string>& phrases) {
-  std::string said = in_small_letters(grade.compile_error);
+  std::string said = in_small_letters(grade.refused + grade.compile_error);
   for (const Part& part : grade.parts) {
     for (const Item& item : part.items) said += in_small_letters(item.feedback) + "\n";
   }
@@ -141,6 +142,7 @@ struct Sample {
   std::string text;
   std::function<std::string(const Grade&)> wrong;  ///< What is wrong with its grade, or "".
   std::vector<std::string> phrases = {};           ///< As in Solution; empty where nothing is to be named.
+  bool cheats = false;                             ///< Whether it is not to be accepted, or crashes.
 };
 
 bool loses(const Grade& grade, std::string_view part) {
@@ -180,6 +182,14 @@ std::string wrong_with(const Solution& solution, const Grade& grade) {
   return loses(grade, "idea") || loses(grade, "claim") ? "" : "it loses no points on the counts";
 }
 
+/// A file of tests/cheats/ gets nothing, and is told why.
+std::string wrong_with_cheat(const Solution& cheat, const Grade& grade) {
+  if (grade.points() > 0) return fmt::format("it has {} points", grade.points());
+  return names_mistake(grade, cheat.phrases)
+             ? ""
+             : "what it does is not named, but: " + grade.refused + grade.compile_error;
+}
+
 /// The reference is the first.
 std::vector<Sample> samples_of(const Lab& lab, std::size_t most) {
   std::vector<Sample> samples = {{"reference", lab.source.reference, wrong_with_reference},
@@ -199,6 +209,12 @@ std::vector<Sample> samples_of(const Lab& lab, std::size_t most) {
                        [solution](const Grade& grade) { return wrong_with(solution, grade); },
                        solution.phrases});
   }
+  for (const fs::path& patch : patches_of(lab, "tests/cheats", most)) {
+    const Solution cheat = read_solution(lab, patch);
+    samples.push_back(
+        {cheat.name, cheat.text, [cheat](const Grade& grade) { return wrong_with_cheat(cheat, grade); }});
+    samples.back().cheats = true;
+  }
   return samples;
 }
 
@@ -211,7 +227,8 @@ struct Row {
 Row row_of(const Lab& lab, const Sample& sample, const Grade& grade) {
   const bool to_name = !sample.phrases.empty(), named = to_name && names_mistake(grade, sample.phrases);
   // The compiler, too, may name a mistake: that of an f32 made a plain float.
-  const std::string why = !grade.refused.empty()        ? "it is not accepted: " + grade.refused
+  const std::string why = sample.cheats                 ? sample.wrong(grade)
+                          : !grade.refused.empty()      ? "it is not accepted: " + grade.refused
                           : grade.compile_error.empty() ? sample.wrong(grade)
                           : named                       ? ""
                                                         : "it does not compile: " + grade.compile_error;
@@ -288,6 +305,7 @@ std::vector<const Stage*> chosen_labs(const std::vector<std::string>& selections
 }  // namespace
 
 int check_labs(const CheckOptions& options) {
+  const Uninterrupted whole;
   std::size_t graded = 0, wrong = 0;
   for (const Stage* stage : chosen_labs(options.stages)) {
     std::vector<std::vector<std::string>> table = {

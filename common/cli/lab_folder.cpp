@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/attention/error.hpp"
+#include "common/cli/lab_rules.hpp"
 #include "common/io/whole_file.hpp"
 
 namespace flashladder::lab {
@@ -182,13 +183,13 @@ Submission read_folder(const fs::path& folder) {
     throw UsageError(fmt::format("{} is no folder{}: name the one that ./ladder lab new has written", shown,
                                  fs::exists(folder) ? " but a file" : ", and nothing is there"));
   }
-  if (!fs::exists(folder / lab_file)) {
+  if (!fs::is_regular_file(folder / lab_file)) {
     throw UsageError(
         fmt::format("{} is not the folder of a lab, which has a {}: make one with ./ladder lab new STAGE "
                     "FOLDER",
                     shown, lab_file));
   }
-  const auto json = nlohmann::json::parse(text_of(folder / lab_file), nullptr, false);
+  const auto json = nlohmann::json::parse(text_of(folder / lab_file, most_source_bytes), nullptr, false);
   const auto number = [&](const char* key) {
     return json.is_object() && json.contains(key) && json[key].is_number_integer() ? json[key].get<int>()
                                                                                    : -1;
@@ -212,9 +213,14 @@ Submission read_folder(const fs::path& folder) {
                     version_of(lab), lab.stage->number, lab.file));
   }
   const fs::path path = folder / lab.file;
-  if (!fs::is_regular_file(path))
+  const fs::file_type type = fs::symlink_status(path).type();
+  if (type == fs::file_type::not_found)
     throw UsageError(fmt::format("there is no {} in {}: it is the file that is graded", lab.file, shown));
-  std::string content = text_of(path);
+  if (type != fs::file_type::regular) {
+    throw UsageError(fmt::format("{} is {}: put the file itself there", path.string(),
+                                 type == fs::file_type::symlink ? "a link" : "no regular file"));
+  }
+  std::string content = text_of(path, most_source_bytes + 1);  // more is refused, and need not be read
   return {std::move(lab), path.string(), std::move(content)};
 }
 
@@ -224,12 +230,15 @@ std::uint64_t hash_of(std::string_view text) {
   return hash;
 }
 
-std::string text_of(const fs::path& path) {
+std::string text_of(const fs::path& path, std::size_t most) {
   std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file) throw Error(fmt::format("cannot read {}", path.string()));
-  return text.str();
+  std::string text;
+  for (char part[1 << 16]; file && text.size() < most;) {
+    file.read(part, static_cast<std::streamsize>(std::min(sizeof part, most - text.size())));
+    text.append(part, static_cast<std::size_t>(file.gcount()));
+  }
+  if (!file.eof() && !file) throw Error(fmt::format("cannot read {}", path.string()));
+  return text;
 }
 
 }  // namespace flashladder::lab

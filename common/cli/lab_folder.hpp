@@ -52,7 +52,7 @@ Submission read_folder(const std::filesystem::path& folder);
 /// A number made of all bytes of `text`.
 std::uint64_t hash_of(std::string_view text);
 
-/// All of a file. Throws Error where it cannot be read.
-std::string text_of(const std::filesystem::path& path);
+/// The first `most` bytes of a file. Throws Error where it cannot be read.
+std::string text_of(const std::filesystem::path& path, std::size_t most = SIZE_MAX);
 
 }  // namespace flashladder::lab

@@ -21,7 +21,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char *program_name = "program", *object_name = "attention.o";
-constexpr int compiler_seconds = 15;  // of processor time; the slowest reference takes 5 here
+constexpr int least_compiler_seconds =
+    15;  // of processor time; three times what the slowest reference takes
 constexpr std::int64_t compiler_memory = std::int64_t{4} << 30;
 
 /// The command that compiles `stage` for `backend` in the build, as CMake wrote it down: the compiler and
@@ -263,13 +264,14 @@ Program::Program(const Stage& stage, const std::string& file, const std::string&
     if (compile(nvcc_command(stage, file), 60, 0)) compile(link_command(stage, backend), 60, 0);
     return;
   }
+  const int seconds = std::max(least_compiler_seconds, limits.seconds * 3 / 2);
   const std::vector<std::string> command = compile_command(stage, file);
-  if (!compile(command, compiler_seconds, compiler_memory)) return;
+  if (!compile(command, seconds, compiler_memory)) return;
   const bool sanitized = std::ranges::any_of(
       command, [](const std::string& word) { return word.starts_with("-fsanitize=address"); });
   compiled_.refused = refused_object(handed, folder / object_name, sanitized);
   compiled_.ok = compiled_.refused.empty();
-  if (compiled_.ok) compile(link_command(stage, backend), compiler_seconds, compiler_memory);
+  if (compiled_.ok) compile(link_command(stage, backend), seconds, compiler_memory);
 }
 
 bool Program::compile(const std::vector<std::string>& command, int seconds, std::int64_t memory) {
@@ -291,7 +293,9 @@ bool Program::compile(const std::vector<std::string>& command, int seconds, std:
   if (ended.out_of_time || says("time limit exceeded")) {
     compiled_.error = fmt::format(
         "{}: the compiler did not come to an end in {} s of processor time: something in it makes "
-        "far more code than is written, such as a template that needs itself",
+        "far more code than is written, such as a template that needs itself (where the machine is slow, "
+        "raise "
+        "--time-limit)",
         file_, seconds);
   } else if (says("out of memory allocating") || says("virtual memory exhausted")) {
     compiled_.error =
@@ -397,9 +401,9 @@ std::string Program::why_ended(const Ended& ended, const std::optional<Crash>& c
   }
   if (crash && crash->of_device != 0) {
     return fmt::format(
-        "its host side reads or writes Q, K, V, O or L itself{}: they are in a device's memory, where "
-        "kernels "
-        "alone compute",
+        "it reaches Q, K, V, O or L by plain pointers{}: they are in a device's memory, where kernels "
+        "alone "
+        "compute, by gmem",
         place);
   }
   if (WIFSIGNALED(ended.status))

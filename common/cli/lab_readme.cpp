@@ -62,9 +62,13 @@ std::string rules(const Lab& lab, const Grader& grader) {
                        : "*Clean*: one, two and five threads must give the same result to the last bit, "
                          "and a right one.") +
          bullet(fmt::format(
-             "Each run of your code has {} s of processor time and {} MiB of memory. It must not print, "
-             "exit or throw.",
+             "Each run of your code has {} s of processor time and {} MiB of memory. It must not print or "
+             "throw.",
              limits.seconds, limits.mebibytes)) +
+         bullet(
+             "A file is not run, and told why, that calls what a stage does not need (files, processes, "
+             "threads but OpenMP's, clocks), keeps variables from one call to the next, includes a stage "
+             "or goes around what counts. docs/labs.md has the rules.") +
          "\n";
 }
 
