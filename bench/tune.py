@@ -46,8 +46,9 @@ def tuned_stage(word):
 
 def arguments():
     parser = Parser(prog="./ladder tune", description=__doc__.split("\n")[0])
-    parser.add_argument("--stage", nargs="+", type=tuned_stage, default=list(TUNED), metavar="STAGE",
+    parser.add_argument("named", nargs="*", type=tuned_stage, metavar="STAGE",
                         help="those with a table of tiles, by number or name: 19 23 24 (all)")
+    parser.add_argument("--stage", nargs="+", type=tuned_stage, default=[], metavar="STAGE", help="the same")
     parser.add_argument("--d", nargs="+", type=int, metavar="D", help="head dimensions (all of the tables)")
     parser.add_argument("--dtype", nargs="+", choices=["fp16", "bf16"], default=["fp16", "bf16"])
     parser.add_argument("--N", nargs="+", type=int, default=[512, 1024, 2048, 4096, 8192, 16384], metavar="N",
@@ -62,6 +63,7 @@ def arguments():
         parser.error(f"--N takes divisors of {TOKENS}")
     if args.rounds < 1:
         parser.error("--rounds takes a number from 1 on")
+    args.stage = list(dict.fromkeys(args.named + args.stage)) or list(TUNED)
     for number in args.stage:
         has = head_dims(TUNED[number])
         if unknown := sorted(set(args.d or []) - set(has)):

@@ -147,7 +147,7 @@ class DiffTest(unittest.TestCase):
         result = self.run_diff(*arguments, **options)
         self.assertEqual(result.returncode, status, result.stderr)
         self.assertEqual(result.stdout, "")
-        self.assertRegex(result.stderr, r"\Aladder: [^\n]*\.\n\Z")
+        self.assertRegex(result.stderr, r"\Aladder: [^\n]*[.?]\n\Z")
         for part in parts:
             self.assertIn(part, result.stderr)
         self.assertEqual(set(self.folder.rglob("*")), before)
@@ -376,7 +376,7 @@ class DiffTest(unittest.TestCase):
         self.assertIn("\033", self.shown("14", "15", "--color=always", environment={"NO_COLOR": "1"}))
 
     def test_any_two_stages_by_any_name(self):
-        for names in (["13", "14"], ["14"], ["fa2_sequence_parallel", "14_fa2_split_q"],
+        for names in (["13", "14"], ["14"], ["13-14"], ["fa2_sequence_parallel", "14_fa2_split_q"],
                       ["stages/13_fa2_sequence_parallel/", "14"]):
             self.assertEqual(diff_program.chosen(names, list(STAGES.values())), (STAGES[13], STAGES[14]))
         text = self.shown("14", "13")
@@ -537,6 +537,8 @@ class DiffTest(unittest.TestCase):
         for arguments, *parts in (
             (["97"], "stage 97 does not exist", "00, 01"),
             (["13", "nonsense"], "stage 'nonsense' does not exist"),
+            (["13-97"], "stage 97 does not exist"),
+            (["Tensor"], "is it 16 tensor_cores or 22 tensor_core_backward?"),
             ([""], "stage '' does not exist"),
             (["13", "14", "15"], "not of 3", "15"),
             (["00"], "stage 00 is the first"),

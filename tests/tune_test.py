@@ -316,11 +316,15 @@ class SearchTest(unittest.TestCase):
         for bad, why in ((["--N", "1000"], "divisors of 16384"), (["--rounds", "0"], "from 1 on"),
                          (["--stage", "19", "--d", "48"], "stage 19 has no tiles for d = 48, only for 32 64 96"),
                          (["--stage", "23", "--d", "64", "192"], "stage 23 has no tiles for d = 192"),
-                         (["--stage", "18"], "stage 18 has no table of tiles")):
+                         (["--stage", "18"], "stage 18 has no table of tiles"),
+                         (["tensor_cores"], "stage tensor_cores has no table of tiles")):
             with mock.patch.object(sys, "argv", ["tune", *bad]), contextlib.redirect_stderr(io.StringIO()) as said, \
                     self.assertRaises(SystemExit):
                 tune.arguments()
             self.assertIn(why, said.getvalue())
+        for words, numbers in (([], [19, 23, 24]), (["23"], [23]), (["tuned", "--stage", "23", "19"], [19, 23])):
+            with mock.patch.object(sys, "argv", ["tune", *words]):
+                self.assertEqual(tune.arguments().stage, numbers)
 
 
 class VariantTest(unittest.TestCase):

@@ -12,6 +12,7 @@ the hunks.
 
 import argparse
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -41,6 +42,9 @@ def find(name: str, stages: list[Stage]) -> Stage:
         if int(wanted) == stage.number if wanted.isdecimal() else wanted in (stage.name, stage.folder.name, stage.label):
             return stage
     shown = name if name.isdecimal() else f"'{name}'"
+    spelt = wanted.lower().replace("-", "_").replace(" ", "_")
+    if likely := [stage.label for stage in stages if len(spelt) > 2 and spelt in stage.name]:
+        raise Failure(f"stage {shown} does not exist: is it {' or '.join(likely)}?")
     raise Failure(f"stage {shown} does not exist: the stages are {', '.join(stage.digits for stage in stages)}; "
                   "./ladder list shows their names.")
 
@@ -48,6 +52,8 @@ def find(name: str, stages: list[Stage]) -> Stage:
 def chosen(names: list[str], stages: list[Stage]) -> tuple[Stage, Stage]:
     if len(names) > 2:
         raise Failure(f"a diff is of two stages, not of {len(names)}: leave out '{names[2]}' and what follows.")
+    if len(names) == 1 and re.fullmatch(r"\d+-\d+", names[0]):
+        names = names[0].split("-")
     found = [find(name, stages) for name in names]
     if len(found) == 1:
         before = next(stage for stage in stages if stage.number == found[0].before)
