@@ -330,7 +330,7 @@ TEST_CASE("what is wrong in an output is told by its place and by the keys that 
     }
     return keys_in_place(positive, plain_forward(other, Dtype::fp32), oracle_forward(positive), 32);
   };
-  CHECK(without(32, 64) == "O is as if key tile 1, keys 32 to 63, were left out.");
+  CHECK(without(32, 64) == "O is as if the tile of keys 32 to 63 were left out.");
   CHECK(without(50, 100) == "O is as if all keys from 50 on were left out.");
   CHECK(without(0, 3) == "O is as if the first 3 keys were left out.");
   const std::string heads =

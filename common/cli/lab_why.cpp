@@ -190,7 +190,7 @@ std::vector<Guess> guesses(const Problem& p, std::int64_t Bc) {
   }
   for (Index j = 0; j < Nk; j += Bc) {
     const Index end = std::min(j + Bc, Nk);
-    all.push_back({fmt::format("as if key tile {}, keys {} to {}, were left out", j / Bc, j, end - 1),
+    all.push_back({fmt::format("as if the tile of keys {} to {} were left out", j, end - 1),
                    [j, end](Index v, Index) {
                      return Keys{v, std::min(j, v), std::min(end, v)};
                    }});
