@@ -101,6 +101,10 @@ std::vector<Job> clean_cases(const Stage& stage) {
         jobs.back().watched = true;
       }
     }
+    // All scores far below 0: where m starts at 0, every e^(S - m) is 0.
+    jobs.push_back(random_job(stage, {1, 2, 1, 20, 130, true}, 40));
+    for (float& q : jobs.back().inputs.Q) q += 6;
+    for (float& k : jobs.back().inputs.K) k -= 6;
     return jobs;
   }
   // Two tiles of keys and a part of one, so that what one leaves behind meets the next; in one tile of rows

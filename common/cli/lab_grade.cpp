@@ -18,6 +18,7 @@
 #include "common/check/diagnose.hpp"
 #include "common/cli/lab_cases.hpp"
 #include "common/cli/lab_claim.hpp"
+#include "common/cli/lab_mistakes.hpp"
 #include "common/cli/lab_program.hpp"
 #include "common/cli/lab_text.hpp"
 #include "common/cli/lab_why.hpp"
@@ -171,7 +172,6 @@ std::string all_right(const std::vector<std::string>& names) {
 
 /// Runs a job once more, to see its intermediates: the first that is wrong, and those that are right.
 std::string said_by_intermediates(const Program& program, Job job) {
-  if (claim_of(program.stage()) == nullptr) return "";
   job.intermediates = true;
   const Answers answers = program.run({job});
   if (answers.reports.empty() || answers.reports[0].failure != Failure::none) return "";
@@ -187,8 +187,24 @@ std::string said_by_intermediates(const Program& program, Job job) {
   return right + (O_is_shown ? ": look at what is stored, and where" : ": look behind the loop");
 }
 
-/// What the outputs of a wrong job say of the mistake, and its intermediates; a line each.
-std::string why_wrong(const Program& program, const Job& job, const Report& report) {
+/// What is wrong with a job of a CPU stage, which shows no intermediates: a mistake that gives such outputs, or the
+/// weights that another run shows.
+std::string said_by_outputs(const Program& program, const Job& job, const Report& report) {
+  const std::int64_t keys_of_tile[] = {job.inputs.problem.Nk, 1, 60};  // of stages 00 to 02
+  std::string known = known_mistake(job, report.result, keys_of_tile[program.stage().number]);
+  if (!known.empty()) return known;
+  const Job weights = weights_job(job);
+  const Answers answers = program.run({weights});
+  if (answers.reports.empty() || answers.reports[0].failure != Failure::none) return "";
+  return wrong_weights(weights, answers.reports[0].result);
+}
+
+/// What the outputs of the first wrong job say of the mistake, and its intermediates; a line each.
+std::string why_wrong(const Program& program, const Run& run) {
+  const std::size_t first = run.first_wrong();
+  if (first >= run.answers.reports.size()) return "";
+  const Job& job = run.jobs[first];
+  const Report& report = run.answers.reports[first];
   if (report.failure != Failure::none || job.far_apart) return "";
   const Result<double> oracle = oracle_forward(job.inputs);
   const Claim* const claim = claim_of(program.stage());
@@ -196,7 +212,8 @@ std::string why_wrong(const Program& program, const Job& job, const Report& repo
   std::string lines;
   for (const std::string& line :
        {where_wrong(job.inputs.problem, report.result, oracle),
-        keys_in_place(job.inputs, report.result, oracle, Bc), said_by_intermediates(program, job)})
+        keys_in_place(job.inputs, report.result, oracle, Bc),
+        claim != nullptr ? said_by_intermediates(program, job) : said_by_outputs(program, job, report)})
     lines += line.empty() ? "" : "\n" + line;
   return lines;
 }
@@ -234,8 +251,7 @@ void fill_correct(Part& part, const Program& program, Runs& runs) {
                                 words_of(run.jobs[first]),
                                 gist(run.wrong[first]) == said ? "as above" : run.wrong[first]);
     if (said.empty()) {
-      if (first < run.answers.reports.size())
-        item.feedback += why_wrong(program, run.jobs[first], run.answers.reports[first]);
+      item.feedback += why_wrong(program, run);
     }
     said = gist(run.wrong[first]);
   }
@@ -245,10 +261,12 @@ void fill_correct(Part& part, const Program& program, Runs& runs) {
     all.points = all.most;
   } else if (said.empty() && runs.clean.right() && runs.far_apart.right()) {
     const std::size_t first = runs.counted.first_wrong();
-    all.feedback = fmt::format("a case that is counted is wrong: {}: {}",
-                               words_of(runs.counted.jobs[first]), runs.counted.wrong[first]);
+    all.feedback = fmt::format("a case that is counted is wrong: {}: {}", words_of(runs.counted.jobs[first]),
+                               runs.counted.wrong[first]) +
+                   why_wrong(program, runs.counted);
   } else if (said.empty()) {
-    all.feedback = "what is wrong is told below, under clean";
+    all.feedback = "what is wrong is told below, under clean" +
+                   why_wrong(program, runs.clean.right() ? runs.far_apart : runs.clean);
   }
 }
 
