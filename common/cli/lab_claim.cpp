@@ -145,8 +145,8 @@ constexpr CpuForm forms_02[] = {
      },
      watched<&Watched::writers>},
 #endif
-    {"single_operations", "BH Nq (d + 2)", Rule::at_most,
-     [](const Job& job) { return rows(job) * (job.inputs.problem.d + 2); },
+    {"single_operations", "BH Nq (d + 3)", Rule::at_most,
+     [](const Job& job) { return rows(job) * (job.inputs.problem.d + 3); },
      computed<&Operations::on_single_numbers>},
     {"lane_operations", "BH sum(visible_i Br (4 d + 27) + Tc_i Br (2 d + 26))", Rule::at_most,
      [](const Job& job) {

@@ -124,6 +124,8 @@ Expected expect_widely(const Job& job) {
 /// What is wrong with a job; "" where nothing is.
 std::string judge(const Program& program, const Job& job, const Report& report) {
   if (std::string failure = failure_in(program, report); !failure.empty()) return failure;
+  if (report.defect.find("never written") != std::string::npos)
+    return report.defect + ", or comes from memory that was never written";
   if (!report.defect.empty()) return report.defect;
   if (std::string bypass = bypass_in(program.stage(), job, report); !bypass.empty()) return bypass;
   return wrong_result(job, report);

@@ -15,9 +15,9 @@ void add(Operations& sum, const Operations& more, std::int64_t times) {
 
 /// What one instruction computes: on x86-64 "vmulps %zmm1,%zmm2,%zmm3", on ARM "fmul v0.4s, v1.4s, v2.4s".
 Operations operations_of(const std::string& name, const std::string& operands) {
-  static const std::regex x86(R"(v?(add|sub|mul|div|max|min|sqrt)(s|p)(s|d))"),
+  static const std::regex x86(R"(v?(add|sub|mul|div|max|min|sqrt|u?comi)(s|p)(s|d))"),
       fused_x86(R"(vfn?m(?:add|sub|addsub|subadd)\d+(s|p)(s|d))"),
-      arm("fn?mul|f(add|sub|div|max|min|maxnm|minnm|sqrt)"), fused_arm("fn?m(add|sub)|fml[as]");
+      arm("fn?mul|f(add|sub|div|max|min|maxnm|minnm|sqrt|cmpe?)"), fused_arm("fn?m(add|sub)|fml[as]");
   std::smatch match;
   int lanes = 0, each = 1;
   bool divides = false;
