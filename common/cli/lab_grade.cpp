@@ -189,8 +189,8 @@ std::string said_by_intermediates(const Program& program, Job job) {
   return right + (O_is_shown ? ": look at what is stored, and where" : ": look behind the loop");
 }
 
-/// What is wrong with a job of a CPU stage, which shows no intermediates: a mistake that gives such outputs, or the
-/// weights that another run shows.
+/// What is wrong with a job of a CPU stage, which shows no intermediates: a mistake that gives such
+/// outputs, or the weights that another run shows.
 std::string said_by_outputs(const Program& program, const Job& job, const Report& report) {
   const std::int64_t keys_of_tile[] = {job.inputs.problem.Nk, 1, 60};  // of stages 00 to 02
   std::string known = known_mistake(job, report.result, keys_of_tile[program.stage().number]);

@@ -294,7 +294,7 @@ std::string known_mistake(const Job& job, const Result<float>& got, std::int64_t
   const char* in_wrong_rows = nullptr;
   for (const Way& way : ways) {
     const Result<float> other = computation.run(way);
-    const Rows like = agreeing(got, other, d), harmless = agreeing(expected, other, d);
+    const Rows like = agreeing(got, other, d), harmless = agreeing(other, expected, d);
     const bool O_like = all(like.O), L_like = all(like.L);
     // A part that this way leaves right on these inputs says nothing for it.
     const bool O_says = !O_right && !all(harmless.O), L_says = !L_right && !all(harmless.L);
@@ -336,6 +336,7 @@ std::string wrong_weights(const Job& job, const Result<float>& got) {
   const auto row = first - right.O.begin();
   const std::int64_t visible = p.visible_keys(row % p.Nq);
   const std::span weights(&got.O[row * p.d], p.Nk), rights(&expected.O[row * p.d], p.Nk);
+  if (std::ranges::any_of(weights, [](float weight) { return std::isnan(weight); })) return "";
   std::string text =
       fmt::format("with one-hot rows of V, O of a row is its weights P. In row {} of head {} ", row % p.Nq,
                   row / p.Nq % p.q_heads);
