@@ -263,8 +263,8 @@ void fill_correct(Part& part, const Program& program, Runs& runs) {
     all.points = all.most;
   } else if (said.empty() && runs.clean.right() && runs.far_apart.right()) {
     const std::size_t first = runs.counted.first_wrong();
-    all.feedback = fmt::format("a case that is counted is wrong: {}: {}", words_of(runs.counted.jobs[first]),
-                               runs.counted.wrong[first]) +
+    all.feedback = fmt::format("a case that is counted is wrong: {}: {}",
+                               words_of(runs.counted.jobs[first]), runs.counted.wrong[first]) +
                    why_wrong(program, runs.counted);
   } else if (said.empty()) {
     all.feedback = "what is wrong is told below, under clean" +
