@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -305,6 +306,45 @@ class LabTest(unittest.TestCase):
         text = self.in_forward(on_the_host, KERNEL, rest=True)
         self.gets_nothing(KERNEL, text, "it reaches Q, K, V, O or L by plain pointers at attention.cu:")
 
+    def test_a_file_that_breaks_a_rule_is_not_run(self):
+        refused = self.gets_nothing(CPU, "#include \"/etc/hostname\"\n" + reference(CPU),
+                                    "attention.cpp:1: #include \"/etc/hostname\": ")
+        self.assertEqual((refused["compile_error"], refused["printed"]), ("", ""))
+        self.gets_nothing(CPU, self.in_forward("std::exit(0);"), "exit is not for a stage to call")
+        self.gets_nothing(CPU, " " * (300 << 20), "attention.cpp: it has more than 1024 KiB")
+
+    # --- what is the system's, and not the file's ------------------------------------------------------------------
+
+    def nothing_is_graded(self, setting: str, *parts: str) -> None:
+        """Under a setting of the shell the right file is not graded: exit status 2, and one sentence."""
+        result = subprocess.run(["bash", "-c", f'{setting}; exec "$@"', "-", PROGRAM, "lab", "grade",
+                                 self.lab(CPU, reference(CPU))], capture_output=True, text=True, timeout=300)
+        self.assertEqual((result.returncode, result.stdout), (2, ""), result.stderr)
+        self.assertEqual(result.stderr.count("ladder: "), 1, result.stderr)
+        for part in parts:
+            self.assertIn(part, result.stderr)
+
+    def test_what_the_system_lacks_is_not_blamed_on_the_file(self):
+        self.nothing_is_graded("ulimit -n 16", "open files")
+        self.nothing_is_graded("ulimit -f 20", "is there room in")  # as on a full disk: files do not grow
+        self.nothing_is_graded("export PATH=/nowhere", "not even the reference")
+        self.nothing_is_graded("export TMPDIR=/nowhere", "/nowhere is no folder", "set TMPDIR")
+
+    def test_an_interrupt_leaves_nothing_behind(self):
+        folder = self.lab(CPU, self.in_forward("while (call_ends()) {}"))
+        temporary = self.folder / "temporary"
+        temporary.mkdir()
+        with subprocess.Popen([PROGRAM, "lab", "grade", folder], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                              env={**os.environ, "TMPDIR": str(temporary)}) as grading:
+            begun = time.monotonic()
+            while not list(temporary.glob("*/program")) and time.monotonic() - begun < 120:
+                time.sleep(0.05)
+            grading.send_signal(signal.SIGINT)
+            self.assertEqual(grading.wait(60), -signal.SIGINT)
+        self.assertEqual(list(temporary.iterdir()), [])
+        left = subprocess.run(["pgrep", "-f", str(temporary)], capture_output=True, text=True).stdout
+        self.assertEqual(left, "")
+
     # --- what it refuses -------------------------------------------------------------------------------------------
 
     def refuses(self, status: int, *parts: str, arguments: tuple) -> None:
@@ -342,6 +382,9 @@ class LabTest(unittest.TestCase):
         (self.folder / "file").write_text("")
         self.refuses(2, "but a file", arguments=("grade", self.folder / "file"))
         folder = self.lab(CPU)
+        (folder / "attention.cpp").unlink()
+        (folder / "attention.cpp").symlink_to("/etc/hostname")
+        self.refuses(2, "attention.cpp is a link", arguments=("grade", folder))
         (folder / "attention.cpp").unlink()
         self.refuses(2, "there is no attention.cpp", arguments=("grade", folder))
         folder = self.lab(CPU)

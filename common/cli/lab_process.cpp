@@ -78,9 +78,11 @@ void limit(int resource, rlim_t soft, rlim_t hard) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   // Out of the way first, so that none of the numbers to come is in use.
-  const int kept[] = {fcntl(input, F_DUPFD_CLOEXEC, 10), fcntl(output, F_DUPFD_CLOEXEC, 10),
-                      jobs < 0 ? -1 : fcntl(jobs, F_DUPFD_CLOEXEC, 10),
-                      reports < 0 ? -1 : fcntl(reports, F_DUPFD_CLOEXEC, 10)};
+  const int kept[] = {fcntl(input, F_DUPFD_CLOEXEC, report_fd + 1),
+                      fcntl(output, F_DUPFD_CLOEXEC, report_fd + 1),
+                      jobs < 0 ? -1 : fcntl(jobs, F_DUPFD_CLOEXEC, report_fd + 1),
+                      reports < 0 ? -1 : fcntl(reports, F_DUPFD_CLOEXEC, report_fd + 1)};
+  if (kept[0] < 0 || kept[1] < 0 || (jobs >= 0 && kept[2] < 0) || (reports >= 0 && kept[3] < 0)) _exit(126);
   dup2(kept[0], STDIN_FILENO);
   dup2(kept[1], STDOUT_FILENO);
   dup2(kept[1], STDERR_FILENO);
@@ -181,8 +183,9 @@ TemporaryFolder::TemporaryFolder() {
   std::error_code error;
   const fs::path parent = fs::temp_directory_path(error);
   if (error) {
-    throw Error(fmt::format("there is no folder for temporary files: {} is none, set TMPDIR to one",
-                            std::getenv("TMPDIR") != nullptr ? "TMPDIR" : "/tmp"));
+    const char* const named = std::getenv("TMPDIR");
+    throw Error(fmt::format("{} is no folder that temporary files can be put in: set TMPDIR to one",
+                            named != nullptr ? named : "/tmp"));
   }
   std::string name = (parent / "flashladder-lab-XXXXXX").string();
   if (mkdtemp(name.data()) == nullptr) {

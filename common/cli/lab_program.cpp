@@ -168,8 +168,10 @@ void read_frames(std::string_view bytes, std::vector<Report>& reports, std::opti
 
 /// Throws Error where it is the system, and not the program, that let a run end.
 void require_started(const Ended& ended, const Limits& limits) {
-  if (!ended.started)
-    throw Error("the program that was compiled cannot be started: is the machine out of memory?");
+  if (!ended.started || (WIFEXITED(ended.status) && WEXITSTATUS(ended.status) == lost_status))
+    throw Error(
+        "the program that was compiled cannot be started or heard: are memory, open files and processes "
+        "limited too much?");
   if (ended.output.find("libgomp: Thread creation failed") != std::string::npos)
     throw Error(
         "the system gives no more threads (ulimit -u, or the container's limit): nothing was graded");

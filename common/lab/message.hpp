@@ -17,6 +17,7 @@ namespace flashladder::lab {
 
 inline constexpr int job_fd = 3;            ///< The program reads its jobs from here,
 inline constexpr int report_fd = 4;         ///< and writes here what came of them.
+inline constexpr int lost_status = 78;      ///< Its exit status where what it sends cannot be written.
 inline constexpr int no_stage_status = 77;  ///< Its exit status where the file defines no such stage.
 
 /// Address space that a job with `far_apart` needs.

@@ -229,7 +229,7 @@ void send(Frame::Kind kind, const std::string& payload) {
   message += payload;
   for (std::size_t sent = 0; sent < message.size();) {
     const ssize_t n = write(report_fd, message.data() + sent, message.size() - sent);
-    if (n <= 0) _exit(3);  // nobody listens any more
+    if (n <= 0) _exit(lost_status);  // nobody listens any more
     sent += static_cast<std::size_t>(n);
   }
 }
