@@ -719,7 +719,7 @@ class ProgramTest(unittest.TestCase):
             self.assertEqual(result.returncode, 0)
             self.assertIn("--help", result.stdout)
 
-    def in_terminal(self, width, *arguments, stream="stdout"):
+    def in_terminal(self, width, *arguments, stream="stdout", status=0):
         """What the program writes to a stream that is a terminal of this width, in lines."""
         ours, its = pty.openpty()
         fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
@@ -734,7 +734,7 @@ class ProgramTest(unittest.TestCase):
             except OSError:  # how the end of a terminal is told
                 pass
         os.close(ours)
-        self.assertEqual(program.returncode, 0, written.decode())
+        self.assertEqual(program.returncode, status, written.decode())
         return written.decode().replace("\r\n", "\n").splitlines()
 
     def test_every_table_fits_the_terminal(self):
@@ -754,6 +754,13 @@ class ProgramTest(unittest.TestCase):
                         text = " ".join(" ".join(lines).split())
                         for word in ("error", "allowed", "extra memory", "time (ms)", "vs first", "1.00x"):
                             self.assertIn(word, text)
+
+    @with_kernels
+    def test_a_grade_fits_the_terminal(self):
+        self.assertEqual(self.run_program("lab", "new", "00", "a lab with a long name").returncode, 0)
+        lines = self.in_terminal(40, "lab", "grade", "a lab with a long name", status=1)
+        self.assertLessEqual(max(map(len, lines)), 40, max(lines, key=len))
+        self.assertTrue(any(line.endswith("0 of 100") for line in lines))
 
     def test_progress_is_one_line_that_is_wiped(self):
         lines = self.in_terminal(40, "climb", "00-01", "--random", "1,1,300,8", "--judge-within", 0, stream="stderr")

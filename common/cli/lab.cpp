@@ -38,9 +38,11 @@ void print_grade(const Submission& submission, const Grade& grade, const Speed& 
   const std::size_t width =
       terminal_width() == 0 ? 110 : std::clamp<std::size_t>(terminal_width(), 40, 120);
   const auto row = [&](const std::string& title, int points, int most) {
-    print("{:<{}}{:>4} of {:>3}\n", title, width - 12, points, most);
+    const std::vector<std::string> lines = wrap(title, width - 12, "    ");
+    for (std::size_t i = 0; i + 1 < lines.size(); ++i) print("{}\n", lines[i]);
+    print("{:<{}}{:>4} of {:>3}\n", lines.back(), width - 12, points, most);
   };
-  print("Lab {}: {}, seed {:016x}\n", label(*submission.lab.stage), submission.path, grade.seed);
+  say("Lab {}: {}, seed {:016x}\n", label(*submission.lab.stage), submission.path, grade.seed);
   if (!grade.refused.empty()) {
     print("\nIt is not accepted, and was not run:\n{}The rules are in docs/labs.md.\n\n",
           wrapped(grade.refused, "      ", width));
@@ -48,13 +50,12 @@ void print_grade(const Submission& submission, const Grade& grade, const Speed& 
     return;
   }
   if (!grade.compile_error.empty()) {
-    print("\nIt does not compile: {}\nAll that the compiler says: {}\n\n", grade.compile_error, log_path);
+    say("\nIt does not compile: {}\nAll that the compiler says: {}\n\n", grade.compile_error, log_path);
     row("in all", 0, grade.most());
     return;
   }
   if (grade.warnings > 0)
-    print("The compiler warns of {} place{}: {}\n", grade.warnings, grade.warnings == 1 ? "" : "s",
-          log_path);
+    say("The compiler warns of {} place{}: {}\n", grade.warnings, grade.warnings == 1 ? "" : "s", log_path);
   for (const Part& part : grade.parts) {
     print("\n");
     row(part.title, part.points(), part.most());
