@@ -18,6 +18,8 @@
 #include "common/cli/lab_claim.hpp"
 #include "common/cli/lab_folder.hpp"
 #include "common/cli/lab_grade.hpp"
+#include "common/cli/lab_mistakes.hpp"
+#include "common/cli/lab_operations.hpp"
 #include "common/cli/lab_process.hpp"
 #include "common/cli/lab_program.hpp"
 #include "common/cli/lab_rules.hpp"
@@ -237,6 +239,40 @@ TEST_CASE("jobs and reports arrive as they were sent, and cut ones do not", "[la
   for (std::size_t length = 0; length < bytes.size(); ++length)
     CHECK_THROWS_AS(decode_report(std::string_view(bytes).substr(0, length)), Error);
   CHECK_THROWS_AS(decode_report(bytes + "x"), Error);
+}
+
+TEST_CASE("what a block computes is read from its machine code", "[labs]") {
+  const MachineCode code(
+      "    10:\tmulss  %xmm0,%xmm1\n"  // before the first call: of no block
+      "    14:\tcall   99 <__sanitizer_cov_trace_pc>\n"
+      "    19:\tmulps  %xmm0,%xmm1\n    1c:\tvfmadd231ps %zmm0,%zmm1,%zmm2\n    22:\tjne    30 <f>\n"
+      "    24:\tdivss  %xmm0,%xmm1\n    28:\tucomiss %xmm0,%xmm1\n    2b:\tjmp    40 <f>\n    2d:\taddss  "
+      "%xmm0,%xmm1\n"
+      "    30:\tcall   99 <__sanitizer_cov_trace_pc>\n    35:\tfmla   v0.4s, v1.4s, v2.4s\n");
+  const Operations all = code.operations({{0x19, 10}, {0x35, 1}, {0x99, 5}});
+  CHECK(all.on_lanes == 10 * (4 + 2 * 16) + 2 * 4);
+  CHECK(all.on_single_numbers == 10 * 2);
+  CHECK(all.divisions == 10);
+}
+
+TEST_CASE("a mistake is known by the outputs that it gives", "[labs]") {
+  Problem p;
+  p.q_heads = p.kv_heads = 1;
+  p.Nq = p.Nk = 20;
+  p.d = 8;
+  Job job;
+  job.inputs = random_inputs(p, 1);
+  Result<float> result = plain_forward(job.inputs, Dtype::fp32);
+  CHECK(known_mistake(job, result, 1) == "");
+  Job unscaled = job;
+  unscaled.inputs.problem.scale = 1;
+  const Result<float> wrong = plain_forward(unscaled.inputs, Dtype::fp32);
+  CHECK(known_mistake(job, wrong, 1).find("not multiplied by scale") != std::string::npos);
+  const Job weights = weights_job(job);
+  result = plain_forward(weights.inputs, Dtype::fp32);
+  CHECK(wrong_weights(weights, result) == "");
+  result.O[p.Nq * 0 + 0] = 0;
+  CHECK(wrong_weights(weights, result).find("row 0 of head 0") != std::string::npos);
 }
 
 TEST_CASE("points are divided among all items, and none is lost", "[labs]") {
