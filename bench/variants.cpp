@@ -63,7 +63,7 @@ class Expectation {
     if (backward) {
       saved_ = saved_forward(inputs);
       dO_ = random_output_gradient(inputs.problem, 1);
-      gradients_ = expect_backward(inputs, plain_forward(inputs, dtype), dO_, dtype);
+      gradients_ = expect_backward(inputs, saved_, dO_, dtype);
     } else {
       forward_ = expect_forward(inputs, dtype);
     }

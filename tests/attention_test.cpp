@@ -144,7 +144,7 @@ TEST_CASE("stages are selected by numbers, names and ranges", "[attention]") {
   CHECK(numbers("online_softmax_cpu-02,naive_cpu") == std::vector<int>{0, 1, 2});
   for (const char* wrong : {"", "x", "0-", "-1", "1,,2", "0-1-2", " 1", "99999999999999", "/", "softmax",
                             "01_naive_cpu", "1x", "+1"}) {
-    CHECK(contains(error_of([&] { select_stages(wrong); }), "does not exist: the stages are 00, 01"));
+    CHECK(contains(error_of([&] { select_stages(wrong); }), "does not exist: "));
   }
   CHECK(contains(error_of([] { select_stages("98"); }), "stage 98 does not exist: the stages are 00, 01"));
   CHECK(contains(error_of([] { select_stages("13-"); }), "stage '13-' does not exist"));

@@ -689,9 +689,9 @@ class ProgramTest(unittest.TestCase):
         path = self.save("nan.npz", None, q=q, k=q, v=v)
         result = self.climb("--input", path, "--allow-nonfinite")
         self.assertEqual(result.returncode, 1)
-        self.assertIn("FAILED", result.stdout)
+        self.assertIn("NOT JUDGED", result.stdout)
         for stage in self.report()["stages"]:
-            self.assertEqual(stage["status"], "failed")
+            self.assertEqual(stage["status"], "cannot be judged")
             self.assertIn("cannot be judged", stage["why"])
             self.assertNotIn("time_ms", stage)
             self.assertNotIn("ledger", stage)
@@ -699,7 +699,18 @@ class ProgramTest(unittest.TestCase):
             line = next(x for x in result.stdout.splitlines() if x.startswith(f"{stage['number']:02d} {stage['name']}"))
             self.assertNotRegex(line, r"\d\.\de")  # no error and nothing allowed: nothing was compared
         self.assertEqual(len(self.report()["stages"]), len(TAKE_FP32))
-        self.assertIn("failed", (self.folder / "out/report.html").read_text())
+        self.assertIn("cannot be judged", (self.folder / "out/report.html").read_text())
+
+    def test_what_would_not_show_a_mistake_is_not_judged(self):
+        q = np.random.default_rng(1).standard_normal((1, 2, 40, 32)).astype(np.float32)
+        path = self.save("zeros.npz", None, q=q, k=q, v=np.zeros_like(q))
+        result = self.climb("--input", path)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("NOT JUDGED", result.stdout)
+        self.assertIn("cannot be judged on this input, because zeros are right", result.stdout.replace("\n", " "))
+        for stage in self.report()["stages"]:
+            self.assertEqual(stage["status"], "cannot be judged")
+            self.assertNotIn("time_ms", stage)
 
     def test_an_existing_report_is_not_replaced_without_a_word(self):
         self.climb(*SMALL)

@@ -5,7 +5,12 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <fstream>
+#include <iterator>
+#include <set>
+#include <utility>
 
+#include "cases.hpp"
 #include "catch.hpp"
 #include "common/check/check.hpp"
 #include "common/check/inputs.hpp"
@@ -13,6 +18,7 @@
 #include "common/check/diagnose.hpp"
 #endif
 #include "common/io/npz.hpp"
+#include "wrong_table.hpp"
 
 namespace {
 
@@ -44,96 +50,6 @@ bool takes_part(const Stage& stage, bool has_it) {
 struct Shape {
   std::int64_t Nq, Nk;
 };
-
-/// No multiple of any tile, both sides of the usual tile edges, more queries than keys and the reverse.
-constexpr Shape shapes[] = {{1, 1},     {15, 15}, {17, 17}, {63, 63},  {65, 65},  {129, 129}, {1, 339},
-                            {113, 203}, {239, 1}, {799, 3}, {64, 128}, {129, 65}, {256, 256}, {40, 1000}};
-/// The others of FlashAttention's own tests, up to 640 rows.
-constexpr Shape more_shapes[] = {{128, 192}, {113, 128}, {128, 217}, {113, 211}, {108, 256},
-                                 {256, 512}, {384, 256}, {640, 128}, {512, 256}};
-constexpr std::int64_t head_dims[] = {64, 1, 32, 128, 8, 40, 59, 80, 96, 111, 160, 192, 224, 256};
-/// Query heads of each key/value head: plain, grouped, multi-query.
-constexpr Shape heads[] = {{2, 2}, {4, 2}, {3, 1}};
-
-#ifdef FLASHLADDER_SANITIZED
-constexpr bool sanitized = true;
-#else
-constexpr bool sanitized = false;
-#endif
-
-/// All shapes and families, and more shapes with one of the families each, with head dimension, dtype,
-/// heads, batch and layout taking turns. Where sanitizers watch the memory, one of the families for all:
-/// the same memory is used whatever the numbers are.
-struct Case {
-  Inputs inputs;
-  Layout layout;
-  std::string text;
-};
-
-/// Which of the `count` pairs of head dimension and dtype a shape, mask and family are tried with.
-constexpr std::size_t pair_of(std::size_t shape, bool causal, std::size_t family, std::size_t count) {
-  return (11 * shape + (causal ? 7 : 0) + 3 * family) % count;
-}
-
-/// With how many masks and families, of 2 * 5, the pair that comes with the fewest is tried.
-constexpr std::size_t least_met(std::size_t count) {
-  std::size_t least = 10;
-  for (std::size_t pair = 0; pair < count; ++pair) {
-    std::size_t met = 0;
-    for (std::size_t mask_and_family = 0; mask_and_family < 10; ++mask_and_family) {
-      bool found = false;
-      for (std::size_t shape = 0; shape < std::size(shapes); ++shape)
-        found = found || pair_of(shape, mask_and_family < 5, mask_and_family % 5, count) == pair;
-      met += found ? 1 : 0;
-    }
-    least = std::min(least, met);
-  }
-  return least;
-}
-// 3 head dimensions in fp32 and 5 in two dtypes meet all; 14 in three dtypes and 32 in two, some.
-static_assert(least_met(3) == 10 && least_met(10) == 10 && least_met(42) >= 1 && least_met(64) >= 1);
-
-template <class Body>
-void for_each_case(const Stage& stage, std::int64_t least_d, Body body) {
-  const std::span<const std::int64_t> dims = stage.supports.head_dims.empty()
-                                                 ? std::span<const std::int64_t>(head_dims)
-                                                 : stage.supports.head_dims;
-  const auto& dtypes = stage.supports.dtypes;
-  const std::size_t families = input_families().size();
-  REQUIRE((families == 5 && least_met(dims.size() * dtypes.size()) >= 1));
-  std::size_t turn = 0;
-  for (std::size_t at = 0; at < std::size(shapes) + std::size(more_shapes); ++at) {
-    const bool more = at >= std::size(shapes);
-    const Shape shape = more ? more_shapes[at - std::size(shapes)] : shapes[at];
-    for (bool causal : {false, true}) {
-      for (std::size_t family = 0; family < families; ++family) {
-        if ((more || sanitized) && family != (at + causal) % families) continue;
-        const std::size_t pair = pair_of(at, causal, family, dims.size() * dtypes.size());
-        Problem problem;
-        problem.q_heads = heads[turn % std::size(heads)].Nq;
-        // Small problems in large numbers: on a handful of rows, or of scores, the yardstick is a matter of
-        // luck.
-        const std::int64_t rows = problem.q_heads * shape.Nq, scores = rows * shape.Nk;
-        problem.batch = shape.Nq * shape.Nk < 20000
-                            ? std::max<std::int64_t>({4, (47 + rows) / rows, (255 + scores) / scores})
-                            : 1 + static_cast<std::int64_t>(turn / 3 % 2);
-        problem.kv_heads = heads[turn % std::size(heads)].Nk;
-        problem.Nq = shape.Nq;
-        problem.Nk = shape.Nk;
-        problem.d = std::max(dims[pair % dims.size()], least_d);
-        problem.dtype = dtypes[pair / dims.size()];
-        problem.causal = causal;
-        if (turn % 7 == 4) problem.scale = 0.3f;
-        const Layout layout = all_layouts[turn / 2 % std::size(all_layouts)];
-        const Family& one = input_families()[family];
-        body(Case{
-            make_inputs(one, problem, turn), layout,
-            to_string(problem) + ", " + std::string(one.name) + ", " + std::string(to_string(layout))});
-        ++turn;
-      }
-    }
-  }
-}
 
 /// What a failure's report adds: which intermediate went wrong first.
 std::string diagnosis([[maybe_unused]] const Stage& stage, [[maybe_unused]] const Inputs& inputs) {
@@ -168,7 +84,7 @@ void check_backward_of(const Stage& stage, const Inputs& inputs, Layout layout) 
   const Dtype dtype = computing_dtype(stage, inputs.problem.dtype);
   const std::vector<float> dO = random_output_gradient(inputs.problem, 5);
   const Result<float> forward = saved_forward(inputs);
-  const ExpectedGradients expected = expect_backward(inputs, plain_forward(inputs, dtype), dO, dtype);
+  const ExpectedGradients expected = expect_backward(inputs, forward, dO, dtype);
   Gradients<float> result;
   const Verdict verdict = run_and_check_backward(stage, inputs, forward, dO, layout, expected, &result);
   CHECK(verdict.why == "");
@@ -195,14 +111,55 @@ void check_backward_of(const Stage& stage, const Inputs& inputs, Layout layout) 
   REQUIRE(against.passed);
 }
 
+TEST_CASE("every two traits come together in the cases", "[check]") {
+  // The table of docs/checks.md: of each two traits the fewest cases that two of their levels have.
+  std::array<std::array<int, traits>, traits> fewest;
+  for (auto& row : fewest) row.fill(1 << 30);
+  for (const Stage* stage : tested_stages()) {
+    for (const bool backward : {false, true}) {
+      if (backward ? stage->backward == nullptr : stage->forward == nullptr) continue;
+      std::set<std::pair<std::int64_t, Dtype>> kernels;
+      for (const Case& one : make_cases(*stage, false)) kernels.emplace(one.problem.d, one.problem.dtype);
+      CHECK(kernels.size() >= stage->supports.head_dims.size() * stage->supports.dtypes.size());
+      const auto coverage = coverage_of(*stage, backward);
+      for (int a = 0; a < traits; ++a) {
+        for (int b = a + 1; b < traits; ++b) {
+          INFO(label(*stage) << (backward ? ", backward: " : ": ") << text_of(Trait(a)).name << " and "
+                             << text_of(Trait(b)).name);
+          CHECK(coverage[a][b].missing == 0);
+          fewest[a][b] = std::min(fewest[a][b], coverage[a][b].fewest);
+        }
+      }
+    }
+  }
+  std::string table = "| |", rule = "\n|---|";
+  for (int b = 1; b < traits; ++b) {
+    table += " " + text_of(Trait(b)).name + " |";
+    rule += "--:|";
+  }
+  table += rule + "\n";
+  for (int a = 0; a + 1 < traits; ++a) {
+    table += "| " + text_of(Trait(a)).name + " |";
+    for (int b = 1; b < traits; ++b) table += b <= a ? " |" : " " + std::to_string(fewest[a][b]) + " |";
+    table += "\n";
+  }
+  write_table("The fewest cases in which two levels of two traits come together", table);
+#ifndef FLASHLADDER_SANITIZED
+  std::ifstream page(FLASHLADDER_SOURCE_DIR "/docs/checks.md");
+  const std::string text{std::istreambuf_iterator<char>(page), {}};
+  CHECK(text.find(table) != text.npos);
+#endif
+}
+
 TEST_CASE("forward: all families, ragged shapes, masks, heads, layouts", "[stage]") {
   for (const Stage* stage : tested_stages()) {
     DYNAMIC_SECTION(folder(*stage)) {
       if (!takes_part(*stage, stage->forward != nullptr)) continue;
-      for_each_case(*stage, 1, [&](const Case& one) {
-        INFO(one.text);
-        check_stage(*stage, one.inputs, one.layout);
-      });
+      std::uint64_t seed = 0;
+      for (const Case& one : make_cases(*stage, false)) {
+        INFO(one.text());
+        check_stage(*stage, one.inputs(seed++), one.layout);
+      }
     }
   }
 }
@@ -421,15 +378,11 @@ TEST_CASE("backward: all families, ragged shapes, masks, heads, layouts", "[stag
   for (const Stage* stage : tested_stages()) {
     DYNAMIC_SECTION(folder(*stage)) {
       if (!takes_part(*stage, stage->backward != nullptr)) continue;
-      // With d = 1, D equals dP to the last bit in a plain computation, and not in one that fuses: no
-      // yardstick.
-      for_each_case(*stage, 2, [&](const Case& one) {
-        const Problem& problem = one.inputs.problem;
-        if (problem.d > 64 && problem.Nq * problem.Nk > 20000)
-          return;  // long rows are tried with short heads
-        INFO(one.text);
-        check_backward_of(*stage, one.inputs, one.layout);
-      });
+      std::uint64_t seed = 0;
+      for (const Case& one : make_cases(*stage, true)) {
+        INFO(one.text());
+        check_backward_of(*stage, one.inputs(seed++), one.layout);
+      }
     }
   }
 }

@@ -189,16 +189,33 @@ TEST_CASE("every wrong gradient is rejected by the shipped inputs and tolerances
   require_all_caught("wrong gradient", make_mistakes(), lengths, [](const Inputs& inputs) {
     const Dtype dtype = inputs.problem.dtype;
     const Given given(inputs);
-    return
-        [given, dtype, expected = expect_backward(inputs, plain_forward(inputs, dtype), given.dO, dtype)](
-            const Mistake* mistake) {
-          Gradients<float> result = mistake != nullptr ? mistake->output(given) : given.right;
-          for (auto* gradient : {&result.dQ, &result.dK, &result.dV}) {
-            for (float& x : *gradient) x = round_to(dtype, x);
-          }
-          return check_backward(result, expected).passed;
-        };
+    return [given, dtype,
+            expected = expect_backward(inputs, given.saved, given.dO, dtype)](const Mistake* mistake) {
+      Gradients<float> result = mistake != nullptr ? mistake->output(given) : given.right;
+      for (auto* gradient : {&result.dQ, &result.dK, &result.dV}) {
+        for (float& x : *gradient) x = round_to(dtype, x);
+      }
+      return check_backward(result, expected);
+    };
   });
+}
+
+TEST_CASE("what the judge of gradients can tell on the shipped inputs", "[wrong]") {
+  Sensitivity sensitivity(lengths);
+  for (std::int64_t N : lengths) {
+    for (Dtype dtype : {Dtype::fp32, Dtype::fp16, Dtype::bf16}) {
+      const Problem p = last_rows(N, false, dtype);
+      for (const Family& family : input_families()) {
+        INFO(family.name << ", " << to_string(p));
+        const Inputs inputs = make_inputs(family, p, 100 + N);
+        const ExpectedGradients expected =
+            expect_backward(inputs, saved_forward(inputs), random_output_gradient(p, 3), dtype);
+        for (const Bound* bound : {&expected.dQ, &expected.dK, &expected.dV})
+          sensitivity.add(family, p, *bound);
+      }
+    }
+  }
+  write_table("Wrong gradients that the judge can tell", sensitivity.table());
 }
 
 }  // namespace

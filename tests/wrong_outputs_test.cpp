@@ -106,9 +106,23 @@ TEST_CASE("every wrong output is rejected by the shipped inputs and tolerances",
       Result<float> result{mistake != nullptr ? mistake->output(inputs) : Kernel{}(inputs),
                            std::vector<float>(expected.oracle.L.begin(), expected.oracle.L.end())};
       for (float& x : result.O) x = round_to(dtype, x);
-      return check_forward(result, expected).passed;
+      return check_forward(result, expected);
     };
   });
+}
+
+TEST_CASE("what the judge can tell on the shipped inputs", "[wrong]") {
+  Sensitivity sensitivity(lengths);
+  for (std::int64_t N : lengths) {
+    for (Dtype dtype : {Dtype::fp32, Dtype::fp16, Dtype::bf16}) {
+      const Problem p = last_rows(N, false, dtype);
+      for (const Family& family : input_families()) {
+        INFO(family.name << ", " << to_string(p));
+        sensitivity.add(family, p, expect_forward(make_inputs(family, p, 100 + N), dtype).O);
+      }
+    }
+  }
+  write_table("Wrong outputs that the judge can tell", sensitivity.table());
 }
 
 }  // namespace

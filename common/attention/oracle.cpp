@@ -12,6 +12,7 @@ namespace {
 /// How a computation is carried out: in what type, rounded to what, added up how.
 struct Exact {
   using Type = double;
+  static constexpr bool scales_q = false;
   double round(double x) const { return x; }
   std::int64_t index(std::int64_t i, std::int64_t) const { return i; }
   double add(double sum, double a, double b) const { return sum + a * b; }
@@ -19,6 +20,7 @@ struct Exact {
 template <bool descending, bool fused>
 struct Plain {
   using Type = float;
+  static constexpr bool scales_q = descending;  ///< And not the sum: stages do either.
   Dtype dtype;
   float round(float x) const { return round_to(dtype, x); }
   std::int64_t index(std::int64_t i, std::int64_t n) const { return descending ? n - 1 - i : i; }
@@ -68,22 +70,38 @@ T scale_of(const Problem& p) {
   return p.scale != 0 ? static_cast<T>(p.scale) : 1 / std::sqrt(static_cast<T>(p.d));
 }
 
+/// Where the key/value head of query head `bh`, of all batch entries, begins in K and V.
+std::int64_t key_value_of(const Problem& p, std::int64_t bh) {
+  return (bh / p.q_heads * p.kv_heads + p.kv_head(bh % p.q_heads)) * p.Nk * p.d;
+}
+
+/// a . b, both of d elements.
+template <class Way, class T = typename Way::Type>
+T dot(const float* a, const float* b, std::int64_t d, Way way) {
+  if constexpr (std::is_same_v<Way, TensorCores>) {
+    return way.dot(a, b, d);
+  } else {
+    T sum = 0;
+    for (std::int64_t k = 0; k < d; ++k) {
+      const std::int64_t c = way.index(k, d);
+      sum = way.add(sum, static_cast<T>(a[c]), static_cast<T>(b[c]));
+    }
+    return sum;
+  }
+}
+
 /// S[j] = scale * q . K_j for the first `visible` keys.
 template <class Way, class T = typename Way::Type>
 void score_row(const Problem& p, std::int64_t visible, const float* q /* [d] */,
                const float* K /* [Nk, d] */, Way way, std::vector<T>& S) {
   S.resize(visible);
-  for (std::int64_t j = 0; j < visible; ++j) {
-    T dot = 0;
-    if constexpr (std::is_same_v<Way, TensorCores>) {
-      dot = way.dot(q, K + j * p.d, p.d);
-    } else {
-      for (std::int64_t k = 0; k < p.d; ++k) {
-        const std::int64_t c = way.index(k, p.d);
-        dot = way.add(dot, static_cast<T>(q[c]), static_cast<T>(K[j * p.d + c]));
-      }
-    }
-    S[j] = way.round(scale_of<T>(p) * dot);
+  if constexpr (Way::scales_q) {
+    thread_local std::vector<T> scaled;
+    scaled.assign(q, q + p.d);
+    for (T& x : scaled) x *= scale_of<T>(p);
+    for (std::int64_t j = 0; j < visible; ++j) S[j] = dot(scaled.data(), K + j * p.d, p.d, way);
+  } else {
+    for (std::int64_t j = 0; j < visible; ++j) S[j] = scale_of<T>(p) * dot(q, K + j * p.d, p.d, way);
   }
 }
 
@@ -110,7 +128,7 @@ Result<T> forward(const Inputs& inputs, Way way) {
 #pragma omp for collapse(2) schedule(dynamic, 16)
     for (std::int64_t bh = 0; bh < heads; ++bh) {
       for (std::int64_t i = 0; i < p.Nq; ++i) {
-        const std::int64_t kv = (bh / p.q_heads * p.kv_heads + p.kv_head(bh % p.q_heads)) * p.Nk * p.d;
+        const std::int64_t kv = key_value_of(p, bh);
         const std::int64_t visible = p.visible_keys(i);
         score_row(p, visible, &inputs.Q[(bh * p.Nq + i) * p.d], &inputs.K[kv], way, S);
         result.L[bh * p.Nq + i] = softmax_row(S, way, P);
@@ -127,10 +145,26 @@ Result<T> forward(const Inputs& inputs, Way way) {
   return result;
 }
 
-/// @param saved  O and L, from which P and D are recomputed; null: from the definition
+/// Leaves of a row what its dropped key has, with the sign changed, and 0 of the others.
+template <class T>
+void leave_dropped(Dropped which, std::vector<T>& P, std::vector<T>& dS) {
+  for (std::vector<T>* terms : {&P, &dS}) {
+    if (terms->empty()) continue;
+    const auto key = which == Dropped::first ? terms->begin()
+                     : which == Dropped::last
+                         ? terms->end() - 1
+                         : std::ranges::max_element(*terms, {}, [](T x) { return std::abs(x); });
+    const T term = *key;
+    std::ranges::fill(*terms, T(0));
+    *key = -term;
+  }
+}
+
+/// @param saved    O and L, from which P and D are recomputed; null: from the definition
+/// @param without  not null: only what each row's dropped key would add, with the sign changed
 template <class Way, class T = typename Way::Type>
 Gradients<T> backward(const Inputs& inputs, const Result<float>* saved, const std::vector<float>& dO,
-                      Way way) {
+                      Way way, const Dropped* without = nullptr) {
   const Problem& p = inputs.problem;
   const std::int64_t group = p.q_heads / p.kv_heads;
   const T scale = scale_of<T>(p);
@@ -154,31 +188,27 @@ Gradients<T> backward(const Inputs& inputs, const Result<float>* saved, const st
       score_row(p, visible, q, K, way, S);
       softmax_row(S, way, P);
       dP.resize(visible);
-      for (std::int64_t j = 0; j < visible; ++j) {
-        T dot = 0;
-        for (std::int64_t c = 0; c < p.d; ++c)
-          dot = way.add(dot, static_cast<T>(dO_i[c]), static_cast<T>(V[j * p.d + c]));
-        dP[j] = way.round(dot);
-      }
+      for (std::int64_t j = 0; j < visible; ++j) dP[j] = dot(dO_i, V + j * p.d, p.d, way);
       T D = 0;
       if (saved == nullptr) {
         for (std::int64_t j = 0; j < visible; ++j) D += P[j] * dP[j];
       } else {
-        // Where P is 1, D equals dP. A stage may add up the two in different orders, so one of the two Ways
-        // does.
-        for (std::int64_t k = 0; k < p.d; ++k) {
-          const std::int64_t c = way.index(k, p.d);
+        // Where P is 1, D equals dP. A stage may add up the two in different orders, so some Ways do: D is
+        // always added up from the first term on.
+        for (std::int64_t c = 0; c < p.d; ++c)
           D = way.add(D, static_cast<T>(dO_i[c]), static_cast<T>(saved->O[row * p.d + c]));
-        }
         for (std::int64_t j = 0; j < visible; ++j)
           P[j] = way.round(std::exp(S[j] - static_cast<T>(saved->L[row])));
       }
+      std::vector<T>& dS = dP;
+      for (std::int64_t j = 0; j < visible; ++j) dS[j] = way.round(P[j] * (dP[j] - D));
+      if (without != nullptr) leave_dropped(*without, P, dS);
       for (std::int64_t j = 0; j < visible; ++j) {
-        const T dS = way.round(P[j] * (dP[j] - D));
+        if (without != nullptr && P[j] == 0 && dS[j] == 0) continue;
         for (std::int64_t c = 0; c < p.d; ++c) {
           dV[j * p.d + c] = way.add(dV[j * p.d + c], P[j], static_cast<T>(dO_i[c]));
-          dK[j * p.d + c] = way.add(dK[j * p.d + c], scale * dS, static_cast<T>(q[c]));
-          dq[c] = way.add(dq[c], scale * dS, static_cast<T>(K[j * p.d + c]));
+          dK[j * p.d + c] = way.add(dK[j * p.d + c], scale * dS[j], static_cast<T>(q[c]));
+          dq[c] = way.add(dq[c], scale * dS[j], static_cast<T>(K[j * p.d + c]));
         }
       }
     }
@@ -204,6 +234,57 @@ Gradients<double> oracle_backward_from(const Inputs& inputs, const Result<float>
   return backward(inputs, &saved, dO, Exact{});
 }
 
+std::vector<double> change_without_key(const Inputs& inputs, const Result<double>& oracle, Dropped which) {
+  const Problem& p = inputs.problem;
+  const std::int64_t rows = p.batch * p.q_heads * p.Nq;
+  std::vector<double> change(inputs.Q.size());
+  std::vector<double> S, O_rest(p.d);
+#pragma omp parallel for schedule(dynamic, 16) firstprivate(S, O_rest) if (rows * p.Nk > 4096)
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const std::int64_t visible = p.visible_keys(row % p.Nq);
+    if (visible == 0) continue;
+    const float* q = &inputs.Q[row * p.d];  // [d]
+    const std::int64_t kv = key_value_of(p, row / p.Nq);
+    const float* V = &inputs.V[kv];  // [Nk, d]
+    std::int64_t key = which == Dropped::first ? 0 : visible - 1;
+    const auto all_scores = [&] { score_row(p, visible, q, &inputs.K[kv], Exact{}, S); };
+    double s = 0;
+    if (which == Dropped::heaviest) {
+      all_scores();
+      key = std::ranges::max_element(S) - S.begin();
+      s = S[key];
+    } else {
+      score_row(p, 1, q, &inputs.K[kv + key * p.d], Exact{}, S);
+      s = S[0];
+    }
+    // O = P V_key + (1 - P) O_rest, and only O_rest is left. Where P is nearly 1, it drowns in O.
+    const double P = std::exp(s - oracle.L[row]);
+    std::ranges::fill(O_rest, 0.0);
+    if (P < 0.5) {
+      for (std::int64_t c = 0; c < p.d; ++c)
+        O_rest[c] = (oracle.O[row * p.d + c] - P * V[key * p.d + c]) / (1 - P);
+    } else if (visible > 1) {
+      if (which != Dropped::heaviest) all_scores();
+      S[key] = -std::numeric_limits<double>::infinity();
+      const double m = *std::ranges::max_element(S);
+      double l = 0;
+      for (std::int64_t j = 0; j < visible; ++j) {
+        const double weight = std::exp(S[j] - m);
+        l += weight;
+        for (std::int64_t c = 0; c < p.d; ++c) O_rest[c] += weight * V[j * p.d + c];
+      }
+      for (double& x : O_rest) x /= l;
+    }
+    for (std::int64_t c = 0; c < p.d; ++c) change[row * p.d + c] = P * (O_rest[c] - V[key * p.d + c]);
+  }
+  return change;
+}
+
+Gradients<double> change_without_pair(const Inputs& inputs, const Result<float>* saved,
+                                      const std::vector<float>& dO, Dropped which) {
+  return backward(inputs, saved, dO, Exact{}, &which);
+}
+
 Result<float> plain_forward(const Inputs& inputs, Dtype dtype, PlainWay way) {
   return with_plain(dtype, way, [&](auto plain) { return forward(inputs, plain); });
 }
@@ -221,9 +302,8 @@ Statistics plain_statistics(const Inputs& inputs, bool with_P) {
   std::vector<float> S, P;
 #pragma omp parallel for schedule(dynamic, 16) firstprivate(S, P) if (rows * p.Nk > 4096)
   for (std::int64_t row = 0; row < rows; ++row) {
-    const std::int64_t bh = row / p.Nq;
-    const std::int64_t kv = (bh / p.q_heads * p.kv_heads + p.kv_head(bh % p.q_heads)) * p.Nk * p.d;
-    score_row(p, p.visible_keys(row % p.Nq), &inputs.Q[row * p.d], &inputs.K[kv], way, S);
+    const float* K = &inputs.K[key_value_of(p, row / p.Nq)];  // [Nk, d]
+    score_row(p, p.visible_keys(row % p.Nq), &inputs.Q[row * p.d], K, way, S);
     float m = -std::numeric_limits<float>::infinity(), l = 0;
     for (float s : S) m = std::max(m, s);
     for (float s : S) l += std::exp(s - m);
@@ -236,8 +316,8 @@ Statistics plain_statistics(const Inputs& inputs, bool with_P) {
   return all;
 }
 
-Result<float> tensor_core_forward(const Inputs& inputs) {
-  return forward(inputs, TensorCores{{Dtype::fp32}});
+Result<float> tensor_core_forward(const Inputs& inputs, Dtype dtype) {
+  return forward(inputs, TensorCores{{dtype}});
 }
 
 Gradients<float> plain_backward(const Inputs& inputs, const Result<float>& saved,
@@ -246,8 +326,8 @@ Gradients<float> plain_backward(const Inputs& inputs, const Result<float>& saved
 }
 
 Gradients<float> tensor_core_backward(const Inputs& inputs, const Result<float>& saved,
-                                      const std::vector<float>& dO) {
-  return backward(inputs, &saved, dO, TensorCores{{Dtype::fp32}});
+                                      const std::vector<float>& dO, Dtype dtype) {
+  return backward(inputs, &saved, dO, TensorCores{{dtype}});
 }
 
 }  // namespace flashladder

@@ -45,9 +45,24 @@ Gradients<double> oracle_backward(const Inputs& inputs, const std::vector<float>
 Gradients<double> oracle_backward_from(const Inputs& inputs, const Result<float>& saved,
                                        const std::vector<float>& dO);
 
+/// One of the keys that a row sees.
+enum class Dropped {
+  heaviest,  ///< The one with the largest P; of dQ and dK the one with the largest |dS|.
+  first,
+  last,
+};
+
+/// What is added to O where each row goes without one of its keys [batch, q_heads, Nq, d].
+std::vector<double> change_without_key(const Inputs& inputs, const Result<double>& oracle, Dropped which);
+
+/// What is added to the gradients where each row goes without one of its keys: a term of each sum.
+/// @param saved  as of oracle_backward_from; null: P and D from the definition
+Gradients<double> change_without_pair(const Inputs& inputs, const Result<float>* saved,
+                                      const std::vector<float>& dO, Dropped which);
+
 /// How a plain computation adds up. All ways are as plain, and their errors differ by luck.
 struct PlainWay {
-  bool descending;  ///< From the last term to the first.
+  bool descending;  ///< From the last term to the first; of S the sum of scaled q, and not the scaled sum.
   bool fused;       ///< With fused multiply-adds: products are not rounded before they are added.
 };
 
@@ -55,12 +70,11 @@ struct PlainWay {
 inline constexpr PlainWay plain_ways[] = {{false, false}, {true, false}, {false, true}, {true, true}};
 
 /// The same definition computed plainly in the precision of `dtype`: fp32 arithmetic, one term after the
-/// other, with S, P and O rounded to `dtype`. Its error is the yardstick for a stage's error
-/// (common/check/check.hpp).
+/// other; P and O, which are an operand of a product and an output, are rounded to `dtype`. S stays fp32,
+/// as in every stage. Its error is the yardstick for a stage's error (common/check/check.hpp).
 Result<float> plain_forward(const Inputs& inputs, Dtype dtype, PlainWay way = plain_ways[0]);
 
-/// O and L as a forward pass leaves them for the backward pass: its sums are fp32 in every dtype, L stays
-/// so, and O is rounded where it is stored. (plain_forward in 16 bits rounds the scores too, and then L.)
+/// O and L as a forward pass leaves them for the backward pass: plain_forward in fp32.
 Result<float> saved_forward(const Inputs& inputs);
 
 /// What a forward pass may save for the backward pass beside L.
@@ -73,18 +87,19 @@ struct Statistics {
 /// As a plain forward pass in fp32 leaves them; P, which takes memory, only where it is asked for.
 Statistics plain_statistics(const Inputs& inputs, bool with_P);
 
-/// As plain_forward in fp32, but the scores as tensor cores add them up, which cut off where others round.
-/// What a stage on tensor cores cannot do better than.
-Result<float> tensor_core_forward(const Inputs& inputs);
+/// As plain_forward, but the scores as tensor cores add them up, which cut off where others round. What a
+/// stage on tensor cores cannot do better than.
+Result<float> tensor_core_forward(const Inputs& inputs, Dtype dtype);
 
 /// As plain_forward, with P = exp(S - L) and D = rowsum(dO * O) from the forward pass that was saved, as
-/// every backward pass does that recomputes P; S, P, dP, dS and the gradients rounded to `dtype`.
+/// every backward pass does that recomputes P. P, dS and the gradients are rounded to `dtype`; S and dP
+/// stay fp32, as in every stage.
 Gradients<float> plain_backward(const Inputs& inputs, const Result<float>& saved,
                                 const std::vector<float>& dO, Dtype dtype, PlainWay way = plain_ways[0]);
 
-/// As plain_backward in fp32, but the scores as tensor cores add them up: P = exp(S - L) is then off by as
-/// much as S is, and that is no rounding to 16 bits.
+/// As plain_backward, but the scores as tensor cores add them up: P = exp(S - L) is then off by as much as
+/// S is.
 Gradients<float> tensor_core_backward(const Inputs& inputs, const Result<float>& saved,
-                                      const std::vector<float>& dO);
+                                      const std::vector<float>& dO, Dtype dtype);
 
 }  // namespace flashladder

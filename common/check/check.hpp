@@ -7,33 +7,59 @@
 
 namespace flashladder {
 
-/// The largest difference allowed to one tensor, and its largest 2-norm.
+/// A wrong output that a judge knows: factor times the oracle's values, and what is added to it.
+struct Wrong {
+  std::string what;                 ///< "zeros", "O without the last key of each row".
+  double factor = 1;                ///< Of the oracle's values X.
+  std::vector<double> change = {};  ///< As long as X; empty: nothing.
+  bool needed = true;  ///< Whether an input on which it cannot be told is no input to judge by.
+  double plain = 0;    ///< The largest |share| of a right output: that of the plain computations.
+
+  /// How far an output is from the oracle's values X towards this one: 0 at X, 1 where it is this one.
+  /// NaN where this one is X.
+  double share(const std::vector<float>& output, const std::vector<double>& oracle) const;
+
+  /// Whether right outputs stay on the oracle's side of the middle, twice as far away as plain ones too.
+  bool can_be_told() const { return 2 * plain < 0.5; }
+};
+
+/// The largest difference allowed to one tensor, its largest 2-norm, and what it must not be.
 ///
 /// With the oracle's values X, the plain computation's error e (plain_forward in the precision under test,
-/// the worst of all plain ways) and that precision's unit roundoff u, an output Y passes when both hold:
+/// the worst of all plain ways) and that precision's unit roundoff u, an output Y passes when all hold:
 ///
 ///     max|Y - X| <= 2 max|e| + 2 max|(X + 0.3 - 0.3) - X|    the last term computed in the output's dtype
 ///     ||Y - X||  <= 2 max(||e||, u ||X||)                    2-norms over the whole tensor
+///     Y is nearer to X than to each wrong output W that can be told: (Y - X).(W - X) < ||W - X||^2 / 2
 ///
 /// The first is the rule of the production kernels' own test suites; the second is far stricter over many
 /// elements. u ||X|| is what storing the exact result may cost, so that a plain result that is exact by
-/// luck, which happens on a handful of elements, does not ask the impossible.
+/// luck, which happens on a handful of elements, does not ask the impossible. The third is for inputs on
+/// which the first two allow more than a mistake changes.
 struct Bound {
-  double max_abs = 0;  ///< Of a single element.
-  double norm = 0;     ///< Of the whole tensor.
+  double max_abs = 0;              ///< Of a single element.
+  double norm = 0;                 ///< Of the whole tensor.
+  std::vector<Wrong> wrongs = {};  ///< What it must not be.
+
+  /// The first two as many times as wide.
+  Bound times(double factor) const { return {factor * max_abs, factor * norm, wrongs}; }
+  /// For the difference of two outputs, each within its own.
+  Bound operator+(const Bound& other) const { return {max_abs + other.max_abs, norm + other.norm, {}}; }
+  /// The first of the wrong outputs that it needs to tell and cannot; null where there is none.
+  const Wrong* blind_to() const;
 };
 
 /// The bound of `oracle` for a tensor of `dtype`, given what plain computations make of it.
 Bound make_bound(const std::vector<double>& oracle, const std::vector<const std::vector<float>*>& plains,
-                 Dtype dtype);
+                 Dtype dtype, std::vector<Wrong> wrongs = {});
 
 /// What a right stage computes on some inputs, and how far from it a stage of precision `dtype` may be.
 struct Expected {
   Dtype dtype;            ///< In which the stage computes.
   Result<double> oracle;  ///< O and L in fp64.
   Bound O;                ///< How far O may be from it.
-  /// L is fp32 in every dtype: 1e-5, or twice the largest error of the plain fp32 computation where scores
-  /// are so large that fp32 cannot do better; for 16-bit inputs also that of tensor_core_forward.
+  /// L is fp32 in every dtype: 1e-5, or where scores are so large that fp32 cannot do better twice the
+  /// largest error of the plain computations, or of storing it.
   double L = 0;
 };
 
@@ -42,24 +68,22 @@ Expected expect_forward(const Inputs& inputs, Dtype dtype);
 /// What the checks say. It starts as failed: only a check that ran to its end makes it pass.
 struct Verdict {
   bool passed = false;              ///< Whether everything was checked and right.
+  bool blind = false;               ///< Nothing was found wrong, but these inputs would not show it.
   std::string why = "not checked";  ///< One line; empty when passed.
   double error = 0;                 ///< The largest difference; NaN where there is one.
   double allowed = 0;               ///< Its bound.
 };
 
-/// O against its bound, L against the oracle's: -inf exactly where the oracle has it. NaN never passes.
+/// O against its bound, L against the oracle's: -inf exactly where the oracle has it. NaN never passes, nor
+/// does anything on inputs that are blind to a wrong output.
 Verdict check_forward(const Result<float>& result, const Expected& expected);
 
 /// A stage against the stage before it, on the same inputs: within the sum of both bounds.
 Verdict check_against(const Result<float>& result, const Expected& expected, const Result<float>& before,
                       const Expected& expected_before);
 
-/// What a right backward pass computes, and how far from it one may be.
-///
-/// For 16-bit inputs two more computations count as plain, both in fp32, their scores added up from the
-/// last term to the first and as tensor cores do it. A stage's S is fp32, and P = exp(S - L) is off by what
-/// S is off by; large scores that are rounded to 16 bits are mostly the same in any order, and P is then
-/// exact by luck.
+/// What a right backward pass computes, and how far from it one may be. A gradient that is 0 everywhere, as
+/// dQ and dK are where each row sees one key, has no wrong outputs; one of the three must have some.
 struct ExpectedGradients {
   Gradients<double> oracle;  ///< In fp64.
   Bound dQ;                  ///< How far dQ may be from it.
@@ -67,7 +91,7 @@ struct ExpectedGradients {
   Bound dV;                  ///< How far dV may be.
 };
 
-/// @param saved  O and L of the plain computation's own forward pass, plain_forward in `dtype`
+/// @param saved  saved_forward, as the stage is given it; O is rounded to `dtype` here
 ExpectedGradients expect_backward(const Inputs& inputs, const Result<float>& saved,
                                   const std::vector<float>& dO, Dtype dtype);
 

@@ -52,6 +52,20 @@ void large_scores(Inputs& in, Random& random) {
   }
 }
 
+void very_negative(Inputs& in, Random& random) {
+  // Every key points one way and every query the other; scores of -400 differ by 2 or so.
+  const Problem& p = in.problem;
+  const double spread = 0.02 * std::sqrt(static_cast<double>(p.d));
+  for (float& x : in.K) x = static_cast<float>(1 + spread * (uniform(random) - 0.5));
+  fill_normal(in.Q, random);
+  for (std::size_t row = 0; row < in.Q.size() / p.d; ++row) {
+    const float score = row % 3 == 0 ? -400 : row % 3 == 1 ? -150 : -30;
+    for (std::int64_t c = 0; c < p.d; ++c)
+      in.Q[row * p.d + c] += score / (p.softmax_scale() * static_cast<float>(p.d));
+  }
+  fill_normal(in.V, random);
+}
+
 /// The key that row i of the family 'needle' looks for: all the places where kernels go wrong, and random
 /// ones.
 std::int64_t needle_key(const Problem& p, std::int64_t i, Random& random) {
@@ -82,13 +96,15 @@ void needle(Inputs& in, Random& random) {
     const float to_unit = static_cast<float>(1 / std::sqrt(square));
     for (std::int64_t c = 0; c < d; ++c) in.K[row * d + c] *= to_unit;
   }
-  const float score = 24;  // of the key that is looked for
+  // Of the key that is looked for. At 24 it is all of P, and dS is nearly 0; in each fourth row about half.
+  const float half = 1 + std::log(static_cast<float>(p.Nk));
+  const auto score = [&](std::int64_t i) { return i % 4 == 0 ? half : 24; };
   for (std::int64_t bh = 0; bh < p.batch * p.q_heads; ++bh) {
     const std::int64_t kv = bh / p.q_heads * p.kv_heads + p.kv_head(bh % p.q_heads);
     for (std::int64_t i = 0; i < p.Nq; ++i) {
       const float* key = &in.K[(kv * p.Nk + needle_key(p, i, random)) * d];
       for (std::int64_t c = 0; c < d; ++c)
-        in.Q[(bh * p.Nq + i) * d + c] = score / p.softmax_scale() * key[c];
+        in.Q[(bh * p.Nq + i) * d + c] = score(i) / p.softmax_scale() * key[c];
     }
   }
   // V spells the key's index in signs, bit by bit, and the head's in the size.
@@ -107,6 +123,8 @@ constexpr Family families[] = {
     {"offset", "a mean that keeps outputs of order 1 at any N: scaling and normalisation", offset},
     {"small_integers", "scores that are exact in any order: what remains is the softmax", small_integers},
     {"large_scores", "rows with scores in the hundreds: overflow, missing rescaling", large_scores},
+    {"very_negative", "rows whose scores are all far below 0: a maximum that starts too high",
+     very_negative},
     {"needle", "each row looks for one key, V spells the key's index: dropped, shifted, masked, swapped",
      needle},
 };

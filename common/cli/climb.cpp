@@ -54,7 +54,9 @@ double quantile(const std::vector<double>& sorted, double q) {
 /// What became of one stage.
 struct Climbed {
   const Stage* stage = nullptr;
-  std::string status = "failed";     ///< "passed", "failed" or "out of memory"
+  /// "passed", "failed", "cannot be judged" (on these inputs, since they would not show what is wrong) or
+  /// "out of memory".
+  std::string status = "failed";
   std::string why;                   ///< Why not passed.
   Verdict oracle, before;            ///< `before` is not checked where there is no stage before.
   const Stage* yardstick = nullptr;  ///< The stage before; nullptr where there is none.
@@ -239,7 +241,7 @@ class Checker {
       progress_.step(fmt::format("computing the fp64 oracle for {}{} ...", to_string(inputs_.problem),
                                  seconds_for_all_ > 5 ? ", about " + duration_text(seconds_for_all_) : ""));
       if (backward_) {
-        slot->gradients = expect_backward(inputs_, plain_forward(inputs_, dtype), dO_, dtype);
+        slot->gradients = expect_backward(inputs_, saved_, dO_, dtype);
       } else {
         slot->forward = expect_forward(inputs_, dtype);
       }
@@ -270,6 +272,7 @@ Climbed climb_stage(const Stage& stage, Checker& checker, Progress& progress) {
     climbed.extra_bytes = checked.extra_bytes;
     return climbed;
   }
+  if (checked.verdict.blind) climbed.status = "cannot be judged";
   if (!checked.verdict.passed) return climbed;
 
   // A wrong stage is no yardstick for the next one.
@@ -369,7 +372,7 @@ std::string table(const std::vector<Climbed>& all) {
     } else {
       row.insert(row.end(), {known(one.oracle, one.oracle.error), known(one.oracle, one.oracle.allowed)});
       if (!one.passed()) {
-        row.insert(row.end(), {"", "FAILED", "", ""});
+        row.insert(row.end(), {"", one.status == "failed" ? "FAILED" : "NOT JUDGED", "", ""});
       } else if (!one.timed()) {
         row.insert(row.end(), {bytes_text(one.extra_bytes), "emulated", "", ""});
       } else {
@@ -384,7 +387,11 @@ std::string table(const std::vector<Climbed>& all) {
   }
   std::string text = with_ideas(rows, terminal_width());
   for (const Climbed& one : all) {
-    if (!one.passed()) text += fit(fmt::format("{}: {}: {}\n", label(*one.stage), one.status, one.why));
+    if (!one.passed()) {
+      const std::string status =
+          one.status == "cannot be judged" ? "" : one.status + ": ";  // `why` says it
+      text += fit(fmt::format("{}: {}{}\n", label(*one.stage), status, one.why));
+    }
     if (one.disturbed) {
       text += fit(
           fmt::format("{}: other programs took its cores while it was timed: its time may be too high\n",
@@ -712,7 +719,8 @@ int climb(const ClimbOptions& options) {
     write_file(out / "climb.json", json_text(report));
   }
   say("\nwrote {}\n", (out / "climb.json").string());
-  bool good = std::ranges::none_of(all, [](const Climbed& one) { return one.status == "failed"; });
+  bool good = std::ranges::none_of(
+      all, [](const Climbed& one) { return one.status == "failed" || one.status == "cannot be judged"; });
   const fs::path html = out / "report.html";
   const Uninterrupted whole;  // an interrupt ends the drawing, and this program when it has said so
   if (const int status = draw_report(out / "climb.json", html); status == 0) {

@@ -117,25 +117,37 @@ std::string failure_in(const Program& program, const Report& report) {
 /// yardstick.
 Expected expect_widely(const Job& job) {
   Expected expected = expect_forward(job.inputs, job.inputs.problem.dtype);
-  for (double* bound : {&expected.O.max_abs, &expected.O.norm, &expected.L}) *bound *= 2;
+  expected.O = expected.O.times(2);
+  expected.L *= 2;
   return expected;
 }
 
-/// What is wrong with a job; "" where nothing is.
-std::string judge(const Program& program, const Job& job, const Report& report) {
-  if (std::string failure = failure_in(program, report); !failure.empty()) return failure;
+/// The verdict on a job.
+Verdict judge(const Program& program, const Job& job, const Report& report) {
+  const auto failed = [](std::string why) { return Verdict{.why = std::move(why)}; };
+  if (std::string failure = failure_in(program, report); !failure.empty()) return failed(failure);
   if (report.defect.find("never written") != std::string::npos)
-    return report.defect + ", or comes from memory that was never written";
-  if (!report.defect.empty()) return report.defect;
-  if (std::string bypass = bypass_in(program.stage(), job, report); !bypass.empty()) return bypass;
-  return wrong_result(job, report);
+    return failed(report.defect + ", or comes from memory that was never written");
+  if (!report.defect.empty()) return failed(report.defect);
+  if (std::string bypass = bypass_in(program.stage(), job, report); !bypass.empty()) return failed(bypass);
+  return check_result(job, report);
 }
 
+/// Inputs that would not show what is wrong count for nothing, and must not be all that there are.
 void judge(const Program& program, Run& run) {
+  bool all_blind = true;
   for (std::size_t i = 0; i < run.jobs.size(); ++i) {
-    run.wrong.push_back(i < run.answers.reports.size() ? judge(program, run.jobs[i], run.answers.reports[i])
-                                                       : run.answers.ended);
+    if (i >= run.answers.reports.size()) {
+      run.wrong.push_back(run.answers.ended);
+      all_blind = false;
+      continue;
+    }
+    const Verdict verdict = judge(program, run.jobs[i], run.answers.reports[i]);
+    run.wrong.push_back(verdict.blind ? "" : verdict.why);
+    all_blind = all_blind && verdict.blind;
   }
+  if (all_blind && !run.jobs.empty())
+    throw Error("the inputs of this seed cannot show what is wrong: grade with another --seed");
 }
 
 /// Runs and judges them, two at a time. Behind one that comes to no end none counts: those that a grade is
@@ -492,10 +504,12 @@ const Part& Grade::part(std::string_view name) const {
   return found == parts.end() ? none : *found;
 }
 
-std::string wrong_result(const Job& job, const Report& report) {
-  const Verdict verdict = check_forward(report.result, expect_widely(job));
-  if (!verdict.passed) return with_place(verdict.why, job.inputs.problem);
-  return report.bytes_kept == 0 ? "" : "it did not give its extra memory back";
+Verdict check_result(const Job& job, const Report& report) {
+  Verdict verdict = check_forward(report.result, expect_widely(job));
+  if (!verdict.passed) verdict.why = with_place(verdict.why, job.inputs.problem);
+  if ((verdict.passed || verdict.blind) && report.bytes_kept != 0)
+    return {.why = "it did not give its extra memory back"};
+  return verdict;
 }
 
 std::vector<int> shares(int points, std::size_t count) {

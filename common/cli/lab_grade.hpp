@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "common/check/check.hpp"
 #include "common/cli/lab_claim.hpp"
 #include "common/cli/lab_folder.hpp"
 #include "common/cli/lab_process.hpp"
@@ -84,9 +85,8 @@ class Grader {
   std::vector<Part> parts_;
 };
 
-/// What is wrong with O and L of a job that came to its end, or with what became of its extra memory; ""
-/// where nothing is.
-std::string wrong_result(const Job& job, const Report& report);
+/// The verdict on O and L of a job that came to its end, and on what became of its extra memory.
+Verdict check_result(const Job& job, const Report& report);
 
 /// Divides `points` among `count` items, as evenly as whole numbers can.
 std::vector<int> shares(int points, std::size_t count);

@@ -34,7 +34,7 @@ std::string wrong_rows(const Job& job, const Report& report) {
   part.inputs.V = last(job.inputs.V, p.Nk * p.d);
   Report seen;
   seen.result = {last(report.result.O, values), last(report.result.L, part.inputs.problem.Nq)};
-  const std::string wrong = wrong_result(part, seen);
+  const std::string wrong = check_result(part, seen).why;
   return wrong.empty() ? "" : "of its last rows, " + wrong;
 }
 
@@ -45,7 +45,7 @@ std::string wrong_with(const std::vector<Job>& jobs, const Answers& answers, std
     const Report& report = answers.reports[i];
     if (report.failure != Failure::none) return report.what;
     if (!report.defect.empty()) return report.defect;
-    if (!jobs[i].timed) return wrong_result(jobs[i], report);
+    if (!jobs[i].timed) return check_result(jobs[i], report).why;
     const bool has_times = !report.ms.empty() && std::ranges::all_of(report.ms, [](double ms) {
       return std::isfinite(ms) && ms > 0;
     });

@@ -1,0 +1,235 @@
+#include "cases.hpp"
+
+#include <algorithm>
+#include <map>
+#include <span>
+#include <utility>
+
+namespace flashladder {
+namespace {
+
+struct Shape {
+  std::int64_t Nq, Nk;
+};
+struct Heads {
+  std::int64_t q, kv;
+};
+
+/// No multiple of any tile, both sides of the usual tile edges, more queries than keys and the reverse.
+/// Each with both masks and all families.
+constexpr Shape shapes[] = {{1, 1},     {15, 15}, {17, 17}, {63, 63},  {65, 65},  {129, 129}, {1, 339},
+                            {113, 203}, {239, 1}, {799, 3}, {64, 128}, {129, 65}, {256, 256}, {40, 1000}};
+/// Each with both masks and one family. Keys that fill their tiles against one row, and rows that do
+/// against a part of a tile; and the others of FlashAttention's own tests, up to 640 rows.
+constexpr Shape more_shapes[] = {{1, 128},   {128, 7},   {17, 256},  {128, 192}, {113, 128}, {128, 217},
+                                 {113, 211}, {108, 256}, {256, 512}, {384, 256}, {640, 128}, {512, 256}};
+/// Long ones, of which one side is short: each with both masks and two families.
+constexpr Shape long_shapes[] = {{32, 2300}, {2100, 40}};
+
+/// Plain, in pairs, in threes, and all query heads with one key/value head.
+constexpr Heads all_heads[] = {{2, 2}, {4, 2},  {3, 1},   {6, 2},  {8, 8}, {12, 6},
+                               {9, 3}, {18, 6}, {17, 17}, {18, 9}, {7, 1}, {20, 1}};
+constexpr float scales[] = {0, 0.3f, -0.2f};
+constexpr std::int64_t head_dims[] = {64, 1, 32, 128, 8, 40, 59, 80, 96, 111, 160, 192, 224, 256};
+
+#ifdef FLASHLADDER_SANITIZED
+constexpr bool sanitized = true;
+#else
+constexpr bool sanitized = false;
+#endif
+
+/// Large: its scores are many, and heads and batch entries few.
+bool is_large(const Problem& p) {
+  return p.Nq * p.Nk >= 20000;
+}
+
+/// The mask, the family, the shape, the head dimension and the dtype of each case; the rest is to be
+/// chosen.
+///
+/// Where sanitizers watch the memory, one family for all: the same memory is used whatever the numbers are.
+std::vector<Case> begin_cases(const Stage& stage, bool backward) {
+  const std::span<const std::int64_t> dims = stage.supports.head_dims.empty()
+                                                 ? std::span<const std::int64_t>(head_dims)
+                                                 : stage.supports.head_dims;
+  const auto& dtypes = stage.supports.dtypes;
+  const std::size_t families = input_families().size();
+  std::vector<Case> cases;
+  std::size_t place = 0;
+  const auto add = [&](const Shape& shape, bool causal, std::size_t family) {
+    // Any two of shape, mask and family meet each head dimension and dtype in turn.
+    const std::size_t turn = 11 * place + (causal ? 7 : 0) + 3 * family;
+    Case one{};
+    one.family = family;
+    Problem& p = one.problem;
+    p.Nq = shape.Nq;
+    p.Nk = shape.Nk;
+    p.causal = causal;
+    p.d = dims[turn % dims.size()];
+    p.dtype = dtypes[turn / dims.size() % dtypes.size()];
+    // Backward, D equals dP to the last bit in a plain computation where d = 1, and not in one that fuses:
+    // no yardstick. And long rows are tried with short heads.
+    if (backward && p.d == 1) p.d = 2;
+    if (std::max(p.Nq, p.Nk) >= 2000 || (backward && p.d > 64 && is_large(p)))
+      p.d = *std::ranges::min_element(dims, {}, [](std::int64_t d) { return d < 32 ? 1000 : d; });
+    cases.push_back(one);
+  };
+  for (const Shape& shape : shapes) {
+    for (bool causal : {false, true}) {
+      for (std::size_t family = 0; family < families; ++family) {
+        if (!sanitized || family == (place + causal) % families) add(shape, causal, family);
+      }
+    }
+    ++place;
+  }
+  for (const Shape& shape : more_shapes) {
+    for (bool causal : {false, true}) add(shape, causal, (place + causal) % families);
+    ++place;
+  }
+  // What is normal shows a part that is left out; the last family looks for single keys.
+  for (const Shape& shape : long_shapes) {
+    for (bool causal : {false, true}) {
+      for (std::size_t family : {std::size_t{0}, families - 1}) add(shape, causal, family);
+    }
+    ++place;
+  }
+  return cases;
+}
+
+/// All ways to choose heads, batch, layout and scale for a case.
+std::vector<Case> choices(const Case& begun) {
+  std::vector<Case> all;
+  const std::int64_t scores = begun.problem.Nq * begun.problem.Nk;
+  for (const Heads& one : all_heads) {
+    // Small problems in large numbers: on a handful of rows, or of scores, the yardstick is a matter of
+    // luck.
+    const std::int64_t rows = one.q * begun.problem.Nq;
+    const std::int64_t least =
+        std::max<std::int64_t>({1, (47 + rows) / rows, (255 + one.q * scores) / (one.q * scores)});
+    for (const std::int64_t batch : {least, least + 1}) {
+      const std::int64_t heads_in_all = batch * one.q;
+      if (is_large(begun.problem) ? heads_in_all > 6 : batch > least && heads_in_all * scores > 60'000)
+        continue;
+      if (!is_large(begun.problem) && heads_in_all * scores > 120'000 && one.q > 3) continue;
+      for (const Layout layout : all_layouts) {
+        for (const float scale : scales) {
+          Case choice = begun;
+          choice.layout = layout;
+          choice.problem.q_heads = one.q;
+          choice.problem.kv_heads = one.kv;
+          choice.problem.batch = batch;
+          choice.problem.scale = scale;
+          all.push_back(choice);
+        }
+      }
+    }
+  }
+  return all;
+}
+
+/// Two traits and their levels.
+using Pair = std::array<int, 4>;
+
+template <class F>
+void for_each_pair(const Levels& levels, F f) {
+  for (int a = 0; a < traits; ++a) {
+    for (int b = a + 1; b < traits; ++b) f(Pair{a, b, levels[a], levels[b]});
+  }
+}
+
+/// How many of the choices have a pair.
+std::map<Pair, int> possible_pairs(const std::vector<Case>& begun) {
+  std::map<Pair, int> possible;
+  for (const Case& one : begun) {
+    for (const Case& choice : choices(one))
+      for_each_pair(choice.levels(), [&](const Pair& pair) { ++possible[pair]; });
+  }
+  return possible;
+}
+
+}  // namespace
+
+const TraitText& text_of(Trait trait) {
+  static const TraitText all[traits] = {
+      {"rows", {"1", "in whole tiles (a multiple of 64)", "others"}},
+      {"keys", {"up to 17", "in whole tiles (a multiple of 128)", "others"}},
+      {"mask", {"none", "causal"}},
+      {"family", {"each of the families"}},
+      {"group", {"1", "2", "3", "all heads with one key/value head"}},
+      {"heads", {"up to 4", "up to 16", "more"}},
+      {"batch", {"1", "more"}},
+      {"layout", {"each of the layouts"}},
+      {"scale", {"1 / sqrt(d)", "0.3", "-0.2"}},
+      {"dtype", {"each that the stage takes"}},
+      {"head_dim", {"up to 32", "up to 64", "up to 128", "more"}},
+  };
+  return all[trait];
+}
+
+Levels Case::levels() const {
+  const Problem& p = problem;
+  Levels levels{};
+  levels[rows] = p.Nq == 1 ? 0 : p.Nq % 64 == 0 ? 1 : 2;
+  levels[keys] = p.Nk <= 17 ? 0 : p.Nk % 128 == 0 ? 1 : 2;
+  levels[mask] = p.causal ? 1 : 0;
+  levels[Trait::family] = static_cast<int>(family);
+  levels[group] = p.kv_heads == 1 ? 3 : static_cast<int>(p.q_heads / p.kv_heads) - 1;
+  levels[heads] = p.q_heads <= 4 ? 0 : p.q_heads <= 16 ? 1 : 2;
+  levels[batch] = p.batch == 1 ? 0 : 1;
+  levels[Trait::layout] = static_cast<int>(layout);
+  levels[scale] = p.scale == 0 ? 0 : p.scale > 0 ? 1 : 2;
+  levels[dtype] = static_cast<int>(p.dtype);
+  levels[head_dim] = p.d <= 32 ? 0 : p.d <= 64 ? 1 : p.d <= 128 ? 2 : 3;
+  return levels;
+}
+
+Inputs Case::inputs(std::uint64_t seed) const {
+  return make_inputs(input_families()[family], problem, seed);
+}
+
+std::string Case::text() const {
+  std::string text = to_string(problem) + ", " + std::string(input_families()[family].name) + ", " +
+                     std::string(to_string(layout));
+  if (problem.scale != 0) text += ", scale " + std::to_string(problem.scale);
+  return text;
+}
+
+std::vector<Case> make_cases(const Stage& stage, bool backward) {
+  // Greedily: of each case the choice with the most pairs that no case has yet, the rarest first.
+  std::vector<Case> cases = begin_cases(stage, backward);
+  const std::map<Pair, int> possible = possible_pairs(cases);
+  std::map<Pair, int> met;
+  std::size_t turn = 0;
+  for (Case& one : cases) {
+    const std::vector<Case> all = choices(one);
+    double most = -1;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const Case& choice = all[(i + 7 * turn) % all.size()];  // of equals another one each time
+      double gain = 0;
+      for_each_pair(choice.levels(), [&](const Pair& pair) {
+        if (!met.contains(pair)) gain += 1.0 / possible.at(pair);
+      });
+      if (gain <= most) continue;
+      most = gain;
+      one = choice;
+    }
+    for_each_pair(one.levels(), [&](const Pair& pair) { ++met[pair]; });
+    ++turn;
+  }
+  return cases;
+}
+
+std::array<std::array<Coverage, traits>, traits> coverage_of(const Stage& stage, bool backward) {
+  std::map<Pair, int> met;
+  for (const Case& one : make_cases(stage, backward))
+    for_each_pair(one.levels(), [&](const Pair& pair) { ++met[pair]; });
+  std::array<std::array<Coverage, traits>, traits> all{};
+  for (auto& row : all) row.fill({.fewest = 1 << 30});
+  for (const auto& [pair, count] : possible_pairs(begin_cases(stage, backward))) {
+    Coverage& of = all[pair[0]][pair[1]];
+    of.fewest = std::min(of.fewest, met[pair]);
+    of.missing += met[pair] == 0 ? 1 : 0;
+  }
+  return all;
+}
+
+}  // namespace flashladder
