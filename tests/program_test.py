@@ -642,7 +642,8 @@ class ProgramTest(unittest.TestCase):
         for rank in (2, 3):
             path = self.save_qkv((3, 9, 4)[3 - rank:], (3, 9, 4)[3 - rank:])
             self.assertEqual(self.climb("--input", path, **draw_nothing).returncode, 0)
-        files = [self.save(f"{name}.npy", np.ones((1, 2, 3, 4), np.float32)) for name in "qkv"]
+        random = np.random.default_rng(1)
+        files = [self.save(f"{name}.npy", random.standard_normal((1, 2, 3, 4)).astype(np.float32)) for name in "qkv"]
         result = self.climb("--q", files[0], "--k", files[1], "--v", files[2], **draw_nothing)
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(self.report()["input"]["problem"], "B=1 H=2 N=3 d=4 fp32")
@@ -1214,7 +1215,7 @@ class ProgramTest(unittest.TestCase):
         self.refuses(2, "GiB", "use smaller sizes", arguments=["--random", "64,64,1000000,256"])
 
     def test_files_that_cannot_be_used(self):
-        good = np.ones((1, 2, 5, 4), np.float32)
+        good = np.random.default_rng(1).standard_normal((1, 2, 5, 4)).astype(np.float32)
         (self.folder / "text.npz").write_text("not an archive")
         (self.folder / "text.npy").write_text("not an array")
         whole = self.save("whole.npy", good).read_bytes()

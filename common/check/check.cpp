@@ -127,7 +127,7 @@ Verdict finish(Verdict verdict, const std::string& why,
   }
   verdict.blind = all_zero;
   return finish(std::move(verdict),
-                all_zero ? "nothing can be judged on this input, because zeros are right" : "");
+                all_zero ? "the outputs cannot be judged on this input, because zeros are right" : "");
 }
 
 /// The larger of the two; NaN is larger than any number, and makes every comparison with the bound fail.

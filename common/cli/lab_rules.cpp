@@ -257,9 +257,11 @@ class Reader {
       return std::span(begin, end);
     };
     bool as_given = count(tokens_, kernel) == count(given, kernel) && count(tokens_, "Uncounted") == 1;
+    const auto same = [](const Token& a, const Token& b) { return a.text == b.text; };
     for (const auto& part : {to_end_of_block(aside, 1), to_end_of_block(function, 0)}) {
       as_given =
-          as_given && !std::ranges::search(tokens_, part, {}, &Token::text, &Token::text).empty() &&
+          as_given &&
+          std::search(tokens_.begin(), tokens_.end(), part.begin(), part.end(), same) != tokens_.end() &&
           std::ranges::none_of(part, [&](const Token& token) { return own_macros_.contains(token.text); });
     }
     if (as_given) return "";
