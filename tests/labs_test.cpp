@@ -471,6 +471,14 @@ TEST_CASE("what a lab's file may not say is found, and its line is named", "[lab
       {"struct Look { float* data; };\nauto* x = reinterpret_cast<const Look*>(&K);",
        "attention.cu:2: reinterpret_cast"},
       {"auto raw = reinterpret_cast<float**>(&K)[1];", "reinterpret_cast to a class of its own"},
+      {"struct Look { float* data; };\nauto* x = (const Look*)&K;", "a cast to a class of its own"},
+      {"const auto* at = &blockIdx;", "the address of blockIdx"},
+      {"void f() { throw 0; }", "throw is not accepted"},
+      {"void f() { try { g(); } catch (...) {} }", "try is not accepted"},
+      {"#pragma omp parallel for\n", "#pragma omp is not accepted"},
+      {"std::cout.iword(3) = 1;", "iword is memory of a stream"},
+      {"auto x = _mm_loadu_ps(K);", "_mm_loadu_ps is not accepted"},
+      {"sQ.at(r, c, simt_where); Where w;", "Where is the place of a call"},
   };
   for (const auto& [text, says] : cases) {
     const std::string why = refused(text);
@@ -510,7 +518,7 @@ TEST_CASE("honest files are accepted: all stages that are labs, and what student
         "#define NDEBUG\n#include <cassert>\n#define CEIL_DIV(a, b) (((a) + (b) - 1) / (b))\n#undef "
         "CEIL_DIV\n",
         "#ifdef __CUDACC__\n#define HOST __host__\n#else\n#define HOST\n#endif\n",
-        "#pragma unroll 4\n#pragma GCC unroll 8\n#pragma omp parallel for\n#pragma once\n",
+        "#pragma unroll 4\n#pragma GCC unroll 8\n#pragma once\n",
         "// simt, Uncounted, asm, extern \"C\"\n/* #include \"/etc/passwd\" */ const char* s = \"simt "
         "asm\";",
         "// na\xefve, saved as Latin-1\n",

@@ -175,7 +175,7 @@ TEST_CASE("races in shared memory", "[simt]") {
   races.begin(2);
   races.reserve(64);
   const auto use = [&](unsigned warp, unsigned lane, bool write, unsigned line) {
-    const auto conflict = races.access(warp, lane, 8, 4, 4, write, {"file", line});
+    const auto conflict = races.access(warp, lane, 8, 4, 4, write, Where::here("file", line));
     return conflict ? name_of(conflict->kind) + (":" + std::to_string(conflict->where.line)) : "";
   };
   const auto meet_all = [&] {
@@ -223,7 +223,7 @@ TEST_CASE("races in shared memory", "[simt]") {
     CHECK(use(0, 0, false, 18) == "missing_wait:17");
     meet_all();
     CHECK(use(1, 0, false, 19) == "missing_wait:17");
-    const auto conflict = races.end_copy(0, 0, 8, 4, 4, {"file", 17});
+    const auto conflict = races.end_copy(0, 0, 8, 4, 4, Where::here("file", 17));
     REQUIRE(conflict);
     CHECK(conflict->kind == ErrorKind::race_shared);
     CHECK(conflict->where.line == 19);
@@ -235,7 +235,7 @@ TEST_CASE("races in global memory", "[simt]") {
   GlobalMarks marks(4);
   const auto use = [&](std::int64_t i, Use how, std::uint32_t launch, std::uint32_t block,
                        bool initialised = true) {
-    const auto conflict = marks.access(i, how, launch, block, initialised, {"file", 1});
+    const auto conflict = marks.access(i, how, launch, block, initialised, Where::here("file", 1));
     return conflict ? name_of(conflict->kind) : "";
   };
   CHECK(use(0, Use::read, 1, 0, false) == std::string("uninitialised_global"));

@@ -111,6 +111,7 @@ void check_backward_of(const Stage& stage, const Inputs& inputs, Layout layout) 
   REQUIRE(against.passed);
 }
 
+#ifndef FLASHLADDER_SANITIZED  // where the cases are fewer
 TEST_CASE("every two traits come together in the cases", "[check]") {
   // The table of docs/checks.md: of each two traits the fewest cases that two of their levels have.
   std::array<std::array<int, traits>, traits> fewest;
@@ -144,12 +145,11 @@ TEST_CASE("every two traits come together in the cases", "[check]") {
     table += "\n";
   }
   write_table("The fewest cases in which two levels of two traits come together", table);
-#ifndef FLASHLADDER_SANITIZED
   std::ifstream page(FLASHLADDER_SOURCE_DIR "/docs/checks.md");
   const std::string text{std::istreambuf_iterator<char>(page), {}};
   CHECK(text.find(table) != text.npos);
-#endif
 }
+#endif
 
 TEST_CASE("forward: all families, ragged shapes, masks, heads, layouts", "[stage]") {
   for (const Stage* stage : tested_stages()) {

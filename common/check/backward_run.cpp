@@ -8,15 +8,15 @@ BackwardRun::BackwardRun(const Stage& stage, const Inputs& inputs, const Result<
                          const std::vector<float>& dO, Layout layout)
     : stage_(stage),
       problem_(inputs.problem),
-      Q_(tensor(problem_.q_heads, problem_.Nq, layout)),
-      K_(tensor(problem_.kv_heads, problem_.Nk, layout)),
-      V_(tensor(problem_.kv_heads, problem_.Nk, layout)),
-      O_(tensor(problem_.q_heads, problem_.Nq, layout)),
+      Q_(tensor(problem_.q_heads, problem_.Nq, layout, 0)),
+      K_(tensor(problem_.kv_heads, problem_.Nk, layout, 1)),
+      V_(tensor(problem_.kv_heads, problem_.Nk, layout, 2)),
+      O_(tensor(problem_.q_heads, problem_.Nq, layout, 3)),
       L_(of_rows(1, true)),
-      dO_(tensor(problem_.q_heads, problem_.Nq, layout)),
-      dQ_(tensor(problem_.q_heads, problem_.Nq, layout)),
-      dK_(tensor(problem_.kv_heads, problem_.Nk, layout)),
-      dV_(tensor(problem_.kv_heads, problem_.Nk, layout)),
+      dO_(tensor(problem_.q_heads, problem_.Nq, layout, 4)),
+      dQ_(tensor(problem_.q_heads, problem_.Nq, layout, 5)),
+      dK_(tensor(problem_.kv_heads, problem_.Nk, layout, 6)),
+      dV_(tensor(problem_.kv_heads, problem_.Nk, layout, 7)),
       m_(of_rows(1, stage.saved == Saved::m_and_l)),
       l_(of_rows(1, stage.saved == Saved::m_and_l)),
       P_(of_rows(problem_.Nk, stage.saved == Saved::P)) {
@@ -35,9 +35,9 @@ BackwardRun::BackwardRun(const Stage& stage, const Inputs& inputs, const Result<
   problem_.dtype = computing_dtype(stage, problem_.dtype);
 }
 
-Buffer BackwardRun::tensor(std::int64_t heads, std::int64_t rows, Layout layout) const {
+Buffer BackwardRun::tensor(std::int64_t heads, std::int64_t rows, Layout layout, int place) const {
   return {problem_.batch, heads, rows, problem_.d, layout, computing_dtype(stage_, problem_.dtype),
-          stage_.backend};
+          stage_.backend, place};
 }
 
 /// So many fp32 numbers for each row of Q; none where they are not needed.

@@ -37,7 +37,7 @@ std::string_view to_string(Layout layout) {
 }
 
 Buffer::Buffer(std::int64_t batch, std::int64_t heads, std::int64_t rows, std::int64_t d, Layout layout,
-               Dtype dtype, Backend backend)
+               Dtype dtype, Backend backend, int place)
     : batch_(batch), heads_(heads), rows_(rows), d_(d), dtype_(dtype) {
   switch (layout) {
     case Layout::contiguous:
@@ -47,7 +47,7 @@ Buffer::Buffer(std::int64_t batch, std::int64_t heads, std::int64_t rows, std::i
       stride_ = {heads * rows * d, d, heads * d};
       break;
     case Layout::padded: {
-      const std::int64_t row = d + 8, head = rows * row + 24;
+      const std::int64_t row = d + 8 * (place + 1), head = rows * row + 24;
       stride_ = {heads * head, head, row};
     }
   }
@@ -132,10 +132,10 @@ std::string changed_inputs(std::initializer_list<std::pair<const char*, const Bu
 ForwardRun::ForwardRun(const Stage& stage, const Inputs& inputs, Layout layout)
     : stage_(stage),
       inputs_(inputs),
-      Q_(tensor(inputs.problem.q_heads, inputs.problem.Nq, layout)),
-      K_(tensor(inputs.problem.kv_heads, inputs.problem.Nk, layout)),
-      V_(tensor(inputs.problem.kv_heads, inputs.problem.Nk, layout)),
-      O_(tensor(inputs.problem.q_heads, inputs.problem.Nq, layout)),
+      Q_(tensor(inputs.problem.q_heads, inputs.problem.Nq, layout, 0)),
+      K_(tensor(inputs.problem.kv_heads, inputs.problem.Nk, layout, 1)),
+      V_(tensor(inputs.problem.kv_heads, inputs.problem.Nk, layout, 2)),
+      O_(tensor(inputs.problem.q_heads, inputs.problem.Nq, layout, 3)),
       L_(inputs.problem.batch, inputs.problem.q_heads, inputs.problem.Nq, 1, Layout::contiguous,
          Dtype::fp32, stage.backend) {
   Q_.write(inputs.Q);
@@ -143,9 +143,9 @@ ForwardRun::ForwardRun(const Stage& stage, const Inputs& inputs, Layout layout)
   V_.write(inputs.V);
 }
 
-Buffer ForwardRun::tensor(std::int64_t heads, std::int64_t rows, Layout layout) const {
+Buffer ForwardRun::tensor(std::int64_t heads, std::int64_t rows, Layout layout, int place) const {
   const Problem& p = inputs_.problem;
-  return {p.batch, heads, rows, p.d, layout, computing_dtype(stage_, p.dtype), stage_.backend};
+  return {p.batch, heads, rows, p.d, layout, computing_dtype(stage_, p.dtype), stage_.backend, place};
 }
 
 Forward ForwardRun::call(Workspace& workspace) {

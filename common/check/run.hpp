@@ -16,7 +16,7 @@ namespace flashladder {
 enum class Layout {
   contiguous,  ///< [batch, heads, rows, d]
   rows_first,  ///< [batch, rows, heads, d], as projections leave it
-  padded,      ///< contiguous, with NaN between the rows and between the heads
+  padded,      ///< contiguous, with NaN between the rows and between the heads; in each tensor more of it
 };
 
 inline constexpr Layout all_layouts[] = {Layout::contiguous, Layout::rows_first, Layout::padded};
@@ -28,8 +28,9 @@ std::string_view to_string(Layout layout);
 class Buffer {
  public:
   /// Shape [batch, heads, rows, d]; every element and margin starts as NaN.
+  /// @param place  of the tensor among those of a run: no two have the same gaps between padded rows
   Buffer(std::int64_t batch, std::int64_t heads, std::int64_t rows, std::int64_t d, Layout layout,
-         Dtype dtype = Dtype::fp32, Backend backend = Backend::cpu);
+         Dtype dtype = Dtype::fp32, Backend backend = Backend::cpu, int place = 0);
 
   /// What a stage is given.
   Tensor tensor();
@@ -83,7 +84,7 @@ class ForwardRun {
 
  private:
   Forward call(Workspace& workspace);
-  Buffer tensor(std::int64_t heads, std::int64_t rows, Layout layout) const;
+  Buffer tensor(std::int64_t heads, std::int64_t rows, Layout layout, int place) const;
 
   const Stage& stage_;
   const Inputs& inputs_;
@@ -115,7 +116,7 @@ class BackwardRun {
   std::string defect() const;
 
  private:
-  Buffer tensor(std::int64_t heads, std::int64_t rows, Layout layout) const;
+  Buffer tensor(std::int64_t heads, std::int64_t rows, Layout layout, int place) const;
   Buffer of_rows(std::int64_t elements, bool needed) const;
 
   const Stage& stage_;

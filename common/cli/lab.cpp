@@ -44,7 +44,7 @@ void print_grade(const Submission& submission, const Grade& grade, const Speed& 
   };
   say("Lab {}: {}, seed {:016x}\n", label(*submission.lab.stage), submission.path, grade.seed);
   if (!grade.refused.empty()) {
-    print("\nIt is not accepted, and was not run:\n{}The rules are in docs/labs.md.\n\n",
+    print("\nIt is not accepted:\n{}The rules are in docs/labs.md.\n\n",
           wrapped(grade.refused, "      ", width));
     row("in all", 0, grade.most());
     return;

@@ -21,12 +21,13 @@ namespace {
 // --- the claims of the CPU stages, which tests/claims_test.cpp proves
 
 /// A count of a CPU stage.
-struct CpuForm {
+struct CpuForm {  // NOLINT(clang-analyzer-optin.performance.Padding): in the order of a line of the tables
   std::string_view counter;
   std::string_view text;
   Rule rule;
   std::int64_t (*value)(const Job& job);
   std::int64_t (*counted)(const Report& report);
+  bool price = false;  ///< Nothing of it is as good: no idea is to have it.
 };
 
 std::int64_t heads(const Job& job) {
@@ -68,17 +69,33 @@ constexpr CpuForm V_reads = {"V_reads", "BH pairs d", Rule::at_most,
                              watched<&Watched::V_reads>};
 constexpr CpuForm exponentials = {"exp", "2 BH pairs", Rule::at_most,
                                   [](const Job& job) { return 2 * scores(job); }, watched<&Watched::exp>};
-constexpr CpuForm allocations = {"allocations", "0", Rule::exact,
+constexpr CpuForm allocations = {"allocations",
+                                 "0",
+                                 Rule::exact,
                                  [](const Job&) { return std::int64_t{0}; },
-                                 [](const Report& report) { return report.allocations; }};
+                                 [](const Report& report) { return report.allocations; },
+                                 true};
+/// Of d in each pair, and of each pair: an eighth more than the stage's own.
+template <int of_d, int of_pair>
+constexpr CpuForm operations = {
+    "operations",
+    of_d == 4 ? "9/8 BH pairs (4 d + 4)" : "9/8 BH pairs (5 d + 6)",
+    Rule::at_most,
+    [](const Job& job) { return 9 * scores(job) * (of_d * job.inputs.problem.d + of_pair) / 8; },
+    computed<&Operations::arithmetic>,
+    true};
 /// Static variables, and what is on the stack beyond `stack` bytes, which single variables take.
 template <std::int64_t stack>
 constexpr CpuForm other_memory = {
-    "other_memory", "0", Rule::exact, [](const Job&) { return std::int64_t{0}; },
+    "other_memory",
+    "0",
+    Rule::exact,
+    [](const Job&) { return std::int64_t{0}; },
     [](const Report& report) {
       const Watched& seen = report.watched;
       return seen.complete ? seen.static_bytes + (seen.stack_bytes > stack ? seen.stack_bytes : 0) : -1;
-    }};
+    },
+    true};
 
 constexpr CpuForm forms_00[] = {
     extra_memory("4 * 2 Nq Nk",
@@ -92,6 +109,7 @@ constexpr CpuForm forms_00[] = {
     {"div", "BH pairs", Rule::at_most, scores, computed<&Operations::divisions>},
     {"workspace_writes", "2 BH pairs", Rule::at_least, [](const Job& job) { return 2 * scores(job); },
      watched<&Watched::workspace_writes>},
+    operations<4, 4>,
     allocations,
     other_memory<1024>,
 };
@@ -107,6 +125,7 @@ constexpr CpuForm forms_01[] = {
     {"output_writes", "BH Nq (d + 1)", Rule::at_most,
      [](const Job& job) { return rows(job) * (job.inputs.problem.d + 1); },
      watched<&Watched::output_writes>},
+    operations<5, 6>,
     allocations,
     other_memory<1024>,
 };
@@ -144,7 +163,33 @@ constexpr CpuForm forms_02[] = {
        return std::min<std::int64_t>(job.threads, tiles);
      },
      watched<&Watched::writers>},
+    {"busiest_thread_rows", "ceil(BH Tr / threads) Br", Rule::at_most,
+     [](const Job& job) {
+       const std::int64_t tiles = sum_over_tiles(job, [](std::int64_t, std::int64_t) { return 1; });
+       return (tiles + job.threads - 1) / job.threads * Br;
+     },
+     watched<&Watched::most_rows>},
+    {"busiest_thread_writes", "ceil(BH Tr / threads) Br d (Tc + 2)", Rule::at_most,
+     [](const Job& job) {
+       const std::int64_t tiles = sum_over_tiles(job, [](std::int64_t, std::int64_t) { return 1; });
+       const std::int64_t Tc = (job.inputs.problem.Nk + Bc - 1) / Bc;
+       return (tiles + job.threads - 1) / job.threads * Br * job.inputs.problem.d * (Tc + 2);
+     },
+     watched<&Watched::most_written>, true},
+    // Room for a counter of tasks, and for nothing that a task does.
+    {"locked_accesses", "8 BH Tr", Rule::at_most,
+     [](const Job& job) { return sum_over_tiles(job, [](std::int64_t, std::int64_t) { return 8; }); },
+     watched<&Watched::locked_accesses>, true},
 #endif
+    // Scores, and P over them; where keys are masked once more; alpha, m and l of each tile; Q transposed.
+    {"workspace_writes", "BH sum(Br (2 or, masked, 3) visible_i + 3 Br Tc_i + Br (d + 2))", Rule::at_most,
+     [](const Job& job) {
+       const Problem& p = job.inputs.problem;
+       return sum_over_tiles(job, [&p](std::int64_t, std::int64_t keys) {
+         return Br * ((p.causal ? 3 : 2) * keys + (keys + Bc - 1) / Bc * 3 + p.d + 2);
+       });
+     },
+     watched<&Watched::workspace_writes>, true},
     {"single_operations", "BH Nq (d + 3)", Rule::at_most,
      [](const Job& job) { return rows(job) * (job.inputs.problem.d + 3); },
      computed<&Operations::on_single_numbers>},
@@ -154,7 +199,7 @@ constexpr CpuForm forms_02[] = {
          return keys * Br * (4 * d + 27) + (keys + Bc - 1) / Bc * Br * (2 * d + 26);
        });
      },
-     computed<&Operations::on_lanes>},
+     computed<&Operations::on_lanes>, true},
     {"K_reads", "BH sum(ceil(rows_i / (C W)) visible_i d)", Rule::at_most,
      [](const Job& job) {
        return job.inputs.problem.d * sum_over_tiles(job, [](std::int64_t rows, std::int64_t keys) {
@@ -428,13 +473,12 @@ std::vector<Counter> cpu_counters(const Lab& lab, const std::vector<Job>& jobs) 
     Counter counter{.name = std::string(form.counter),
                     .form = std::string(form.text),
                     .rule = form.rule,
-                    .idea = before.empty() && form.counter != allocations.counter &&
-                            form.counter != other_memory<0>.counter,
+                    .idea = false,
                     .claimed = form.value,
                     .counted = [&form](const Job&, const Report& report) { return form.counted(report); },
                     .before = {}};
     const auto old = std::ranges::find(before, form.counter, &CpuForm::counter);
-    counter.idea = counter.idea || (!before.empty() && old == before.end());
+    counter.idea = !form.price && old == before.end();
     for (std::size_t i = 0; old != before.end() && i < jobs.size(); ++i) {
       counter.before.push_back(old->value(jobs[i]));
       counter.idea = counter.idea || !reaches(form.rule, counter.before.back(), counter.claimed(jobs[i]));
@@ -469,6 +513,10 @@ std::string words_of_counter(const std::string& name) {
       {"workspace_writes", "numbers written to extra memory"},
       {"output_writes", "numbers written to O and L"},
       {"writing_threads", "threads that write rows of O"},
+      {"busiest_thread_rows", "rows of L written by the busiest thread"},
+      {"busiest_thread_writes", "numbers of O written by the busiest thread"},
+      {"locked_accesses", "accesses to memory while other threads wait for a lock"},
+      {"operations", "additions, multiplications and divisions"},
       {"single_operations", "operations on single floats"},
       {"lane_operations", "operations in the lanes of vectors"},
       {"device_bytes", "bytes of extra device memory"},
@@ -622,7 +670,8 @@ bool reaches(Rule rule, std::int64_t counted, std::int64_t claimed) {
 std::string feedback_on(const Lab& lab, const Counter& counter, const std::vector<Job>& jobs,
                         const std::vector<std::int64_t>& counted) {
   std::size_t first = 0;
-  while (first + 1 < jobs.size() && counted[first] == counter.claimed(jobs[first])) ++first;
+  while (first + 1 < jobs.size() && reaches(counter.rule, counted[first], counter.claimed(jobs[first])))
+    ++first;
   const std::int64_t got = counted[first], claimed = counter.claimed(jobs[first]);
   if (got < 0 && counter.name.starts_with("score"))
     return "not counted: the stage has no .forward_counting any more, with the scores of type Counted";
@@ -686,6 +735,37 @@ std::string bypass_in(const Stage& stage, const Job& job, const Report& report) 
       static_cast<std::int64_t>(report.ledger.flops_cuda_cores + report.ledger.flops_tensor_cores);
   const std::int64_t least = 4 * BH * p.visible_pairs() * p.d;
   return flops < least ? too_few("matmul FLOPs", flops, least) : "";
+}
+
+std::string uncounted_in(const Stage& stage, const Job& job, const Report& report) {
+  const Claim* claim = claim_of(stage);
+  if (claim == nullptr || !job.watched || report.failure != Failure::none) return "";
+  const simt::Ledger& ledger = report.ledger;
+  const Operations& done = report.watched.operations;
+  // The ladder's own kernels come out even, but for what a thread makes of the scale, and a logarithm a
+  // row.
+  const struct {
+    const char* what;
+    std::int64_t executed;
+    std::uint64_t counted;
+    std::int64_t spare;  ///< In each tile of rows.
+  } kinds[] = {
+      {"divisions", done.divisions, ledger.div, 64},
+      {"exponentials", report.watched.exp, ledger.exp, 0},
+      {"additions, multiplications and divisions", done.arithmetic,
+       ledger.flops_cuda_cores + ledger.add + ledger.mul + ledger.div, 512},
+  };
+  const Symbols symbols = claim->symbols(job.inputs.problem);
+  for (const auto& kind : kinds) {
+    const auto counted = static_cast<std::int64_t>(kind.counted);
+    if (kind.executed <= counted + kind.spare * symbols.BH * symbols.Tr) continue;
+    return fmt::format(
+        "the processor ran {} {} of floating-point numbers in its machine code, and the ledger has {} of "
+        "them: all that a stage computes is to be counted, in f32, by mac() and mma, in a kernel that "
+        "launch() starts ({})",
+        grouped(kind.executed), kind.what, grouped(counted), words_of(job));
+  }
+  return "";
 }
 
 }  // namespace flashladder::lab

@@ -88,6 +88,16 @@ class Grader {
 /// The verdict on O and L of a job that came to its end, and on what became of its extra memory.
 Verdict check_result(const Job& job, const Report& report);
 
+/// While there is one, what is right on some inputs is computed once for all gradings that have them: those
+/// of one seed. Takes some 200 MiB.
+class KeepExpected {
+ public:
+  KeepExpected();
+  ~KeepExpected();
+  KeepExpected(const KeepExpected&) = delete;
+  KeepExpected& operator=(const KeepExpected&) = delete;
+};
+
 /// Divides `points` among `count` items, as evenly as whole numbers can.
 std::vector<int> shares(int points, std::size_t count);
 

@@ -31,7 +31,7 @@ enum class Mask { right, none, top_left, one_more, one_less };
 enum class Left { nothing, first, last, ragged, all_but_first_tile, all_but_last_tile };
 
 /// Attention with one mistake in it.
-struct Way {
+struct Way {  // NOLINT(clang-analyzer-optin.performance.Padding): in the order of what is changed most
   const char* words;
   double power = 1;  ///< The scores are multiplied by scale to this power.
   float sign = 1;    ///< And by this.

@@ -64,10 +64,8 @@ std::vector<std::string> compile_command(const Stage& stage, const std::string& 
   std::vector<std::string> command = compiler_and_flags(stage, Backend::emulator);
   for (const char* word : {"-O1", "-g1", "-Werror=vla", "-c", "-o", object_name})
     command.emplace_back(word);
-  if (is_watched(stage)) {
-    for (const char* word : {"-fsanitize=thread", "-fsanitize-coverage=trace-pc"})
-      command.emplace_back(word);
-  }
+  command.emplace_back("-fsanitize-coverage=trace-pc");
+  if (is_watched(stage)) command.emplace_back("-fsanitize=thread");
   command.push_back(file);
   return command;
 }

@@ -118,6 +118,10 @@ constexpr std::string_view hiding_words[] = {
 constexpr std::string_view hiding_beginnings[] = {"__REDIRECT", "__ASMNAME", "__glibc", "_GLIBCXX",
                                                   "__MATH",     "__SIMD",    "__DECL"};
 
+constexpr std::string_view exceptions[] = {"throw", "try", "catch", "exception_ptr", "rethrow_exception"};
+constexpr std::string_view stream_memory[] = {"iword", "pword", "xalloc"};
+constexpr std::string_view intrinsic_beginnings[] = {"_mm", "__m128", "__m256", "__m512", "__builtin_ia32"};
+
 constexpr std::string_view directives[] = {"include", "define", "undef",   "if",      "ifdef",
                                            "ifndef",  "elif",   "else",    "endif",   "error",
                                            "warning", "pragma", "elifdef", "elifndef"};
@@ -143,6 +147,7 @@ class Reader {
       if (why.empty() && tokens_[i].in_directive && is("##", i))
         why = "## puts a name together that nobody can read here: write the name out";
       if (why.empty() && tokens_[i].kind == Kind::word) why = why_not_word(i);
+      if (why.empty() && is("(", i)) why = why_not_c_cast(i);
       if (!why.empty()) return fmt::format("{}:{}: {}", handed_.file, tokens_[i].line, why);
     }
     return "";
@@ -162,6 +167,8 @@ class Reader {
       return fmt::format("#{} is none of the directives that a lab's file may have", name);
     if (name == "include") return why_not_include(i + 2);
     if (name == "pragma") {
+      if (is("omp", i + 2) && handed_.stage.backend != Backend::cpu)
+        return "#pragma omp is not accepted: a stage of kernels launches them one after the other";
       const bool known = among(text(i + 2), pragmas) ||
                          ((is("GCC", i + 2) || is("clang", i + 2)) && among(text(i + 3), gcc_pragmas));
       return known ? ""
@@ -220,6 +227,19 @@ class Reader {
       return "simt is the inside of the emulator, where the ledger is kept: a kernel takes its words "
              "without it";
     if (word == "Uncounted") return why_not_uncounted();
+    if (word == "Where")
+      return "Where is the place of a call, which the emulator takes by itself: leave it out";
+    if (among(word, exceptions))
+      return fmt::format("{} is not accepted: what is thrown is memory, and a way out, that nobody counts",
+                         word);
+    if (among(word, stream_memory))
+      return fmt::format(
+          "{} is memory of a stream, which would outlive a call: take memory from the workspace", word);
+    if (begins_with_one(word, intrinsic_beginnings))
+      return fmt::format(
+          "{} is not accepted: what an intrinsic function loads is not watched, use the types "
+          "of the skeleton",
+          word);
     if (word.starts_with("stage_") && word.size() == 8 && std::isdigit(word[6]) != 0 &&
         word != fmt::format("stage_{:02}", handed_.stage.number))
       return fmt::format("{} is another stage: a lab's file names its own only", word);
@@ -288,21 +308,42 @@ class Reader {
       return "Reservation is not accepted: take memory from the workspace with array(), or by ExtraBuffer";
     if (word == "Workspace" && !is("&", i + 1) && !is("::", i + 1) && !is(";", i + 1))
       return "a workspace of its own is not counted: use the one that the stage is given";
-    if (word == "reinterpret_cast" || word == "bit_cast") return why_not_cast(i);
-    return "";
+    return handed_.stage.backend == Backend::cpu ? "" : why_not_in_kernels(i);
   }
 
-  /// A view as something else that has its members: a class of its own, pointers to pointers.
-  std::string why_not_cast(std::size_t i) const {
-    if (handed_.stage.backend == Backend::cpu || !is("<", i + 1)) return "";
+  /// Of words that could look into what is counted.
+  std::string why_not_in_kernels(std::size_t i) const {
+    const std::string& word = tokens_[i].text;
+    static constexpr std::string_view places[] = {"threadIdx", "blockIdx", "blockDim", "gridDim"};
+    const bool binary = i > 1 && (tokens_[i - 2].kind != Kind::mark || is(")", i - 2) || is("]", i - 2)) &&
+                        !is("return", i - 2);
+    if (among(word, places) && i > 1 && ((is("&", i - 1) && !binary) || is("addressof", i - 2)))
+      return fmt::format("the address of {} is not a kernel's to take", word);
+    const bool casts = (word == "reinterpret_cast" || word == "bit_cast") && is("<", i + 1);
+    return casts ? why_not_type(word, i + 2, ">") : "";
+  }
+
+  /// A cast to a pointer as in C: "(float*)" where no name stands before it.
+  std::string why_not_c_cast(std::size_t i) const {
+    const bool calls = i > 0 && tokens_[i - 1].kind == Kind::word && !is("return", i - 1);
+    if (handed_.stage.backend == Backend::cpu || calls) return "";
+    std::size_t end = i + 1;
+    while (end < tokens_.size() && (tokens_[end].kind == Kind::word || is("::", end) || is("*", end)))
+      ++end;
+    return is(")", end) && is("*", end - 1) ? why_not_type("a cast", i + 1, ")") : "";
+  }
+
+  /// Of the type from a token on that something is cast to. A counted pointer would be seen as something
+  /// else that has its members: a class of the file's own, pointers to pointers.
+  std::string why_not_type(std::string_view cast, std::size_t from, std::string_view end) const {
     int stars = 0;
-    for (std::size_t j = i + 2; j < tokens_.size() && !is(">", j); ++j) {
+    for (std::size_t j = from; j < tokens_.size() && !is(end, j); ++j) {
       stars += is("*", j) ? 1 : 0;
       if (own_types_.contains(text(j)) || stars > 1)
         return fmt::format(
             "{} to a class of its own, or to a pointer to pointers, could look into a counted "
             "pointer: use the pointer itself",
-            text(i));
+            cast);
     }
     return "";
   }

@@ -34,7 +34,8 @@ std::string is_seed(const std::string& text) {
 
 /// What CLI11 says, in words that name the option first.
 std::string what_is_wrong(const CLI::ParseError& error) {
-  const std::string said = error.what(), option = said.substr(0, said.find(':'));
+  std::string said = error.what();
+  const std::string option = said.substr(0, said.find(':'));
   if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr)
     return said.find("missing") != said.npos ? option + " needs a value" : option + " can be given once";
   if (dynamic_cast<const CLI::ConversionError*>(&error) != nullptr) {

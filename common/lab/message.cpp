@@ -103,7 +103,7 @@ template <class Archive, class Part>
 void transfer_job(Archive& archive, Part& job) {
   archive(job.inputs.problem, job.inputs.Q, job.inputs.K, job.inputs.V, job.layout, job.check, job.banks,
           job.schedule, job.threads, job.count_reads, job.far_apart, job.intermediates, job.watched,
-          job.timed);
+          job.fewer_keys, job.timed);
 }
 
 template <class Archive, class Part>
@@ -114,7 +114,8 @@ void transfer_report(Archive& archive, Part& report) {
   auto& watched = report.watched;
   archive(watched.complete, watched.K_reads, watched.V_reads, watched.output_writes,
           watched.workspace_writes, watched.exp, watched.static_bytes, watched.stack_bytes, watched.writers,
-          watched.races, watched.race, watched.blocks);
+          watched.most_written, watched.most_rows, watched.locked_accesses, watched.races, watched.race,
+          watched.blocks);
   auto& ledger = report.ledger;
   for (const simt::Counters::Field& field : simt::Counters::fields()) archive(ledger.*field.member);
   archive(ledger.kernel, ledger.global, ledger.shared, ledger.shared_bytes_per_block,

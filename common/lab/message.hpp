@@ -35,6 +35,7 @@ struct Job {
   bool far_apart = false;      ///< The rows of O are so far apart that an int cannot hold an offset.
   bool intermediates = false;  ///< Send what probe() shows.
   bool watched = false;        ///< Of a CPU stage: record what it does with memory, and how it computes.
+  int fewer_keys = 0;          ///< Each row sees so many keys less than the mask in its corner gives.
   bool timed = false;          ///< Run it again and again, and time it by the GPU's own clock.
 };
 
@@ -70,6 +71,7 @@ struct Operations {
   std::int64_t on_single_numbers = 0;  ///< By instructions that work on one float.
   std::int64_t on_lanes = 0;           ///< By instructions that work on a vector, each lane counted.
   std::int64_t divisions = 0;          ///< Of both.
+  std::int64_t arithmetic = 0;         ///< Of both, what is no comparison, maximum or minimum.
 };
 
 /// What was recorded of a CPU stage.
@@ -83,6 +85,9 @@ struct Watched {
   std::int64_t static_bytes = 0;      ///< Bytes of static and thread-local variables that were written.
   std::int64_t stack_bytes = 0;       ///< Most bytes of a thread's stack in use.
   std::int64_t writers = 0;           ///< Threads that wrote rows of O.
+  std::int64_t most_written = 0;      ///< Elements of O that one thread wrote, the one that wrote the most.
+  std::int64_t most_rows = 0;         ///< Elements of L likewise.
+  std::int64_t locked_accesses = 0;   ///< Of several threads: accesses while the others had to wait.
   std::int64_t races = 0;             ///< Accesses that race with one before.
   Race race;                          ///< The first of them.
   std::vector<Block> blocks;          ///< Those that ran.

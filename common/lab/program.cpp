@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -99,6 +100,7 @@ const Stage* on_device = nullptr;
 
 template <class T>
 T* hidden(T* data) {
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): nobody is to get at the memory through it
   return reinterpret_cast<T*>(reinterpret_cast<std::uintptr_t>(data) ^ simt::device_only);
 }
 Tensor hidden(Tensor tensor) {
@@ -128,7 +130,7 @@ void run_near(const Stage& student, const Job& job, Report& report) {
   }
   ForwardRun run(stage, job.inputs, job.layout);
   Workspace workspace(free_memory(stage.backend));
-  workspace.poison = !job.watched;  // its writes would be counted
+  workspace.poison = !(job.watched && stage.backend == Backend::cpu);  // its writes would be counted
   const long before = allocations();
   run.run(workspace);
   report.allocations = allocations() - before;
@@ -187,6 +189,7 @@ Report run_job(const Stage& stage, const Job& job) {
   options.seed = 7;
   options.os_threads = 1;  // a kernel with a race in it does the same every time
   options.access_budget = 100'000;
+  options.added_to_rows = -job.fewer_keys;
   simt::Emulator emulator(options);
   const simt::UseEmulator use(emulator);
 #ifdef _OPENMP
@@ -237,6 +240,7 @@ void send(Frame::Kind kind, const std::string& payload) {
 int run_jobs(const Stage& stage) {
   report_signals();
   const std::vector<Job> jobs = decode_jobs(read_all(job_fd));
+  if (std::none_of(jobs.begin(), jobs.end(), [](const Job& job) { return job.watched; })) never_watch();
   for (const Job& job : jobs) {
     send(Frame::Kind::begun, "");
     send(Frame::Kind::report, encode(run_job(stage, job)));

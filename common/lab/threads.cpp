@@ -28,13 +28,13 @@ struct Loop {
   std::uint64_t next = 0;    ///< and the first that this thread has not seen.
 };
 
-/// The thread that takes a chunk of a dynamic loop: any would be right, and this is no pattern that code
-/// could follow.
+/// The thread that takes a chunk of a dynamic loop: any would be right. Each gets one of so many chunks as
+/// there are threads, and this is no pattern that code could follow.
 int owner(std::uint64_t chunk, int threads) {
-  if (chunk < static_cast<std::uint64_t>(threads)) return static_cast<int>(chunk);
-  std::uint64_t mixed = chunk * 0x9e3779b97f4a7c15u;
+  const auto size = static_cast<std::uint64_t>(threads);
+  std::uint64_t mixed = chunk / size * 0x9e3779b97f4a7c15u;
   mixed = (mixed ^ (mixed >> 32)) * 0xd6e8feb86659fd93u;
-  return static_cast<int>((mixed >> 32) % static_cast<std::uint64_t>(threads));
+  return static_cast<int>((chunk + (mixed >> 32)) % size);
 }
 
 /// The threads of a parallel region.

@@ -6,12 +6,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cstring>
 #include <utility>
 
 #include "common/attention/error.hpp"
 #include "common/check/allocations.hpp"
 #include "common/lab/calls.hpp"
 
+extern "C" void __sanitizer_cov_trace_pc();  // NOLINT(bugprone-reserved-identifier)
 // Of the program, by the linker.
 extern "C" char __executable_start, __data_start, etext, _end;  // NOLINT(bugprone-reserved-identifier)
 
@@ -121,8 +124,9 @@ std::size_t arrays = 0;
 Words statics, thread_locals;
 Tags tags;
 std::uint32_t* blocks = nullptr;  // how often the block ran whose call returns to &__executable_start + i
-std::uint32_t phase = 0, writers = 0;
-int thread = 0;  // which one runs
+std::uint32_t phase = 0;
+std::array<std::int64_t, 16> numbers_written{}, rows_written{};  // to O, and to L, by each thread
+int thread = 0;                                                  // which one runs
 bool under_lock = false;
 
 thread_local Address stack_begin = 0;  // of each thread that is watched
@@ -201,7 +205,9 @@ void access(const void* pointer, std::size_t bytes, bool writes, const void* fro
   const Address at = address_of(pointer);
   const auto elements = static_cast<std::int64_t>((bytes + 3) / 4);
   if (writes) {
-    if (O.has(at)) writers |= 1u << thread;
+    const std::size_t who = static_cast<std::size_t>(thread) % numbers_written.size();
+    if (O.has(at)) numbers_written[who] += elements;
+    if (L.has(at)) rows_written[who] += elements;
     if (O.has(at) || L.has(at)) seen.output_writes += elements;
     if (in_workspace(at)) seen.workspace_writes += elements;
     statics.write(at - address_of(&__data_start), bytes);
@@ -215,7 +221,10 @@ void access(const void* pointer, std::size_t bytes, bool writes, const void* fro
   const Address here = address_of(__builtin_frame_address(0));
   if (here < stack_begin)
     seen.stack_bytes = std::max(seen.stack_bytes, static_cast<std::int64_t>(stack_begin - here));
-  if (several) find_race(at, bytes, writes, from);
+  if (several) {
+    seen.locked_accesses += under_lock;
+    find_race(at, bytes, writes, from);
+  }
 }
 
 /// What threads did with this memory before was with an array that has been given back since.
@@ -267,7 +276,7 @@ void start_watching(const Forward& call) {
   tags.start();
   if (blocks == nullptr) blocks = reserve<std::uint32_t>(program_bytes());
   std::fill_n(blocks, program_bytes(), 0);
-  writers = 0;
+  numbers_written = rows_written = {};
   stack_begin = address_of(__builtin_frame_address(0));
   begin_phase(false);
   begin_turn(0, false);
@@ -281,12 +290,33 @@ void stop_watching() {
 }
 
 Watched watched() {
-  seen.writers = __builtin_popcount(writers);
+  seen.writers = std::ranges::count_if(numbers_written, [](std::int64_t count) { return count > 0; });
+  seen.most_written = std::ranges::max(numbers_written);
+  seen.most_rows = std::ranges::max(rows_written);
   seen.static_bytes = statics.bytes() + thread_locals.bytes();
   for (std::size_t i = 0; i < program_bytes(); ++i) {
     if (blocks[i] != 0) seen.blocks.push_back({place_in_program(&__executable_start + i) + 1, blocks[i]});
   }
   return std::move(seen);
+}
+
+void never_watch() {
+#ifdef __x86_64__
+  constexpr unsigned char call = 0xe8, nothing[] = {0x0f, 0x1f, 0x44, 0x00, 0x00};  // call +32 bits; nop
+  const Address first = address_of(&__executable_start) / page * page;
+  const Address bytes = (address_of(&etext) - first + page - 1) / page * page;
+  auto* const code = reinterpret_cast<unsigned char*>(first);  // NOLINT(performance-no-int-to-ptr)
+  if (mprotect(code, bytes, PROT_READ | PROT_WRITE | PROT_EXEC) != 0) return;
+  const Address counting = address_of(reinterpret_cast<const void*>(&__sanitizer_cov_trace_pc));
+  for (std::size_t i = 0; i + sizeof nothing <= address_of(&etext) - first; ++i) {
+    if (code[i] != call) continue;
+    std::int32_t distance = 0;
+    std::memcpy(&distance, code + i + 1, sizeof distance);
+    if (first + i + sizeof nothing + static_cast<Address>(static_cast<std::int64_t>(distance)) == counting)
+      std::memcpy(code + i, nothing, sizeof nothing);
+  }
+  mprotect(code, bytes, PROT_READ | PROT_EXEC);
+#endif
 }
 
 void begin_phase(bool of_several) {

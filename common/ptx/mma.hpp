@@ -162,11 +162,13 @@ void mma_m16n8k16(f32 (&c)[4], const std::uint32_t (&a)[4], const std::uint32_t 
 /// bytes; lane 4 g + t receives in r[j] columns 2t and 2t+1 of row g of matrix j.
 template <class T>
 void ldmatrix_x4(std::uint32_t (&r)[4], simt::smem<T> row, simt::Where where = simt::Where::here()) {
+  static_assert(sizeof(T) == 2, "a row is 8 numbers of 16 bits");
   simt::load_matrices({reinterpret_cast<const std::byte*>(row.template read<8>(where)), r}, false, where);
 }
 /// As ldmatrix_x4, transposed: lane 4 g + t receives in r[j] rows 2t and 2t+1 of column g of matrix j.
 template <class T>
 void ldmatrix_x4_trans(std::uint32_t (&r)[4], simt::smem<T> row, simt::Where where = simt::Where::here()) {
+  static_assert(sizeof(T) == 2, "a row is 8 numbers of 16 bits");
   simt::load_matrices({reinterpret_cast<const std::byte*>(row.template read<8>(where)), r}, true, where);
 }
 

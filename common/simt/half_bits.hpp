@@ -1,6 +1,5 @@
 #pragma once
 #include <bit>
-#include <cmath>
 #include <cstdint>
 
 // What 16-bit numbers mean, for hosts that have no type for them.
@@ -34,9 +33,14 @@ inline std::uint16_t round_f16(float value) {
   if (magnitude > 0x7f800000u) return static_cast<std::uint16_t>(sign | 0x7e00u);  // NaN
   if (magnitude >= 0x477ff000u)
     return static_cast<std::uint16_t>(sign | 0x7c00u);  // rounds to more than 65504
-  if (magnitude < 0x38800000u)                          // below 2^-14: a multiple of 2^-24
-    return static_cast<std::uint16_t>(
-        sign | static_cast<std::uint16_t>(std::nearbyint(std::bit_cast<float>(magnitude) * 0x1p24f)));
+  if (magnitude < 0x38800000u) {  // below 2^-14: a multiple of 2^-24, in integers as all else here
+    const std::uint32_t shift = 126 - (magnitude >> 23), fraction = (magnitude & 0x7fffffu) | 0x800000u;
+    if (shift > 24) return sign;  // less than half of 2^-24
+    const std::uint32_t cut = fraction >> shift, rest = fraction & ((1u << shift) - 1),
+                        half = 1u << (shift - 1);
+    return static_cast<std::uint16_t>(sign |
+                                      (cut + (rest > half || (rest == half && (cut & 1u) != 0) ? 1 : 0)));
+  }
   return static_cast<std::uint16_t>(sign |
                                     ((magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13));
 }

@@ -11,9 +11,13 @@ struct Where {
   const char* file = "";  ///< As the compiler was given it.
   unsigned line = 0;      ///< From 1; 0: nowhere.
 
+  constexpr Where() = default;
   /// The place of the call.
   static constexpr Where here(const char* file = __builtin_FILE(), unsigned line = __builtin_LINE()) {
-    return {file, line};
+    Where where;
+    where.file = file;
+    where.line = line;
+    return where;
   }
 };
 

@@ -216,7 +216,9 @@ void mask_tile() {
   ++running.counts.masked_tiles;
 }
 
-void ask_for_row(int row) {
+namespace {
+
+void note_row(int row) {
   const std::size_t tile = running.thread->tiles;
   if (tile == 0) return;  // what is asked before the first tile is about none
   auto& asked = running.block->warp[running.thread->warp].asked_rows;
@@ -229,6 +231,13 @@ void ask_for_row(int row) {
     }
   }
   mask_tile();
+}
+
+}  // namespace
+
+int ask_for_row(int row) {
+  note_row(row);
+  return running.block->launch->options->added_to_rows;
 }
 
 void observe_global(GlobalBuffer& buffer, std::int64_t byte, unsigned bytes, GlobalMarks::Use use,

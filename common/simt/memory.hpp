@@ -443,6 +443,7 @@ inline void count_tile(bool masked = false) {
 /// Says that the running thread asks which keys a row sees. To decide whether a tile is masked, all lanes
 /// of a warp ask for the same row or two; where they ask for more, it is masked, whatever count_tile()
 /// said.
-void ask_for_row(int row);
+/// @returns Options::added_to_rows
+int ask_for_row(int row);
 
 }  // namespace flashladder::simt

@@ -21,6 +21,9 @@ struct Options {
                             ///< a block ends before the next begins.
   /// Accesses that a thread may make without synchronising, before `check` takes it for an endless loop.
   std::uint64_t access_budget = 4'000'000;
+  /// Added to the number that a kernel asks of a row: what ask_for_row() returns. By that it is seen
+  /// whether the kernel goes by what it asked.
+  int added_to_rows = 0;
 };
 
 }  // namespace flashladder::simt

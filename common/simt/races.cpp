@@ -33,7 +33,7 @@ SharedRaces::Place SharedRaces::pack(Where where) {
 }
 
 Where SharedRaces::unpack(Place place) const {
-  return {files_[place >> 20], place & 0xfffff};
+  return Where::here(files_[place >> 20], place & 0xfffff);
 }
 
 void SharedRaces::reserve(std::uint32_t bytes) {
@@ -166,8 +166,12 @@ std::optional<Conflict> GlobalMarks::access(std::int64_t i, Use use, std::uint32
   };
   const auto race = [&](std::uint64_t old, bool wrote) {
     const char* file = mark.file;
-    return Conflict{
-        ErrorKind::race_global, wrote, 0, 0, block_of(old), {file != nullptr ? file : "", mark.line}};
+    return Conflict{ErrorKind::race_global,
+                    wrote,
+                    0,
+                    0,
+                    block_of(old),
+                    Where::here(file != nullptr ? file : "", mark.line)};
   };
   if (use == Use::read) {
     const std::uint64_t reader_before = join(mark.reader, launch, block, false);

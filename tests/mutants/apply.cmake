@@ -11,7 +11,10 @@ endif()
 # They run with d up to 96, and in fp16 where they take 16-bit numbers: what else a stage is compiled for would only
 # take longer to compile.
 file(READ ${MUTANT} text)
-string(REGEX REPLACE "(for_head_dim<[0-9, ]*), 128[0-9, ]*>" "\\1>" text "${text}")
+file(STRINGS ${PATCH} all_d REGEX "^Seen at d = [0-9]+ only\\.$")
+if(NOT all_d)
+  string(REGEX REPLACE "(for_head_dim<[0-9, ]*), 128[0-9, ]*>" "\\1>" text "${text}")
+endif()
 string(REPLACE "for_half_dtype(f.problem.dtype, " "[](auto body) { body(f16()); }(" text "${text}")
 set(dims "row.d <= 96")
 if(ORIGINAL MATCHES "/2[34]_[^/]*/[^/]*$")

@@ -33,7 +33,12 @@ foreach(patch IN LISTS patches)
   string(APPEND mutants_of_${number}
          "#define stage_${number} mutant_${name}\n#include \"mutants/${name}.cu\"\n#undef stage_${number}\n")
   string(APPEND mutant_declarations "namespace flashladder::mutant_${name} { extern const Stage stage; }\n")
-  string(APPEND mutant_entries "    {\"${name}\", &mutant_${name}::stage},\n")
+  file(STRINGS ${patch} most_d REGEX "^Seen at d = [0-9]+ only\\.$")  # below its sentence
+  string(REGEX REPLACE "[^0-9]" "" most_d "${most_d}")
+  if(NOT most_d)
+    set(most_d 96)
+  endif()
+  string(APPEND mutant_entries "    {\"${name}\", &mutant_${name}::stage, ${most_d}},\n")
 endforeach()
 # Those of a stage are compiled together: half of the time of each would go to the same headers.
 list(REMOVE_DUPLICATES mutant_stages)
@@ -61,7 +66,7 @@ std::span<const Mutant> mutants() {
 ")
 
 flashladder_test_program(flashladder_mutant_tests
-  mutants/mutants_test.cpp ${mutants_made}/mutants.cpp ${mutant_sources})
+  cases.cpp mutants/mutants_test.cpp ${mutants_made}/mutants.cpp ${mutant_sources})
 target_include_directories(flashladder_mutant_tests PRIVATE ${CMAKE_CURRENT_BINARY_DIR})
 target_link_libraries(flashladder_mutant_tests PRIVATE flashladder_stages flashladder_simt)
 flashladder_test(mutants quick COMMAND flashladder_mutant_tests "[mutant]" -w NoAssertions)

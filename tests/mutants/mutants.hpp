@@ -10,6 +10,7 @@ namespace flashladder {
 struct Mutant {
   std::string_view name;  ///< Of tests/mutants/<name>.patch: the stage's number and what is wrong.
   const Stage* stage;     ///< The stage as patched.
+  int most_d;             ///< The largest head dimension that it is compiled for and tried with.
 };
 
 /// All of tests/mutants/, in order of their names.
