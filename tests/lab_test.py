@@ -240,8 +240,9 @@ class LabTest(unittest.TestCase):
         self.gets_nothing(CPU, self.in_forward('for (;;) std::puts("{\\"points\\": 100}");'), "it printed more than 16 MiB")
 
     def test_leaving_does_not_help(self):
-        self.gets_nothing(CPU, self.in_forward('throw std::runtime_error("too hard");'),
-                          "it threw an exception at attention.cpp:", "too hard")
+        self.gets_nothing(CPU, self.in_forward('throw std::runtime_error("too hard");'), "throw is not accepted")
+        self.gets_nothing(CPU, self.in_forward("(void)std::vector<int>(1).at(7);"),
+                          "it threw an exception", "range_check")
         self.gets_nothing(CPU, self.in_forward("std::abort();"), "it was aborted", "at attention.cpp:")
         self.gets_nothing(CPU, self.in_forward("*(volatile int*)8 = 1;"),
                           "it crashed (segmentation fault)", "at attention.cpp:")

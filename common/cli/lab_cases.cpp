@@ -163,7 +163,7 @@ std::vector<Job> counted_cases(const Stage& stage) {
     jobs.push_back(random_job(stage, {1, 2, 2, rows, rows, causal}, 32, jobs.size()));
     jobs.push_back(random_job(stage, {2, 4, 2, 65, 97, causal}, 64, jobs.size()));
     jobs.push_back(random_job(stage, {1, 3, 1, 130, 31, causal}, 32, jobs.size()));
-    jobs.push_back(random_job(stage, {1, 1, 1, 1, 139, causal}, 64, jobs.size()));
+    jobs.push_back(random_job(stage, {1, 1, 1, 1, 139, causal, -0.2f}, 64, jobs.size()));
   }
   for (Job& job : jobs) job.watched = true;
   for (const std::int64_t d : {32, 64, 96}) {

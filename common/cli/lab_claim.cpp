@@ -317,10 +317,10 @@ bool reaches_all(const Counter& counter, const std::vector<std::int64_t>& counts
 bool is_idea(const Counter& counter, const Claim& claim, StageBefore& before,
              const std::vector<Job>& jobs) {
   if (!before.known()) return true;
+  if (reaches_all(counter, before.counts(counter.name), jobs)) return false;
   if (!reaches_all(counter, before.counts_with_tile_of(claim, counter.name), jobs)) return true;
   const ClosedForm* form = before.form(counter.name);
-  return form != nullptr && form->text != counter.form &&
-         !reaches_all(counter, before.counts(counter.name), jobs);
+  return form != nullptr && form->text != counter.form;
 }
 
 /// What the reference counts on each job, found when it is first asked for.
@@ -753,7 +753,7 @@ std::string uncounted_in(const Stage& stage, const Job& job, const Report& repor
       {"divisions", done.divisions, ledger.div, 64},
       {"exponentials", report.watched.exp, ledger.exp, 0},
       {"additions, multiplications and divisions", done.arithmetic,
-       ledger.flops_cuda_cores + ledger.add + ledger.mul + ledger.div, 512},
+       ledger.flops_cuda_cores + ledger.add + ledger.mul + ledger.div, 2048},
   };
   const Symbols symbols = claim->symbols(job.inputs.problem);
   for (const auto& kind : kinds) {
