@@ -14,6 +14,7 @@
 #include "common/cli/lab.hpp"
 #include "common/cli/lab_folder.hpp"
 #include "common/cli/lab_grade.hpp"
+#include "common/cli/lab_rules.hpp"
 #include "common/cli/terminal.hpp"
 #include "common/io/whole_file.hpp"
 
@@ -121,8 +122,8 @@ bool names_mistake(const Grade& grade, const std::vector<std::string>& phrases) 
       phrases, [&](const std::string& phrase) { return said.find(phrase) != std::string::npos; });
 }
 
-/// The stage before under this one's name; "" where it is on another backend or takes another dtype, and so
-/// could not be handed in.
+/// The stage before under this one's name; "" where it is on another backend, takes another dtype or has a
+/// launch aside that this one has not, and so could not be handed in.
 std::string stage_before(const Lab& lab) {
   const Stage* before = lab.before();
   if (before == nullptr || before->backend != lab.stage->backend ||
@@ -133,7 +134,7 @@ std::string stage_before(const Lab& lab) {
   const std::string new_name = fmt::format("stage_{:02}", lab.stage->number);
   for (std::size_t at = 0; (at = text.find(old_name, at)) != text.npos; at += new_name.size())
     text.replace(at, old_name.size(), new_name);
-  return text;
+  return refused_source({*lab.stage, lab.file, text}).empty() ? text : "";
 }
 
 /// What could be handed in.
