@@ -20,10 +20,12 @@ inline std::uint16_t round_bf16(float value) {
 
 /// The fp32 number that 16 bits of IEEE half precision stand for.
 inline float widen_f16(std::uint16_t bits) {
-  const std::uint32_t sign = (bits & 0x8000u) << 16, shifted = (bits & 0x7fffu) << 13;
-  // As the exponent and fraction of an fp32 number they are 2^112 times too small, subnormal numbers too.
-  const auto finite = std::bit_cast<std::uint32_t>(std::bit_cast<float>(shifted) * 0x1p112f);
-  return std::bit_cast<float>(sign | (shifted < 0x0f800000u ? finite : shifted | 0x7f800000u));
+  const std::uint32_t sign = (bits & 0x8000u) << 16, magnitude = bits & 0x7fffu, fraction = bits & 0x3ffu;
+  if (magnitude >= 0x7c00u) return std::bit_cast<float>(sign | 0x7f800000u | fraction << 13);  // Inf, NaN
+  if (magnitude >= 0x400u) return std::bit_cast<float>(sign | ((magnitude << 13) + 0x38000000u));
+  if (fraction == 0) return std::bit_cast<float>(sign);
+  const auto shift = static_cast<std::uint32_t>(std::countl_zero(fraction) - 21);  // to the implicit bit
+  return std::bit_cast<float>(sign | (113 - shift) << 23 | (fraction << shift & 0x3ffu) << 13);
 }
 /// `value` in IEEE half precision, rounded to nearest, ties to even.
 inline std::uint16_t round_f16(float value) {
