@@ -144,8 +144,7 @@ Expected make_expected(const Job& job) {
   return expected;
 }
 
-/// The same for jobs with the same inputs, made once while `keep_expected` says so: of each job by a hash
-/// of its inputs.
+/// The same for jobs with the same inputs, made once while `keeps_expected`, found by a hash of them.
 bool keeps_expected = false;
 std::mutex expecting;
 std::map<std::pair<std::string, std::uint64_t>, std::shared_ptr<const Expected>> kept;
@@ -345,8 +344,7 @@ std::string mask_of_its_own(const Runs& runs) {
     unmoved.fewer_keys = 0;
     if (!check_result(unmoved, runs.moved_mask.answers.reports[i]).passed) continue;
     return "which keys a row sees is computed in the file: ask n.visible_keys(), so that it is seen which "
-           "tiles "
-           "are masked";
+           "tiles are masked";
   }
   return "";
 }

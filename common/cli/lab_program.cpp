@@ -58,8 +58,8 @@ bool is_watched(const Stage& stage) {
 
 /// Compiles the student's file with the flags of the stage. With -O1 the emulated cases take little longer,
 /// and the compiler half as long; and a loop over numbers stays one: vectors are where the student uses
-/// them. An array whose size is not constant would be memory that is not counted. Of a CPU stage each
-/// access to memory and each basic block is told to common/lab/watch.hpp.
+/// them. An array whose size is not constant would be memory that is not counted. Each basic
+/// block, and of a CPU stage each access to memory, is told to common/lab/watch.hpp.
 std::vector<std::string> compile_command(const Stage& stage, const std::string& file) {
   std::vector<std::string> command = compiler_and_flags(stage, Backend::emulator);
   for (const char* word : {"-O1", "-g1", "-Werror=vla", "-c", "-o", object_name})

@@ -34,7 +34,7 @@ struct Job {
   bool count_reads = false;                           ///< Also run forward_counting.
   bool far_apart = false;      ///< The rows of O are so far apart that an int cannot hold an offset.
   bool intermediates = false;  ///< Send what probe() shows.
-  bool watched = false;        ///< Of a CPU stage: record what it does with memory, and how it computes.
+  bool watched = false;        ///< Record how it computes; of a CPU stage also what it does with memory.
   int fewer_keys = 0;          ///< Each row sees so many keys less than the mask in its corner gives.
   bool timed = false;          ///< Run it again and again, and time it by the GPU's own clock.
 };
