@@ -75,11 +75,13 @@ struct Sizes {
   __device__ __forceinline__ std::int64_t row0(int b, int h) const { return head(b, h) * Nq; }
   /// How many keys row i sees: keys 0 ... visible_keys(i) - 1. The whole mask in one number.
   __device__ __forceinline__ int visible_keys(int i) const {
-    int keys = i + 1 + Nk - Nq;
-#ifndef __CUDACC__
-    keys += simt::ask_for_row(i);  // 0, but where it is tried whether a kernel asks
+#ifdef __CUDACC__
+    constexpr int added = 0;
+#else
+    const int added = simt::ask_for_row(i);  // 0, but where it is tried whether a kernel asks
 #endif
     if (!causal) return Nk;
+    const int keys = i + 1 + Nk - Nq + added;
     return keys < 0 ? 0 : keys < Nk ? keys : Nk;
   }
 };
