@@ -144,6 +144,7 @@ struct Sample {
   std::function<std::string(const Grade&)> wrong;  ///< What is wrong with its grade, or "".
   std::vector<std::string> phrases = {};           ///< As in Solution; empty where nothing is to be named.
   bool cheats = false;                             ///< Whether it is not to be accepted, or crashes.
+  bool may_be_refused = false;                     ///< Whether its mistake may be where nothing may change.
 };
 
 bool loses(const Grade& grade, std::string_view part) {
@@ -203,6 +204,7 @@ std::vector<Sample> samples_of(const Lab& lab, std::size_t most) {
     read_verdicts(mutant);
     samples.push_back(
         {mutant.name, mutant.text, [mutant](const Grade& grade) { return wrong_with(mutant, grade); }});
+    samples.back().may_be_refused = true;
   }
   for (const fs::path& patch : patches_of(lab, "tests/solutions", most)) {
     const Solution solution = read_solution(lab, patch);
@@ -228,8 +230,9 @@ struct Row {
 Row row_of(const Lab& lab, const Sample& sample, const Grade& grade) {
   const bool to_name = !sample.phrases.empty(), named = to_name && names_mistake(grade, sample.phrases);
   // The compiler, too, may name a mistake: that of an f32 made a plain float.
-  const std::string why = sample.cheats                 ? sample.wrong(grade)
-                          : !grade.refused.empty()      ? "it is not accepted: " + grade.refused
+  const bool refused = !grade.refused.empty();
+  const std::string why = sample.cheats ? sample.wrong(grade)
+                          : refused ? sample.may_be_refused ? "" : "it is not accepted: " + grade.refused
                           : grade.compile_error.empty() ? sample.wrong(grade)
                           : named                       ? ""
                                                         : "it does not compile: " + grade.compile_error;
@@ -308,7 +311,8 @@ std::vector<const Stage*> chosen_labs(const std::vector<std::string>& selections
 
 int check_labs(const CheckOptions& options) {
   const Uninterrupted whole;
-  std::size_t graded = 0, wrong = 0;
+  std::size_t graded = 0;
+  std::vector<std::string> wrong;  // said once more at the end, below tables that are long
   for (const Stage* stage : chosen_labs(options.stages)) {
     std::vector<std::vector<std::string>> table = {
         {"lab", "handed in", "gets its points", "named", "correct", "idea", "claim", "clean", "in all"}};
@@ -318,7 +322,8 @@ int check_labs(const CheckOptions& options) {
       for (const Row& row : check(find_lab(*stage), options.most, progress)) {
         table.push_back(row.cells);
         ++graded;
-        wrong += !row.good;
+        if (!row.good)
+          wrong.push_back(fmt::format("lab {}: {}: {}", row.cells[0], row.cells[1], row.cells[2]));
         to_name += row.to_name;
         named += row.named;
       }
@@ -326,12 +331,13 @@ int check_labs(const CheckOptions& options) {
     print("{}\n", render_table(table, 4));
     if (to_name == 0) continue;
     const bool sampled = options.most != SIZE_MAX, enough = sampled || 10 * named >= 9 * to_name;
-    wrong += !enough;
+    if (!enough) wrong.push_back(fmt::format("lab {}: too few mistakes are named", label(*stage)));
     print("lab {}: the feedback names the mistake of {} of {} solutions{}\n\n", label(*stage), named,
           to_name, enough ? "" : ", which is less than 9 of 10");
   }
-  print("{} graded, {} not as it should be; seconds are of processor time\n", graded, wrong);
-  return wrong == 0 && graded > 0 ? 0 : 1;
+  print("{} graded, {} not as it should be; seconds are of processor time\n", graded, wrong.size());
+  for (const std::string& line : wrong) print("{}\n", line);
+  return wrong.empty() && graded > 0 ? 0 : 1;
 }
 
 }  // namespace flashladder::lab
