@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "common/attention/backend.hpp"
-#include "common/attention/error.hpp"
 #include "common/check/inputs.hpp"
+#include "common/error.hpp"
 #endif
 
 namespace flashladder {

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "bench/on_gpu.hpp"
-#include "common/attention/error.hpp"
 #include "common/check/check.hpp"
+#include "common/error.hpp"
 
 namespace flashladder {
 

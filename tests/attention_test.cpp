@@ -5,9 +5,9 @@
 #include <set>
 
 #include "catch.hpp"
-#include "common/attention/error.hpp"
 #include "common/attention/stage.hpp"
 #include "common/attention/workspace.hpp"
+#include "common/error.hpp"
 
 namespace {
 

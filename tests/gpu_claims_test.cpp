@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "catch.hpp"
-#include "common/attention/closed_form.hpp"
+#include "common/check/count.hpp"
 #include "common/check/diagnose.hpp"
 #include "common/check/inputs.hpp"
 #include "common/check/run.hpp"

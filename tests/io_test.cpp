@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "catch.hpp"
-#include "common/attention/error.hpp"
+#include "common/error.hpp"
 #include "common/io/npy.hpp"
 #include "common/io/npz.hpp"
 #include "common/io/whole_file.hpp"

@@ -12,23 +12,23 @@
 #include <sstream>
 
 #include "catch.hpp"
-#include "common/attention/error.hpp"
 #include "common/check/inputs.hpp"
-#include "common/cli/lab_cases.hpp"
-#include "common/cli/lab_claim.hpp"
-#include "common/cli/lab_folder.hpp"
-#include "common/cli/lab_grade.hpp"
-#include "common/cli/lab_mistakes.hpp"
-#include "common/cli/lab_operations.hpp"
-#include "common/cli/lab_process.hpp"
-#include "common/cli/lab_program.hpp"
-#include "common/cli/lab_rules.hpp"
-#include "common/cli/lab_source.hpp"
-#include "common/cli/lab_speed.hpp"
-#include "common/cli/lab_text.hpp"
-#include "common/cli/lab_tokens.hpp"
-#include "common/cli/lab_why.hpp"
+#include "common/error.hpp"
 #include "common/io/whole_file.hpp"
+#include "common/labs/cases.hpp"
+#include "common/labs/claim.hpp"
+#include "common/labs/folder.hpp"
+#include "common/labs/grade.hpp"
+#include "common/labs/mistakes.hpp"
+#include "common/labs/operations.hpp"
+#include "common/labs/process.hpp"
+#include "common/labs/program.hpp"
+#include "common/labs/rules.hpp"
+#include "common/labs/source.hpp"
+#include "common/labs/speed.hpp"
+#include "common/labs/text.hpp"
+#include "common/labs/tokens.hpp"
+#include "common/labs/why.hpp"
 
 namespace {
 
@@ -444,7 +444,7 @@ TEST_CASE("what a lab's file may not say is found, and its line is named", "[lab
       {"#include \"common/attention/oracle.hpp\"\n", "it is no part of a lab"},
       {"#include \"common/check/../attention/oracle.hpp\"\n", "not files by their paths"},
       {"#include \"/etc/passwd\"\n", "not files by their paths"},
-      {"#include <common/lab/message.hpp>\n", "it is no part of a lab"},
+      {"#include <common/labs/program/message.hpp>\n", "it is no part of a lab"},
       {"#include FILE\n", "#include names its file by a macro"},
       {"#if __has_include(\"/etc/passwd\")\n#endif\n", "__has_include is not accepted"},
       {"const char data[] = {\n#embed \"x\"\n};", "#embed is none of the directives"},
@@ -514,7 +514,7 @@ TEST_CASE("honest files are accepted: all stages that are labs, and what student
   }
   for (const char* text :
        {"#include <algorithm>\n#include <vector>\n#include <chrono>\n#include <immintrin.h>\n",
-        "#include \"common/attention/gpu.hpp\"\n#include \"common/ptx/mma.hpp\"\n",
+        "#include \"common/kernel/host.hpp\"\n#include \"common/ptx/mma.hpp\"\n",
         "#define NDEBUG\n#include <cassert>\n#define CEIL_DIV(a, b) (((a) + (b) - 1) / (b))\n#undef "
         "CEIL_DIV\n",
         "#ifdef __CUDACC__\n#define HOST __host__\n#else\n#define HOST\n#endif\n",

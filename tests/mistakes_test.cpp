@@ -10,8 +10,8 @@
 #include <fstream>
 
 #include "catch.hpp"
-#include "common/attention/closed_form.hpp"
 #include "common/check/check.hpp"
+#include "common/check/count.hpp"
 #include "common/check/inputs.hpp"
 
 namespace {

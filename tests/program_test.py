@@ -38,7 +38,6 @@ COUNTS = {"hbm_bytes_read", "hbm_bytes_written", "shared_bytes", "barriers", "op
           "masked_tiles", "blocks", "extra_bytes"}
 TAKE_FP32 = [s["number"] for s in FORWARD if "fp32" in s["dtypes"]]
 FP32_KERNELS = [n for n in KERNELS if n in TAKE_FP32]
-with_kernels = unittest.skipUnless(KERNELS, "this build has no emulator")
 
 
 def missing_for_cuda():
@@ -521,7 +520,6 @@ class ProgramTest(unittest.TestCase):
         self.assertGreaterEqual(html.count("data:image/png;base64,"), 1)
         self.assertEqual({p.name for p in (self.folder / "out").iterdir()}, {"climb.json", "report.html"})
 
-    @with_kernels
     def test_emulated_stages_are_checked_and_counted_and_never_timed(self):
         result = self.climb(*SMALL_FOR_ALL, "--causal", "--backend", "emulator")
         self.assertEqual(result.returncode, 0, result.stderr)
@@ -562,7 +560,6 @@ class ProgramTest(unittest.TestCase):
         self.assertEqual(html.count("<td>emulated</td>"), len(FP32_KERNELS))
         self.assertIn("masked tiles", html)
 
-    @with_kernels
     def test_a_climb_of_the_backward_pass(self):
         result = self.climb("--backward", "--random", "1,4,70,32", "--kv-heads", 2, "--causal", "--backend", "emulator",
                             "--memory", "--memory-up-to", 8192)
@@ -604,14 +601,12 @@ class ProgramTest(unittest.TestCase):
         self.refuses(2, "stage 13 fa2_sequence_parallel has no backward pass", "leave out --backward",
                      arguments=["--backward", "--stages", "13"])
 
-    @with_kernels
     def test_a_climb_of_emulated_stages_alone_is_drawn_too(self):
         result = self.climb(*SMALL_FOR_ALL, "--backend", "emulator", "--stages", "13-14")
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual([s["number"] for s in self.report()["stages"]], [13, 14])
         self.assertIn("data:image/png;base64,", (self.folder / "out/report.html").read_text())
 
-    @with_kernels
     def test_stages_that_do_not_take_the_head_dimension_are_left_out_with_a_word(self):
         result = self.climb(*SMALL)
         self.assertEqual(result.returncode, 0, result.stderr)
@@ -662,7 +657,6 @@ class ProgramTest(unittest.TestCase):
             elif stage["number"] < 10:
                 self.assertEqual(sizes[1024], sizes[2048])
 
-    @with_kernels
     def test_memory_over_length_of_emulated_stages(self):
         result = self.climb(*SMALL_FOR_ALL, "--backend", "emulator", "--stages", "10-11,13", "--memory",
                             "--memory-up-to", 1024)
@@ -767,7 +761,6 @@ class ProgramTest(unittest.TestCase):
                         for word in ("error", "allowed", "extra memory", "time (ms)", "vs first", "1.00x"):
                             self.assertIn(word, text)
 
-    @with_kernels
     def test_a_grade_fits_the_terminal(self):
         self.assertEqual(self.run_program("lab", "new", "00", "a lab with a long name").returncode, 0)
         lines = self.in_terminal(40, "lab", "grade", "a lab with a long name", status=1)
@@ -810,7 +803,6 @@ class ProgramTest(unittest.TestCase):
         if KERNELS:
             self.assertEqual(list(self.ledger("tensor_cores", "fa1_tiled-12", "--random", "1,1,32,32")), [16, 11, 12])
 
-    @with_kernels
     def test_what_is_nearly_a_command_is_answered_with_the_right_one(self):
         for call, *parts in (
             (["lab"], "./ladder lab list", "./ladder lab new 01 my_lab", "./ladder lab grade my_lab"),
@@ -844,7 +836,6 @@ class ProgramTest(unittest.TestCase):
         version = re.search(r"project\(flashladder VERSION (\S+)", (SOURCE / "CMakeLists.txt").read_text()).group(1)
         self.assertRegex(self.run_program("--version").stdout, rf"^FlashLadder {re.escape(version)}, commit \S+\n$")
 
-    @with_kernels
     def test_a_printed_command_can_be_typed(self):
         for name in ("my lab", "it's", "plain"):
             said = self.run_program("lab", "new", "01", name).stdout
@@ -928,7 +919,6 @@ class ProgramTest(unittest.TestCase):
                 self.assertEqual((out / "report.old.html").read_text(), "the old report")
                 self.assertEqual(self.report()["stages"][0]["status"], "passed")
 
-    @with_kernels
     def test_an_interrupt_while_the_folder_of_a_lab_is_written(self):
         for attempt in range(20):
             with subprocess.Popen([PROGRAM, "lab", "new", "13", f"lab{attempt}"], stdout=subprocess.DEVNULL,
@@ -938,7 +928,6 @@ class ProgramTest(unittest.TestCase):
                 program.send_signal(signal.SIGINT)
             self.assertEqual([path.name for path in self.folder.glob(f"lab{attempt}*")], [f"lab{attempt}"])
 
-    @with_kernels
     def test_a_folder_that_is_gone(self):
         gone = self.folder / "gone"
         for call, said in ((["lab", "new", "00", "x"], "the folder that you are in is gone"),
@@ -993,7 +982,6 @@ class ProgramTest(unittest.TestCase):
 
     # --- the ledger -------------------------------------------------------------------------------------------
 
-    @with_kernels
     def test_what_depends_on_the_numbers_is_at_least_its_closed_form(self):
         """Stage 19 rescales O~ only where m grows much, and a negative scale costs it a barrier."""
         for problem, more in ((["--input", SOURCE / "common/data/minilm_layer.npz"], {"exp", "mul"}),
@@ -1006,7 +994,6 @@ class ProgramTest(unittest.TestCase):
             self.assertEqual({name for name, form in forms.items() if form["measured"] > form["value"]}, more)
             self.assertEqual({name for name, form in forms.items() if form["least"]}, {"exp", "mul"})
 
-    @with_kernels
     def test_every_count_of_the_ledger_is_its_closed_form(self):
         for problem in (["--random", "1,2,64,64"],
                         ["--random", "2,4,70,32", "--kv-heads", 2, "--key-len", 45, "--causal"],
@@ -1024,7 +1011,6 @@ class ProgramTest(unittest.TestCase):
                         unit = 1 if counter == of_bytes else 2 if half else 4
                         self.assertEqual(form["value"] * unit, counts.get(of_bytes, 0))
 
-    @with_kernels
     def test_the_ledger_against_numbers_that_are_known_without_the_program(self):
         n, d, heads, tile = 96, 64, 3, 32
         tiles = n // tile
@@ -1038,7 +1024,6 @@ class ProgramTest(unittest.TestCase):
         self.assertEqual(skip["tiles"], heads * tiles * (tiles + 1) // 2)
         self.assertEqual(skip["masked_tiles"], heads * tiles)
 
-    @with_kernels
     def test_the_ledger_by_launch_adds_up_to_the_stage(self):
         stage = self.ledger("10", "--random", "1,2,40,32")[10]
         self.assertEqual(len(stage["launches"]), 3)
@@ -1052,7 +1037,6 @@ class ProgramTest(unittest.TestCase):
         self.assertIn("10 naive_gpu", head)
         self.assertIn("= BH Nq Nk", text)
 
-    @with_kernels
     def test_the_ledger_as_a_table(self):
         result = self.run_program("ledger", "11", "12-13", "--random", "1,2,64,64")
         self.assertEqual(result.returncode, 0, result.stderr)
@@ -1078,7 +1062,6 @@ class ProgramTest(unittest.TestCase):
         for present in ("wavefronts, ideal", "sectors, ideal", "masked tiles"):
             self.assertIn(present, banks)
 
-    @with_kernels
     def test_the_ledger_of_the_backward_pass(self):
         problem = ["--random", "2,4,70,32", "--kv-heads", 2, "--key-len", 45, "--causal"]
         stages = self.ledger("--backward", *problem)
@@ -1100,12 +1083,10 @@ class ProgramTest(unittest.TestCase):
         self.assertIn("BHkv = 4", text)
         self.assertNotIn("!!!", text)
 
-    @with_kernels
     def test_the_ledger_keeps_the_order_in_which_stages_are_named(self):
         text = self.run_program("ledger", "13", "11", "11-12", "--random", "1,1,32,32").stdout
         self.assertRegex(text, r"counter +13 fa2_sequence_parallel +11 fa1_tiled +12 fa2_deferred_scaling\n")
 
-    @with_kernels
     def test_the_ledger_of_own_arrays_and_of_the_default(self):
         path = self.save_qkv((1, 2, 33, 32), (1, 2, 33, 32))
         self.assertIn("qkv.npz: B=1 H=2 N=33 d=32", self.run_program("ledger", "13", "--input", path).stdout)
@@ -1113,7 +1094,6 @@ class ProgramTest(unittest.TestCase):
 
     # --- on a GPU, where there is one -------------------------------------------------------------------------
 
-    @with_kernels
     def test_without_a_gpu_it_says_what_is_missing(self):
         if not missing_for_cuda():
             self.skipTest("there is a GPU")
@@ -1123,7 +1103,6 @@ class ProgramTest(unittest.TestCase):
             self.assertRegex(result.stderr, missing)
             self.refuses(2, "--backend emulator", arguments=[*SMALL_FOR_ALL, "--backend", "cuda"], verb=verb)
 
-    @with_kernels
     def test_on_a_gpu_stages_are_timed_and_counted(self):
         if why := missing_for_cuda():
             self.skipTest(why)
@@ -1188,7 +1167,6 @@ class ProgramTest(unittest.TestCase):
             with self.subTest(arguments=arguments):
                 self.refuses(2, *parts, arguments=arguments)
 
-    @with_kernels
     def test_wrong_commands_for_the_ledger(self):
         for arguments, *parts in (
             (["97"], "stage 97 does not exist", "00, 01", "./ladder list"),

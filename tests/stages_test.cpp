@@ -13,10 +13,8 @@
 #include "cases.hpp"
 #include "catch.hpp"
 #include "common/check/check.hpp"
-#include "common/check/inputs.hpp"
-#ifdef FLASHLADDER_HAS_SIMT
 #include "common/check/diagnose.hpp"
-#endif
+#include "common/check/inputs.hpp"
 #include "common/io/npz.hpp"
 #include "wrong_table.hpp"
 
@@ -51,22 +49,13 @@ struct Shape {
   std::int64_t Nq, Nk;
 };
 
-/// What a failure's report adds: which intermediate went wrong first.
-std::string diagnosis([[maybe_unused]] const Stage& stage, [[maybe_unused]] const Inputs& inputs) {
-#ifdef FLASHLADDER_HAS_SIMT
-  return first_divergence(stage, inputs);
-#else
-  return "";
-#endif
-}
-
 /// `stage` on `inputs`, against the oracle and against the stage before it.
 void check_stage(const Stage& stage, const Inputs& inputs, Layout layout) {
   const Expected expected = expect_forward(inputs, computing_dtype(stage, inputs.problem.dtype));
   Result<float> result;
   const Verdict verdict = run_and_check(stage, inputs, layout, expected, &result);
   CHECK(verdict.why == "");
-  if (!verdict.passed) FAIL(diagnosis(stage, inputs));
+  if (!verdict.passed) FAIL(first_divergence(stage, inputs));
   if (stage.before == stage.number || !find_stage(stage.before).supports.head_dim(inputs.problem.d)) return;
   const Stage& before = on_backend(find_stage(stage.before), stage.backend);
   const Dtype dtype_before = computing_dtype(before, inputs.problem.dtype);
@@ -76,7 +65,7 @@ void check_stage(const Stage& stage, const Inputs& inputs, Layout layout) {
   REQUIRE(run_and_check(before, inputs, layout, expected_before, &result_before).why == "");
   const Verdict against = check_against(result, expected, result_before, expected_before);
   CHECK(against.why == "");
-  if (!against.passed) FAIL(diagnosis(stage, inputs));
+  if (!against.passed) FAIL(first_divergence(stage, inputs));
 }
 
 /// The same of the backward pass.

@@ -3,7 +3,7 @@
 #include <cstring>
 #include <string>
 
-#include "common/attention/error.hpp"
+#include "common/error.hpp"
 #include "common/simt/half_bits.hpp"
 
 namespace flashladder {

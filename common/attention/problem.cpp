@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "common/attention/error.hpp"
+#include "common/error.hpp"
 
 namespace flashladder {
 

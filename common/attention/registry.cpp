@@ -4,8 +4,8 @@
 #include <set>
 #include <string>
 
-#include "common/attention/error.hpp"
 #include "common/attention/stage.hpp"
+#include "common/error.hpp"
 
 namespace flashladder {
 

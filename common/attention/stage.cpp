@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "common/attention/error.hpp"
 #include "common/attention/workspace.hpp"
+#include "common/error.hpp"
 
 namespace flashladder {
 

@@ -4,8 +4,8 @@
 #include <type_traits>
 
 #include "common/attention/dtype.hpp"
-#include "common/attention/error.hpp"
 #include "common/attention/problem.hpp"
+#include "common/error.hpp"
 
 namespace flashladder {
 

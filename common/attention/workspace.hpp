@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <new>
 
-#include "common/attention/error.hpp"
+#include "common/error.hpp"
 
 namespace flashladder {
 

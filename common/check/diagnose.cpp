@@ -9,8 +9,7 @@
 #include <set>
 #include <tuple>
 
-#include "common/attention/closed_form.hpp"
-#include "common/check/run.hpp"
+#include "common/check/count.hpp"
 
 namespace flashladder {
 namespace {

@@ -24,8 +24,8 @@
 #include "common/check/inputs.hpp"
 #include "common/check/sample.hpp"
 #include "common/cli/ledger.hpp"
-#include "common/cli/terminal.hpp"
 #include "common/cli/version.hpp"
+#include "common/io/terminal.hpp"
 #include "common/io/whole_file.hpp"
 
 #ifdef _OPENMP

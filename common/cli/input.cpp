@@ -6,9 +6,9 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "common/attention/error.hpp"
 #include "common/attention/workspace.hpp"
 #include "common/check/inputs.hpp"
+#include "common/error.hpp"
 #include "common/io/npz.hpp"
 
 namespace flashladder {

@@ -7,16 +7,16 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "common/attention/error.hpp"
 #include "common/cli/input.hpp"
-#include "common/cli/lab_cases.hpp"
-#include "common/cli/lab_folder.hpp"
-#include "common/cli/lab_grade.hpp"
-#include "common/cli/lab_readme.hpp"
-#include "common/cli/lab_speed.hpp"
-#include "common/cli/lab_text.hpp"
-#include "common/cli/terminal.hpp"
+#include "common/error.hpp"
+#include "common/io/terminal.hpp"
 #include "common/io/whole_file.hpp"
+#include "common/labs/cases.hpp"
+#include "common/labs/folder.hpp"
+#include "common/labs/grade.hpp"
+#include "common/labs/readme.hpp"
+#include "common/labs/speed.hpp"
+#include "common/labs/text.hpp"
 
 namespace flashladder::lab {
 namespace {

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "common/labs/process.hpp"
+
 namespace flashladder::lab {
 
 /// What `lab new` is asked to do.
@@ -17,8 +19,8 @@ struct GradeOptions {
   std::string folder;                 ///< As `lab new` wrote it.
   std::string json;                   ///< Where to write the result as JSON; "-" is stdout; empty: nowhere.
   std::optional<std::uint64_t> seed;  ///< Of the inputs, instead of the hash of the file.
-  int seconds = 10;                   ///< Of processor time, for each of the program's runs.
-  int mebibytes = 2048;               ///< Of memory that it may use.
+  int seconds = usual_seconds;        ///< Of processor time, for each of the program's runs.
+  int mebibytes = usual_mebibytes;    ///< Of memory that it may use.
 };
 
 /// What `lab check` is asked to do.

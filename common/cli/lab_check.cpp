@@ -10,13 +10,13 @@
 #include <mutex>
 #include <sstream>
 
-#include "common/attention/error.hpp"
 #include "common/cli/lab.hpp"
-#include "common/cli/lab_folder.hpp"
-#include "common/cli/lab_grade.hpp"
-#include "common/cli/lab_rules.hpp"
-#include "common/cli/terminal.hpp"
+#include "common/error.hpp"
+#include "common/io/terminal.hpp"
 #include "common/io/whole_file.hpp"
+#include "common/labs/folder.hpp"
+#include "common/labs/grade.hpp"
+#include "common/labs/rules.hpp"
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -266,10 +266,9 @@ std::vector<Row> check(const Lab& lab, std::size_t most, Progress& progress) {
   const std::vector<Sample> samples = samples_of(lab, most);
   const double begin = processor_seconds();
   const Grader grader(lab);
-  const GradeOptions usual;
   const KeepExpected same_inputs;
   const GradeSettings settings{hash_of(lab.source.reference),
-                               {.seconds = usual.seconds, .memory = std::int64_t{usual.mebibytes} << 20}};
+                               {.seconds = usual_seconds, .memory = std::int64_t{usual_mebibytes} << 20}};
   std::vector<Row> rows(samples.size());
   std::mutex speaking;
   const auto grade = [&](std::size_t i) {

@@ -6,11 +6,11 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "common/attention/closed_form.hpp"
-#include "common/attention/error.hpp"
+#include "common/check/count.hpp"
 #include "common/check/inputs.hpp"
 #include "common/check/run.hpp"
-#include "common/cli/terminal.hpp"
+#include "common/error.hpp"
+#include "common/io/terminal.hpp"
 
 namespace flashladder {
 namespace {

@@ -53,8 +53,7 @@ struct LedgerSummary {
   static std::span<const Field> fields();
 };
 
-/// Calls `run` and returns what the emulator counted in it. All 0 in a build without the emulator, which
-/// has no stages of kernels either.
+/// Calls `run` and returns what the emulator counted in it.
 LedgerSummary count_launches(const std::function<void()>& run);
 
 }  // namespace flashladder

@@ -6,7 +6,7 @@
 
 #include "common/attention/stage.hpp"
 #include "common/cli/input.hpp"
-#include "common/cli/terminal.hpp"
+#include "common/io/terminal.hpp"
 
 namespace flashladder {
 namespace {

@@ -8,13 +8,13 @@
 #include <exception>
 #include <new>
 
-#include "common/attention/error.hpp"
 #include "common/cli/climb.hpp"
 #include "common/cli/lab.hpp"
 #include "common/cli/ledger.hpp"
 #include "common/cli/list.hpp"
-#include "common/cli/terminal.hpp"
 #include "common/cli/version.hpp"
+#include "common/error.hpp"
+#include "common/io/terminal.hpp"
 
 namespace {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "common/cli/terminal.hpp"
+#include "common/io/terminal.hpp"
 
 namespace flashladder {
 

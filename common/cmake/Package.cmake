@@ -2,16 +2,10 @@
 # program stays where it was built: it draws its report with what lies beside its sources.
 include(CMakePackageConfigHelpers)
 
-set(flashladder_libraries flashladder_common flashladder_stages)
-set(FLASHLADDER_WITH_SIMT FALSE)
-if(TARGET flashladder_simt)
-  list(APPEND flashladder_libraries flashladder_simt flashladder_lab)
-  set(FLASHLADDER_WITH_SIMT TRUE)
-endif()
-install(TARGETS ${flashladder_libraries} EXPORT flashladder-targets
+install(TARGETS flashladder_common flashladder_simt flashladder_stages flashladder_lab EXPORT flashladder-targets
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(DIRECTORY common/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/flashladder/common FILES_MATCHING PATTERN "*.hpp"
-        PATTERN "cli" EXCLUDE)
+        PATTERN "cli" EXCLUDE PATTERN "labs" EXCLUDE PATTERN "terminal.hpp" EXCLUDE)
 install(EXPORT flashladder-targets NAMESPACE flashladder:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/flashladder)
 # The build itself can be found too, not installed: the labs are compiled against it.
 export(EXPORT flashladder-targets NAMESPACE flashladder:: FILE ${CMAKE_CURRENT_BINARY_DIR}/flashladder-targets.cmake)

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/attention/error.hpp"
+#include "common/error.hpp"
 
 namespace flashladder {
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <system_error>
 
-#include "common/attention/error.hpp"
+#include "common/error.hpp"
 
 namespace flashladder {
 namespace {

@@ -14,11 +14,11 @@
 #include <string>
 #include <vector>
 
-#include "common/attention/closed_form.hpp"
 #include "common/attention/stage.hpp"
 #include "common/attention/workspace.hpp"
 #include "common/check/inputs.hpp"
 #include "common/check/run.hpp"
+#include "common/claims/closed_form.hpp"
 #include "common/simt/emulator.hpp"
 #include "common/simt/kernel_error.hpp"
 #include "common/simt/stream.hpp"

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <string>
 
-#include "common/attention/error.hpp"
+#include "common/error.hpp"
 #include "common/simt/stream.hpp"
 
 namespace flashladder::simt {

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "common/attention/error.hpp"
+#include "common/error.hpp"
 
 #ifdef FLASHLADDER_ASAN
 #include <sanitizer/asan_interface.h>

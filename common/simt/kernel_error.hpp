@@ -1,7 +1,7 @@
 #pragma once
 #include <string>
 
-#include "common/attention/error.hpp"
+#include "common/error.hpp"
 #include "common/simt/cuda_words.hpp"
 
 namespace flashladder::simt {

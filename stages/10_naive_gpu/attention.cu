@@ -3,7 +3,7 @@
 // follow. The backward pass is given P, and makes four matrix products of it: dP = dO V^T and dQ = dS K are
 // the products of the forward pass with other matrices, dV = P^T dO and dK = dS^T Q have a kernel of their
 // own.
-#include "common/attention/gpu.hpp"
+#include "common/kernel/host.hpp"
 
 namespace flashladder::stage_10 {
 namespace {

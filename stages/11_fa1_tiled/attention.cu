@@ -2,7 +2,7 @@
 // in the inner one, one block per head. S and P never leave the chip; O, m and l travel to global memory
 // and back at every step. The four warps of a block split the keys of a tile, so that each sees a part of
 // every row.
-#include "common/attention/gpu.hpp"
+#include "common/kernel/host.hpp"
 
 namespace flashladder::stage_11 {
 namespace {

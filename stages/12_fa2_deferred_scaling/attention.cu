@@ -2,7 +2,7 @@
 // by l once, at the end, where L = m + log l takes the place of m and l. Tiles of K and V in the outer
 // loop, tiles of Q in the inner one, one block per head, four warps that split the keys of a tile: all that
 // is as in FlashAttention-1.
-#include "common/attention/gpu.hpp"
+#include "common/kernel/host.hpp"
 
 namespace flashladder::stage_12 {
 namespace {

@@ -1,5 +1,5 @@
 // What this stage moves, computes and allocates, in the symbols of the problem alone.
-#include "common/attention/closed_form.hpp"
+#include "common/claims/closed_form.hpp"
 
 namespace flashladder::stage_12 {
 namespace {

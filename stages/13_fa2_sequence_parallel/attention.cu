@@ -1,7 +1,7 @@
 // FlashAttention-2's second idea (Dao 2023, section 3.2): the loops are turned, tiles of Q outside, and the
 // outer loop is the grid: one block per tile of Q, so that O, m and l never leave the chip and a single
 // head fills many blocks. The four warps of a block still split the keys of a tile.
-#include "common/attention/gpu.hpp"
+#include "common/kernel/host.hpp"
 
 namespace flashladder::stage_13 {
 namespace {

@@ -1,7 +1,7 @@
 // FlashAttention-2's third idea (Dao 2023, section 3.3): the four warps of a block split Q instead of K.
 // Each has rows of its own and all keys, so that m, l and O of a row live in one warp and nothing is
 // exchanged between warps.
-#include "common/attention/gpu.hpp"
+#include "common/kernel/host.hpp"
 
 namespace flashladder::stage_14 {
 namespace {

@@ -1,6 +1,6 @@
 // FlashAttention-2's fourth idea (Dao 2023, section 3.1, causal masking): tiles of keys that no row of the
 // block sees are not visited, and of the others only those that some row does not see in full are masked.
-#include "common/attention/gpu.hpp"
+#include "common/kernel/host.hpp"
 
 namespace flashladder::stage_15 {
 namespace {

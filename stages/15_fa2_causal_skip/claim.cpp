@@ -1,7 +1,7 @@
 // What this stage moves, computes and allocates, in the symbols of the problem alone.
 #include <algorithm>
 
-#include "common/attention/closed_form.hpp"
+#include "common/claims/closed_form.hpp"
 
 namespace flashladder::stage_15 {
 namespace {

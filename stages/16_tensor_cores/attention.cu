@@ -1,6 +1,6 @@
 // Tensor cores: both products are done by mma.sync on 16-bit numbers, with sums in fp32. What a warp holds
 // of S after the first product is, packed in pairs, what the second takes as P: P stays in registers.
-#include "common/attention/gpu.hpp"
+#include "common/kernel/host.hpp"
 
 namespace flashladder::stage_16 {
 namespace {

@@ -2,7 +2,7 @@
 // row's groups of 8 numbers change places by exclusive or with the row's number, so that any 8 neighbouring
 // rows fill all 32 banks; ldmatrix then loads four 8 x 8 matrices in four wavefronts, V's transposed on the
 // way.
-#include "common/attention/gpu.hpp"
+#include "common/kernel/host.hpp"
 
 namespace flashladder::stage_17 {
 namespace {

@@ -1,6 +1,6 @@
 // Asynchronous copies: cp.async brings the next tile of K and V into a second pair of buffers while the
 // tensor cores work on the first.
-#include "common/attention/gpu.hpp"
+#include "common/kernel/host.hpp"
 
 namespace flashladder::stage_18 {
 namespace {

@@ -5,7 +5,7 @@
 #include <array>
 #include <utility>
 
-#include "common/attention/gpu.hpp"
+#include "common/kernel/host.hpp"
 #include "common/ptx/exp2.hpp"
 #include "stages/19_tuned/table.hpp"
 

@@ -2,7 +2,7 @@
 // in the inner one, one block per key/value head. S and P are computed again from Q, K and the m and l that
 // the forward pass saved, and never leave the chip. dK and dV of a tile of keys stay in registers until all
 // rows have passed by; dQ travels to global memory and back at every step.
-#include "common/attention/gpu.hpp"
+#include "common/kernel/host.hpp"
 
 namespace flashladder::stage_20 {
 namespace {

@@ -1,7 +1,7 @@
 // FlashAttention-2, backward (Dao 2023, Algorithm 2): a block for each tile of K and V, which goes through
 // the tiles of Q that see it. P needs L alone. D = rowsum(dO * O) is computed once, by a kernel of its own,
 // which also sets dQ to 0. dK and dV of the tile stay in registers; the blocks add to dQ in global memory.
-#include "common/attention/gpu.hpp"
+#include "common/kernel/host.hpp"
 
 namespace flashladder::stage_21 {
 namespace {

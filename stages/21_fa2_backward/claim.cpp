@@ -3,7 +3,7 @@
 // tile.
 #include <algorithm>
 
-#include "common/attention/closed_form.hpp"
+#include "common/claims/closed_form.hpp"
 
 namespace flashladder::stage_21 {
 namespace {

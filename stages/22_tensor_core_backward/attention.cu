@@ -2,7 +2,7 @@
 // in fp32. S and dP are computed transposed, a warp for 16 keys: then what a warp holds of P^T and dS^T is,
 // packed in pairs, the operand of dV += P^T dO and dK += dS^T Q. Of both, dS alone goes through shared
 // memory, for dQ.
-#include "common/attention/gpu.hpp"
+#include "common/kernel/host.hpp"
 
 namespace flashladder::stage_22 {
 namespace {

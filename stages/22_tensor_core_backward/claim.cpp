@@ -3,7 +3,7 @@
 // tile. share is the number of warps that share 16 keys.
 #include <algorithm>
 
-#include "common/attention/closed_form.hpp"
+#include "common/claims/closed_form.hpp"
 
 namespace flashladder::stage_22 {
 namespace {

@@ -3,7 +3,7 @@
 // order in which a warp has it, 16 bytes a lane; the blocks with the most tiles first.
 #include <utility>
 
-#include "common/attention/gpu.hpp"
+#include "common/kernel/host.hpp"
 #include "common/ptx/atomic_add4.hpp"
 #include "common/ptx/exp2.hpp"
 #include "common/ptx/named_barrier.hpp"

@@ -3,7 +3,7 @@
 // tile.
 #include <algorithm>
 
-#include "common/attention/closed_form.hpp"
+#include "common/claims/closed_form.hpp"
 #include "stages/23_tuned_backward/table.hpp"
 
 namespace flashladder::stage_23 {

@@ -1,7 +1,7 @@
 #pragma once
 // The tile of each kernel of stage 23: for an architecture of GPUs, a dtype, a head dimension and with or
 // without the causal mask.
-#include "common/attention/tile_table.hpp"
+#include "common/kernel/tile_table.hpp"
 
 namespace flashladder::tiles_23 {
 

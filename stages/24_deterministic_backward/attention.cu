@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "common/attention/gpu.hpp"
+#include "common/kernel/host.hpp"
 #include "common/ptx/exp2.hpp"
 #include "common/ptx/named_barrier.hpp"
 #include "stages/24_deterministic_backward/table.hpp"

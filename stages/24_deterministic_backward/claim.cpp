@@ -4,7 +4,7 @@
 // row tile i, and parts_f to the tile that fragment f of 16 rows is in.
 #include <algorithm>
 
-#include "common/attention/closed_form.hpp"
+#include "common/claims/closed_form.hpp"
 #include "stages/24_deterministic_backward/table.hpp"
 
 namespace flashladder::stage_24 {

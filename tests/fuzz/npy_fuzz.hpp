@@ -4,7 +4,7 @@
 #include <span>
 #include <stdexcept>
 
-#include "common/attention/error.hpp"
+#include "common/error.hpp"
 #include "common/io/npz.hpp"
 
 /// What must hold of any bytes: the readers refuse them with an Error, or the array they make of them is

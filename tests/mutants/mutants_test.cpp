@@ -18,12 +18,12 @@
 
 #include "cases.hpp"
 #include "catch.hpp"
-#include "common/attention/closed_form.hpp"
-#include "common/attention/error.hpp"
 #include "common/check/check.hpp"
+#include "common/check/count.hpp"
 #include "common/check/diagnose.hpp"
 #include "common/check/inputs.hpp"
 #include "common/check/run.hpp"
+#include "common/error.hpp"
 
 namespace {
 

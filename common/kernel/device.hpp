@@ -1,0 +1,171 @@
+#pragma once
+// What the kernels of several stages need and no stage is about: where a head lies in memory, the mask,
+// loads of tiles that end in the middle, sums over lanes.
+#include "common/ptx/cp_async.hpp"
+#include "common/ptx/mma.hpp"
+#include "common/simt/simt.hpp"
+
+namespace flashladder {
+
+// One program may hold both versions of what follows, so they need different names.
+#ifdef __CUDACC__
+inline namespace for_cuda {
+#else
+inline namespace for_emulator {
+#endif
+
+/// Strides of a [batch, heads, rows, d] tensor, in elements; that of d is 1.
+struct Strides {
+  std::int64_t batch;  ///< From one batch entry to the next.
+  std::int64_t head;   ///< From one head to the next.
+  std::int64_t row;    ///< From one row to the next.
+
+  /// Offset of row 0 of head h of batch entry b.
+  __device__ __forceinline__ std::int64_t at(int b, int h) const { return b * batch + h * head; }
+};
+
+/// A Problem as a kernel needs it.
+struct Sizes {
+  int q_heads;  ///< Query heads.
+  int group;    ///< Query heads that share a key/value head.
+  int Nq;       ///< Query rows.
+  int Nk;       ///< Keys.
+  bool causal;  ///< Query i sees key j when j <= i + Nk - Nq.
+  float scale;  ///< Factor on the scores.
+  Strides Q;    ///< Of [batch, q_heads, Nq, d].
+  Strides K;    ///< Of [batch, kv_heads, Nk, d].
+  Strides V;    ///< Of [batch, kv_heads, Nk, d].
+  Strides O;    ///< Of [batch, q_heads, Nq, d].
+
+  /// The key/value head that query head h reads.
+  __device__ __forceinline__ int kv_head(int h) const { return h / group; }
+  /// The number of query head h of batch entry b among all.
+  __device__ __forceinline__ std::int64_t head(int b, int h) const {
+    return static_cast<std::int64_t>(b) * q_heads + h;
+  }
+  /// Where the rows of query head h of batch entry b begin in arrays [batch, q_heads, Nq], such as L.
+  __device__ __forceinline__ std::int64_t row0(int b, int h) const { return head(b, h) * Nq; }
+  /// How many keys row i sees: keys 0 ... visible_keys(i) - 1. The whole mask in one number.
+  __device__ __forceinline__ int visible_keys(int i) const {
+#ifdef __CUDACC__
+    constexpr int added = 0;
+#else
+    const int added = simt::ask_for_row(i);  // 0, but where it is tried whether a kernel asks
+#endif
+    if (!causal) return Nk;
+    const int keys = i + 1 + Nk - Nq + added;
+    return keys < 0 ? 0 : keys < Nk ? keys : Nk;
+  }
+};
+
+/// As Sizes, with what only a backward pass has.
+struct BackwardSizes : Sizes {
+  Strides dO;  ///< Of [batch, q_heads, Nq, d].
+  Strides dQ;  ///< Of [batch, q_heads, Nq, d].
+  Strides dK;  ///< Of [batch, kv_heads, Nk, d].
+  Strides dV;  ///< Of [batch, kv_heads, Nk, d].
+};
+
+/// How many tiles of `size` n elements take.
+__host__ __device__ __forceinline__ constexpr unsigned tiles(std::int64_t n, int size) {
+  return static_cast<unsigned>((n + size - 1) / size);
+}
+
+/// m, or 0 where it is -infinity because no key was seen yet: exp(S - m) is then 0 instead of the NaN of
+/// exp(-inf + inf).
+__device__ __forceinline__ f32 finite(f32 m) {
+  return m == -INFINITY ? f32(0.f) : m;
+}
+
+/// The largest x of `lanes` neighbouring lanes, a power of two.
+template <int lanes>
+__device__ __forceinline__ f32 lanes_max(f32 x) {
+#pragma unroll
+  for (int o = lanes / 2; o > 0; o /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, o));
+  return x;
+}
+/// The sum of x over `lanes` neighbouring lanes, a power of two.
+template <int lanes>
+__device__ __forceinline__ f32 lanes_sum(f32 x) {
+#pragma unroll
+  for (int o = lanes / 2; o > 0; o /= 2) x += __shfl_xor_sync(~0u, x, o);
+  return x;
+}
+
+/// Copies rows row0 ... row0 + rows - 1 of a matrix [N, d] into shared memory with a block of `threads`
+/// threads, neighbours next to each other; rows from N on become 0.
+template <int d, int threads, int rows, int pitch>
+__device__ __forceinline__ void load_tile(smem_tile<f32, rows, pitch>& tile,  // [rows, d] of [rows, pitch]
+                                          gmem<const f32> matrix,             // [N, d]
+                                          std::int64_t stride, int row0, int N) {
+#pragma unroll 4
+  for (int e = threadIdx.x; e < rows * d; e += threads) {
+    const int r = e / d, c = e % d;
+    f32 x = 0.f;
+    if (row0 + r < N) x = matrix[(row0 + r) * stride + c];
+    tile(r, c) = x;
+  }
+}
+
+/// Where column c of row r of a tile lies in its row: at c.
+struct AsItIs {
+  /// c.
+  __device__ __forceinline__ int operator()(int, int c) const { return c; }
+};
+
+/// As load_tile, of 16-bit numbers, 16 bytes at a time; columns c ... c + 7 of row r go to place(r, c).
+template <int d, int threads, class T, int rows, class Place = AsItIs>
+__device__ __forceinline__ void load_tile(smem_tile<T, rows, d>& tile,                 // [rows, d]
+                                          gmem<const std::type_identity_t<T>> matrix,  // [N, d]
+                                          std::int64_t stride, int row0, int N, Place place = {}) {
+  constexpr int chunks = d / 8;  // of a row
+#pragma unroll
+  for (int e = threadIdx.x; e < rows * chunks; e += threads) {
+    const int r = e / chunks, c = e % chunks * 8;
+    copy_16B<T>(tile.at(r, place(r, c)), matrix + (row0 + r) * stride + c, row0 + r < N);
+  }
+}
+
+/// As load_tile, of `rows` rows to row `to` of the tile and those that follow, by copies that arrive after
+/// a cp_async_commit and a cp_async_wait. `to` is a multiple of what `place` repeats after. Columns from
+/// `columns`, a multiple of 8, on become 0.
+template <int rows, int d, int threads, class T, int all, class Place>
+__device__ __forceinline__ void load_tile_async(smem_tile<T, all, d>& tile, int to,          // [all, d]
+                                                gmem<const std::type_identity_t<T>> matrix,  // [N, columns]
+                                                std::int64_t stride, int row0, int N, Place place,
+                                                int columns = d) {
+  constexpr int chunks = d / 8;  // of a row
+  if constexpr (threads % chunks == 0 && rows * chunks % threads == 0) {
+    // Each thread stays in its columns: one address, and steps of whole rows.
+    constexpr int step = threads / chunks;
+    const int r = threadIdx.x / chunks, c = threadIdx.x % chunks * 8;
+    const int end = c < columns ? N : 0;
+    gmem<const T> from = matrix + ((row0 + r) * stride + c);
+#pragma unroll 4
+    for (int i = 0; i < rows; i += step) {
+      cp_async_16B<T>(tile.at(to + i + r, place(i + r, c)), from, row0 + i + r < end);
+      from += step * stride;
+    }
+  } else {
+#pragma unroll 4
+    for (int e = threadIdx.x; e < rows * chunks; e += threads) {
+      const int r = e / chunks, c = e % chunks * 8;
+      cp_async_16B<T>(tile.at(to + r, place(r, c)), matrix + (row0 + r) * stride + c,
+                      row0 + r < N && c < columns);
+    }
+  }
+}
+
+/// Tells the checks what a kernel has come to: element (row, column) of its intermediate `name` for query
+/// head `head` of all is `value` times `factor`. Nothing on a GPU.
+#ifdef __CUDACC__
+__device__ __forceinline__ void probe(const char*, std::int64_t, int, int, f32, float = 1) {}
+#else
+inline void probe(const char* name, std::int64_t head, int row, int column, f32 value, float factor = 1) {
+  if (simt::Emulator::probe != nullptr) [[unlikely]]
+    simt::Emulator::probe(name, head, row, column, simt::Plain::number(value) * factor);
+}
+#endif
+
+}  // namespace for_emulator
+}  // namespace flashladder

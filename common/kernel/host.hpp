@@ -1,0 +1,182 @@
+#pragma once
+// How the host calls kernels: buffers, sizes, and the choice of a kernel by dtype and head dimension.
+#include <string>
+#include <type_traits>
+
+#include "common/attention/stage.hpp"
+#include "common/attention/workspace.hpp"
+#include "common/kernel/device.hpp"
+
+namespace flashladder {
+
+/// What the fp32 kernels are compiled for.
+inline constexpr std::int64_t fp32_head_dims[] = {32, 64, 128};
+/// What tensor cores multiply here.
+inline constexpr Dtype half_dtypes[] = {Dtype::fp16, Dtype::bf16};
+/// What their kernels are compiled for.
+inline constexpr std::int64_t half_head_dims[] = {32, 64, 96, 128, 256};
+
+// One program may hold both versions of what follows, so they need different names.
+#ifdef __CUDACC__
+inline namespace for_cuda {
+inline constexpr Backend kernel_backend = Backend::cuda;
+/// Of the current GPU: 80 for compute capability 8.0. Throws Error.
+inline int architecture() {
+  int device = 0, major = 0, minor = 0;
+  simt::require(cudaGetDevice(&device), "the current GPU");
+  simt::require(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
+                "the GPU's kind");
+  simt::require(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device),
+                "the GPU's kind");
+  return 10 * major + minor;
+}
+#else
+inline namespace for_emulator {
+inline constexpr Backend kernel_backend = Backend::emulator;  ///< What this file is being compiled for.
+/// That of the GPU that is emulated: compute capability 9.0, as 90.
+constexpr int architecture() {
+  return 90;
+}
+#endif
+
+/// The strides of a tensor as kernels take them.
+inline Strides strides_of(const Tensor& t) {
+  return {t.stride[0], t.stride[1], t.stride[2]};
+}
+
+/// What a kernel needs to know of a pass over Q, K, V and O.
+inline Sizes sizes_of(const Problem& p, const Tensor& Q, const Tensor& K, const Tensor& V,
+                      const Tensor& O) {
+  return {static_cast<int>(p.q_heads),
+          static_cast<int>(p.q_heads / p.kv_heads),
+          static_cast<int>(p.Nq),
+          static_cast<int>(p.Nk),
+          p.causal,
+          p.softmax_scale(),
+          strides_of(Q),
+          strides_of(K),
+          strides_of(V),
+          strides_of(O)};
+}
+
+/// A view of the caller's [batch, heads, rows, d] tensor. Throws UsageError where a row of 16-bit numbers
+/// does not start at a multiple of 16 bytes: they are copied 16 bytes at a time.
+template <class T>
+DeviceBuffer<T> view_of(const char* name, const Tensor& t, std::int64_t batch, std::int64_t heads,
+                        std::int64_t rows, std::int64_t d) {
+  if (sizeof(T) == 2 && (reinterpret_cast<std::uintptr_t>(t.data) % 16 != 0 || t.stride[0] % 8 != 0 ||
+                         t.stride[1] % 8 != 0 || t.stride[2] % 8 != 0)) {
+    throw UsageError(
+        std::string("a row of ") + name +
+        " does not start at a multiple of 16 bytes: make its strides multiples of 8 elements and "
+        "align its first element to 16 bytes");
+  }
+  return DeviceBuffer<T>::view(
+      name, static_cast<typename DeviceBuffer<T>::Host*>(t.data),
+      (batch - 1) * t.stride[0] + (heads - 1) * t.stride[1] + (rows - 1) * t.stride[2] + d);
+}
+
+/// The tensors of a forward pass as kernels take them, of elements T.
+template <class T = f32>
+struct ForwardBuffers {
+  DeviceBuffer<T> Q;    ///< [batch, q_heads, Nq, d]
+  DeviceBuffer<T> K;    ///< [batch, kv_heads, Nk, d]
+  DeviceBuffer<T> V;    ///< [batch, kv_heads, Nk, d]
+  DeviceBuffer<T> O;    ///< [batch, q_heads, Nq, d]
+  DeviceBuffer<f32> L;  ///< [batch, q_heads, Nq]
+  Sizes sizes;          ///< Of all of them.
+  int heads;            ///< Query heads.
+  int batch;            ///< Batch entries.
+
+  /// Views of the caller's memory. Throws UsageError as view_of.
+  explicit ForwardBuffers(const Forward& f)
+      : Q(view_of<T>("Q", f.Q, f.problem.batch, f.problem.q_heads, f.problem.Nq, f.problem.d)),
+        K(view_of<T>("K", f.K, f.problem.batch, f.problem.kv_heads, f.problem.Nk, f.problem.d)),
+        V(view_of<T>("V", f.V, f.problem.batch, f.problem.kv_heads, f.problem.Nk, f.problem.d)),
+        O(view_of<T>("O", f.O, f.problem.batch, f.problem.q_heads, f.problem.Nq, f.problem.d)),
+        L(DeviceBuffer<f32>::view("L", f.L, f.problem.batch * f.problem.q_heads * f.problem.Nq)),
+        sizes(sizes_of(f.problem, f.Q, f.K, f.V, f.O)),
+        heads(sizes.q_heads),
+        batch(static_cast<int>(f.problem.batch)) {}
+};
+
+/// The tensors of a backward pass as kernels take them, of elements T.
+template <class T = f32>
+struct BackwardBuffers {
+  DeviceBuffer<T> Q;    ///< [batch, q_heads, Nq, d]
+  DeviceBuffer<T> K;    ///< [batch, kv_heads, Nk, d]
+  DeviceBuffer<T> V;    ///< [batch, kv_heads, Nk, d]
+  DeviceBuffer<T> O;    ///< [batch, q_heads, Nq, d]
+  DeviceBuffer<f32> L;  ///< [batch, q_heads, Nq]
+  DeviceBuffer<T> dO;   ///< [batch, q_heads, Nq, d]
+  DeviceBuffer<T> dQ;   ///< [batch, q_heads, Nq, d]
+  DeviceBuffer<T> dK;   ///< [batch, kv_heads, Nk, d]
+  DeviceBuffer<T> dV;   ///< [batch, kv_heads, Nk, d]
+  BackwardSizes sizes;  ///< Of all of them.
+  int heads;            ///< Query heads.
+  int kv_heads;         ///< Key/value heads.
+  int batch;            ///< Batch entries.
+
+  /// Views of the caller's memory. Throws UsageError as view_of.
+  explicit BackwardBuffers(const Backward& f)
+      : Q(view_of<T>("Q", f.Q, f.problem.batch, f.problem.q_heads, f.problem.Nq, f.problem.d)),
+        K(view_of<T>("K", f.K, f.problem.batch, f.problem.kv_heads, f.problem.Nk, f.problem.d)),
+        V(view_of<T>("V", f.V, f.problem.batch, f.problem.kv_heads, f.problem.Nk, f.problem.d)),
+        O(view_of<T>("O", f.O, f.problem.batch, f.problem.q_heads, f.problem.Nq, f.problem.d)),
+        L(DeviceBuffer<f32>::view("L", f.L, f.problem.batch * f.problem.q_heads * f.problem.Nq)),
+        dO(view_of<T>("dO", f.dO, f.problem.batch, f.problem.q_heads, f.problem.Nq, f.problem.d)),
+        dQ(view_of<T>("dQ", f.dQ, f.problem.batch, f.problem.q_heads, f.problem.Nq, f.problem.d)),
+        dK(view_of<T>("dK", f.dK, f.problem.batch, f.problem.kv_heads, f.problem.Nk, f.problem.d)),
+        dV(view_of<T>("dV", f.dV, f.problem.batch, f.problem.kv_heads, f.problem.Nk, f.problem.d)),
+        sizes{sizes_of(f.problem, f.Q, f.K, f.V, f.O), strides_of(f.dO), strides_of(f.dQ), strides_of(f.dK),
+              strides_of(f.dV)},
+        heads(sizes.q_heads),
+        kv_heads(static_cast<int>(f.problem.kv_heads)),
+        batch(static_cast<int>(f.problem.batch)) {}
+};
+
+/// Extra device memory of a stage, counted by its workspace.
+class ExtraBuffer : private Workspace::Reservation, public DeviceBuffer<f32> {
+ public:
+  /// `elements` elements, for a Forward or a Backward. Throws OutOfMemory.
+  template <class Pass>
+  ExtraBuffer(const Pass& f, const char* name, std::int64_t elements)
+      : Reservation(f.workspace, elements * 4), DeviceBuffer<f32>(name, elements) {
+    if (f.workspace.poison) poison();
+  }
+};
+
+/// What a forward pass saved for the backward pass alone: it was allocated there, and is extra memory of
+/// the stage all the same.
+class SavedBuffer {
+ public:
+  /// A view of the `elements` elements at `data`. Throws OutOfMemory where the workspace's limit is less.
+  SavedBuffer(const Backward& f, const char* name, const float* data, std::int64_t elements)
+      : counted_(f.workspace, elements * 4), view_(DeviceBuffer<f32>::counted_view(name, data, elements)) {}
+  /// What kernels are given.
+  const DeviceBuffer<f32>& view() const { return view_; }
+
+ private:
+  Workspace::Reservation counted_;
+  DeviceBuffer<f32> view_;
+};
+
+/// Calls `body` with d, one of `dims`, as a compile-time constant:
+/// `for_head_dim<32, 64>(d, [&](auto dim) { run<dim>(...); });`. Throws UsageError for any other d.
+template <int... dims, class Body>
+void for_head_dim(std::int64_t d, Body body) {
+  const bool found = ((d == dims && (body(std::integral_constant<int, dims>()), true)) || ...);
+  if (!found) throw UsageError("kernels are not compiled for head dimension " + std::to_string(d));
+}
+
+/// Calls `body` with a number of the type that holds `dtype`, fp16 or bf16. Throws UsageError for any
+/// other.
+template <class Body>
+void for_half_dtype(Dtype dtype, Body body) {
+  if (dtype == Dtype::fp16) return body(f16());
+  if (dtype == Dtype::bf16) return body(bf16());
+  throw UsageError("kernels for tensor cores take fp16 and bf16, not " + std::string(to_string(dtype)));
+}
+
+}  // namespace for_emulator
+}  // namespace flashladder

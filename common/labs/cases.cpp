@@ -1,0 +1,256 @@
+#include "common/labs/cases.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <span>
+
+#include "common/claims/closed_form.hpp"
+
+namespace flashladder::lab {
+namespace {
+
+/// A problem but for what depends on the stage.
+struct Shape {
+  std::int64_t batch, q_heads, kv_heads, Nq, Nk;
+  bool causal;
+  float scale = 0;
+};
+
+// Small problems in large numbers of heads: on a handful of elements the yardstick of check.hpp is a matter
+// of luck.
+constexpr Shape shapes[] = {
+    {4, 2, 2, 17, 17, false},  {2, 4, 2, 65, 97, true},         {1, 3, 1, 113, 139, false},
+    {1, 2, 2, 128, 128, true}, {2, 2, 1, 130, 31, true},        {4, 2, 2, 1, 139, false},
+    {1, 2, 1, 40, 150, true},  {1, 2, 1, 70, 290, true, -0.2f}, {4, 2, 2, 65, 65, true},
+    {2, 3, 3, 64, 200, false}, {1, 4, 2, 129, 64, true},        {2, 6, 2, 33, 128, false},
+};
+
+// What takes many keys, rows or heads to show, in the three families that see every key and head: the last
+// rows of long sequences, ragged and of whole tiles, many rows against few keys, more than 16 heads, in one
+// group and in groups of three.
+constexpr Shape large_shapes[] = {
+    {1, 1, 1, 32, 2174, true}, {1, 1, 1, 31, 2176, false}, {1, 1, 1, 2100, 40, false},
+    {1, 17, 1, 3, 35, false},  {1, 18, 6, 5, 64, true},
+};
+/// They have all shapes too, and so has the family where a maximum over a part of the keys overflows; each
+/// of the others has half of the pairs.
+bool sees_every_key(const Family& family) {
+  return family.name == "zero_mean" || family.name == "large_scores" || family.name == "needle";
+}
+constexpr std::int64_t cpu_head_dims[] = {64, 32, 59, 8, 96};
+
+Problem problem(const Stage& stage, const Shape& shape, std::size_t turn) {
+  const auto& dims = stage.supports.head_dims;
+  const auto& dtypes = stage.supports.dtypes;
+  Problem p;
+  p.batch = shape.batch;
+  p.q_heads = shape.q_heads;
+  p.kv_heads = shape.kv_heads;
+  p.Nq = shape.Nq;
+  p.Nk = shape.Nk;
+  p.causal = shape.causal;
+  p.scale = shape.scale;
+  p.d = dims.empty() ? cpu_head_dims[turn % std::size(cpu_head_dims)] : dims[turn % dims.size()];
+  p.dtype = dtypes[turn % dtypes.size()];
+  return p;
+}
+
+/// `shape` with head dimension d and normal random numbers.
+Job random_job(const Stage& stage, const Shape& shape, std::int64_t d, std::size_t turn = 0) {
+  Problem p = problem(stage, shape, turn);
+  p.d = d;
+  Job job;
+  job.inputs = random_inputs(p, 1 + turn);
+  return job;
+}
+
+bool is_kernel(const Stage& stage) {
+  return stage.backend != Backend::cpu;
+}
+
+}  // namespace
+
+std::vector<Job> cases_of(const Family& family, const Stage& stage, std::uint64_t seed) {
+  const auto place = static_cast<std::size_t>(&family - input_families().data());
+  std::vector<Job> jobs;
+  for (std::size_t i = 0; i < std::size(shapes); ++i) {
+    const std::size_t turn = i + place;  // another head dimension, dtype and layout in each family
+    if (!sees_every_key(family) && (i / 2 + place) % 2 == 0) continue;
+    Job job;
+    job.inputs = make_inputs(family, problem(stage, shapes[i], turn), seed + 1000 * place + i);
+    job.layout = all_layouts[turn % std::size(all_layouts)];
+    jobs.push_back(std::move(job));
+  }
+  if (!sees_every_key(family)) return jobs;
+  for (std::size_t i = 0; i < std::size(large_shapes); ++i) {
+    Job job;
+    Problem p = problem(stage, large_shapes[i], i + place);
+    p.d = 32;
+    job.inputs = make_inputs(family, p, seed + 1000 * place + std::size(shapes) + i);
+    jobs.push_back(std::move(job));
+  }
+  return jobs;
+}
+
+std::vector<Job> clean_cases(const Stage& stage) {
+  std::vector<Job> jobs;
+  if (!is_kernel(stage)) {
+    for (const Shape& shape : {Shape{1, 4, 2, 200, 130, true}, Shape{2, 1, 1, 65, 300, false}}) {
+      for (const int threads : {1, 2, 5}) {
+        jobs.push_back(random_job(stage, shape, 40));
+        jobs.back().threads = threads;
+        jobs.back().watched = true;
+      }
+    }
+    // All scores far below 0: where m starts at 0, every e^(S - m) is 0.
+    jobs.push_back(random_job(stage, {1, 2, 1, 20, 130, true}, 40));
+    for (float& q : jobs.back().inputs.Q) q += 6;
+    for (float& k : jobs.back().inputs.K) k -= 6;
+    return jobs;
+  }
+  // Two tiles of keys and a part of one, so that what one leaves behind meets the next; in one tile of rows
+  // with no other, whose barriers would come between. With d = 64 the stages that exchange O through shared
+  // memory do so twice for each tile, and stage 19 has one buffer for K, in which the next tile comes. And
+  // a tile of rows that sees no key.
+  const std::int64_t keys = 2 * claim_of(stage)->Bc + 6;
+  for (const auto schedule : {simt::Schedule::forward, simt::Schedule::reverse, simt::Schedule::random}) {
+    jobs.push_back(random_job(stage, {1, 2, 1, 65, keys, true}, 32));
+    jobs.push_back(random_job(stage, {2, 1, 1, 30, keys, false}, 64, 1));
+    jobs.push_back(random_job(stage, {1, 1, 1, 140, 8, true}, 32, 1));
+    for (Job& job : std::span(jobs).last(3)) {
+      job.check = true;
+      job.schedule = schedule;
+    }
+  }
+  return jobs;
+}
+
+std::vector<Job> far_apart_cases(const Stage& stage) {
+  if (!is_kernel(stage)) return {};
+  std::vector<Job> jobs = {random_job(stage, {1, 1, 1, 33, 5, false}, 32)};
+  jobs.back().far_apart = true;
+  return jobs;
+}
+
+std::vector<Job> moved_mask_cases(const Stage& stage) {
+  if (!is_kernel(stage)) return {};
+  const std::int64_t keys = 2 * claim_of(stage)->Bc + 6;
+  std::vector<Job> jobs = {random_job(stage, {2, 2, 1, keys, keys, true}, 32)};
+  jobs.back().fewer_keys = 11;
+  return jobs;
+}
+
+std::vector<Job> counted_cases(const Stage& stage) {
+  std::vector<Job> jobs;
+  if (!is_kernel(stage)) {
+    // With several threads: one head of many tiles, and many heads of one tile.
+    constexpr std::pair<Shape, int> cases[] = {
+        {{1, 2, 1, 70, 100, true}, 1},  {{2, 2, 2, 64, 33, false}, 2}, {{1, 1, 1, 150, 150, true}, 3},
+        {{1, 1, 1, 20, 700, false}, 1}, {{1, 1, 1, 450, 40, true}, 3}, {{2, 4, 2, 64, 64, false}, 5}};
+    for (const auto& [shape, threads] : cases) {
+      jobs.push_back(random_job(stage, shape, 40 + 24 * (threads % 2), jobs.size()));
+      jobs.back().threads = threads;
+      jobs.back().count_reads = true;
+      jobs.back().watched = true;
+    }
+    return jobs;
+  }
+  for (const bool causal : {false, true}) {
+    // Under the mask the first tile of rows does not see all tiles of keys.
+    const std::int64_t rows = std::max<std::int64_t>(128, 2 * claim_of(stage)->Br);
+    jobs.push_back(random_job(stage, {1, 2, 2, rows, rows, causal}, 32, jobs.size()));
+    jobs.push_back(random_job(stage, {2, 4, 2, 65, 97, causal}, 64, jobs.size()));
+    jobs.push_back(random_job(stage, {1, 3, 1, 130, 31, causal}, 32, jobs.size()));
+    jobs.push_back(random_job(stage, {1, 1, 1, 1, 139, causal, -0.2f}, 64, jobs.size()));
+  }
+  for (Job& job : jobs) job.watched = true;
+  for (const std::int64_t d : {32, 64, 96}) {
+    if (!stage.supports.head_dim(d)) continue;
+    // Two tiles of rows: a block that does another's work is the busiest.
+    const std::int64_t rows = 2 * claim_of(stage)->Br;
+    jobs.push_back(random_job(stage, {1, 1, 1, rows, 64, false}, d, jobs.size()));
+    jobs.back().banks = true;
+  }
+  return jobs;
+}
+
+std::string words_of(const Job& job) {
+  const Problem& p = job.inputs.problem;
+  std::string text = to_string(p);
+  if (p.scale != 0) text += fmt::format(", scale {}", p.scale);
+  if (job.layout != Layout::contiguous) text += fmt::format(", {}", to_string(job.layout));
+  if (job.threads > 1) text += fmt::format(", {} threads", job.threads);
+  return text;
+}
+
+std::string common_trait(const Stage& stage, const std::vector<Job>& jobs, const std::vector<bool>& right) {
+  const Claim* claim = claim_of(stage);
+  const std::int64_t Br = claim != nullptr ? claim->Br : 64;
+  const auto Bc = [&](const Problem& p) { return claim != nullptr ? claim->symbols(p).Bc : 60; };
+  const struct {
+    std::string words;
+    std::function<bool(const Problem&, Layout)> has;
+  } traits[] = {
+      {"with a causal mask", [](const Problem& p, Layout) { return p.causal; }},
+      {"without a causal mask", [](const Problem& p, Layout) { return !p.causal; }},
+      {"with more queries than keys under a causal mask, so that some rows see no key",
+       [](const Problem& p, Layout) { return p.causal && p.Nq > p.Nk; }},
+      {"with a causal mask and Nq and Nk not equal: the mask's corner is the one at the bottom right",
+       [](const Problem& p, Layout) { return p.causal && p.Nq != p.Nk; }},
+      {"with as many queries as keys", [](const Problem& p, Layout) { return p.Nq == p.Nk; }},
+      {"with Nq and Nk not equal: rows of Q and O end at n.Nq, those of K and V at n.Nk",
+       [](const Problem& p, Layout) { return p.Nq != p.Nk; }},
+      {"with more queries than keys", [](const Problem& p, Layout) { return p.Nq > p.Nk; }},
+      {"with more keys than queries", [](const Problem& p, Layout) { return p.Nq < p.Nk; }},
+      {"with 2,048 keys or more", [](const Problem& p, Layout) { return p.Nk >= 2048; }},
+      {"with 2,048 rows or more", [](const Problem& p, Layout) { return p.Nq >= 2048; }},
+      {"with more than 16 heads", [](const Problem& p, Layout) { return p.q_heads > 16; }},
+      {"with groups of three heads and more than one key/value head",
+       [](const Problem& p, Layout) { return p.q_heads == 3 * p.kv_heads && p.kv_heads > 1; }},
+      {"with grouped heads (Hkv < H)", [](const Problem& p, Layout) { return p.kv_heads < p.q_heads; }},
+      {"with grouped heads (Hkv < H) whose rows are not side by side (rows_first): the row of Q and that "
+       "of K "
+       "and V then have strides of their own",
+       [](const Problem& p, Layout layout) {
+         return layout == Layout::rows_first && p.kv_heads < p.q_heads;
+       }},
+      {"with more than one batch entry", [](const Problem& p, Layout) { return p.batch > 1; }},
+      {"with Nk no multiple of a tile of keys",
+       [&](const Problem& p, Layout) { return p.Nk % Bc(p) != 0; }},
+      {"with Nk a multiple of a tile of keys, so that the last tile is whole",
+       [&](const Problem& p, Layout) { return p.Nk % Bc(p) == 0; }},
+      {"with Nq no multiple of a tile of rows", [&](const Problem& p, Layout) { return p.Nq % Br != 0; }},
+      {"with more than one tile of keys", [&](const Problem& p, Layout) { return p.Nk > Bc(p); }},
+      {"with more than one tile of rows", [&](const Problem& p, Layout) { return p.Nq > Br; }},
+      {"with a negative scale", [](const Problem& p, Layout) { return p.scale < 0; }},
+      {"with rows that do not lie next to each other: each tensor has strides of its own, from n.Q.row to "
+       "n.O.row",
+       [](const Problem&, Layout layout) { return layout != Layout::contiguous; }},
+      {"with d > 32", [](const Problem& p, Layout) { return p.d > 32; }},
+      {"with d > 64", [](const Problem& p, Layout) { return p.d > 64; }},
+      {"in fp16", [](const Problem& p, Layout) { return p.dtype == Dtype::fp16; }},
+      {"in bf16", [](const Problem& p, Layout) { return p.dtype == Dtype::bf16; }},
+  };
+  const auto wrong = std::ranges::count(right, false);
+  // The trait that the fewest others have, at most as many as are wrong; where only the wrong ones have it,
+  // the first in the table.
+  std::string words;
+  std::ptrdiff_t fewest = wrong + 1;
+  for (const auto& trait : traits) {
+    std::ptrdiff_t others = 0;
+    bool all = wrong > 0;
+    for (std::size_t i = 0; i < right.size(); ++i) {
+      const bool has = trait.has(jobs[i].inputs.problem, jobs[i].layout);
+      others += has && right[i];
+      all = all && (has || right[i]);
+    }
+    if (!all || std::ssize(right) - wrong == others) continue;  // the right ones have it too
+    if (others < fewest) words = (others == 0 ? "those " : "all of them ") + trait.words;
+    fewest = std::min(fewest, others);
+  }
+  return words;
+}
+
+}  // namespace flashladder::lab

@@ -1,0 +1,771 @@
+#include "common/labs/claim.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#if __has_include(<experimental/simd>)
+#include <experimental/simd>
+#endif
+
+#include "common/check/count.hpp"
+#include "common/io/terminal.hpp"
+#include "common/labs/cases.hpp"
+
+namespace flashladder::lab {
+namespace {
+
+// --- the claims of the CPU stages, which tests/claims_test.cpp proves
+
+/// A count of a CPU stage.
+struct CpuForm {  // NOLINT(clang-analyzer-optin.performance.Padding): in the order of a line of the tables
+  std::string_view counter;
+  std::string_view text;
+  Rule rule;
+  std::int64_t (*value)(const Job& job);
+  std::int64_t (*counted)(const Report& report);
+  bool price = false;  ///< Nothing of it is as good: no idea is to have it.
+};
+
+std::int64_t heads(const Job& job) {
+  return job.inputs.problem.batch * job.inputs.problem.q_heads;
+}
+std::int64_t rows(const Job& job) {
+  return heads(job) * job.inputs.problem.Nq;
+}
+std::int64_t scores(const Job& job) {
+  return heads(job) * job.inputs.problem.visible_pairs();
+}
+
+/// A count that was taken by watching; -1 where not all was seen.
+template <auto member>
+std::int64_t watched(const Report& report) {
+  return report.watched.complete ? report.watched.*member : -1;
+}
+template <auto member>
+std::int64_t computed(const Report& report) {
+  return report.watched.complete ? report.watched.operations.*member : -1;
+}
+/// A count of scores, which are of type Counted.
+template <auto member>
+std::int64_t counted(const Report& report) {
+  return report.counted_reads ? report.*member : -1;
+}
+
+constexpr CpuForm extra_memory(std::string_view text, std::int64_t (*value)(const Job&)) {
+  return {"extra_memory", text, Rule::exact, value,
+          [](const Report& report) { return report.extra_bytes; }};
+}
+constexpr CpuForm scores_made = {"scores_made", "BH pairs", Rule::exact, scores,
+                                 counted<&Report::scores_made>};
+constexpr CpuForm K_reads = {"K_reads", "BH pairs d", Rule::at_most,
+                             [](const Job& job) { return scores(job) * job.inputs.problem.d; },
+                             watched<&Watched::K_reads>};
+constexpr CpuForm V_reads = {"V_reads", "BH pairs d", Rule::at_most,
+                             [](const Job& job) { return scores(job) * job.inputs.problem.d; },
+                             watched<&Watched::V_reads>};
+constexpr CpuForm exponentials = {"exp", "2 BH pairs", Rule::at_most,
+                                  [](const Job& job) { return 2 * scores(job); }, watched<&Watched::exp>};
+constexpr CpuForm allocations = {"allocations",
+                                 "0",
+                                 Rule::exact,
+                                 [](const Job&) { return std::int64_t{0}; },
+                                 [](const Report& report) { return report.allocations; },
+                                 true};
+/// Of d in each pair, and of each pair: an eighth more than the stage's own.
+template <int of_d, int of_pair>
+constexpr CpuForm operations = {
+    "operations",
+    of_d == 4 ? "9/8 BH pairs (4 d + 4)" : "9/8 BH pairs (5 d + 6)",
+    Rule::at_most,
+    [](const Job& job) { return 9 * scores(job) * (of_d * job.inputs.problem.d + of_pair) / 8; },
+    computed<&Operations::arithmetic>,
+    true};
+/// Static variables, and what is on the stack beyond `stack` bytes, which single variables take.
+template <std::int64_t stack>
+constexpr CpuForm other_memory = {
+    "other_memory",
+    "0",
+    Rule::exact,
+    [](const Job&) { return std::int64_t{0}; },
+    [](const Report& report) {
+      const Watched& seen = report.watched;
+      return seen.complete ? seen.static_bytes + (seen.stack_bytes > stack ? seen.stack_bytes : 0) : -1;
+    },
+    true};
+
+constexpr CpuForm forms_00[] = {
+    extra_memory("4 * 2 Nq Nk",
+                 [](const Job& job) { return 4 * 2 * job.inputs.problem.Nq * job.inputs.problem.Nk; }),
+    {"score_reads", "3 BH pairs", Rule::exact, [](const Job& job) { return 3 * scores(job); },
+     counted<&Report::score_reads>},
+    scores_made,
+    K_reads,
+    V_reads,
+    exponentials,
+    {"div", "BH pairs", Rule::at_most, scores, computed<&Operations::divisions>},
+    {"workspace_writes", "2 BH pairs", Rule::at_least, [](const Job& job) { return 2 * scores(job); },
+     watched<&Watched::workspace_writes>},
+    operations<4, 4>,
+    allocations,
+    other_memory<1024>,
+};
+constexpr CpuForm forms_01[] = {
+    extra_memory("4 d", [](const Job& job) { return 4 * job.inputs.problem.d; }),
+    {"score_reads", "BH pairs", Rule::exact, scores, counted<&Report::score_reads>},
+    scores_made,
+    K_reads,
+    V_reads,
+    exponentials,
+    {"div", "BH Nq d", Rule::at_most, [](const Job& job) { return rows(job) * job.inputs.problem.d; },
+     computed<&Operations::divisions>},
+    {"output_writes", "BH Nq (d + 1)", Rule::at_most,
+     [](const Job& job) { return rows(job) * (job.inputs.problem.d + 1); },
+     watched<&Watched::output_writes>},
+    operations<5, 6>,
+    allocations,
+    other_memory<1024>,
+};
+
+// Of stage 02: the tile, and how many rows of it a number of K meets while it is in a register.
+constexpr std::int64_t Br = 64, Bc = 60;
+#if __has_include(<experimental/simd>)
+constexpr std::int64_t W = std::experimental::native_simd<float>::size(),
+                       rows_of_block = W == 16 ? 4 * W : 2 * W;
+#else
+constexpr std::int64_t rows_of_block = 1;
+#endif
+
+/// Adds up f(rows, keys) over the tiles of rows, which see so many keys.
+template <class F>
+std::int64_t sum_over_tiles(const Job& job, F f) {
+  const Problem& p = job.inputs.problem;
+  std::int64_t sum = 0;
+  for (std::int64_t begin = 0; begin < p.Nq; begin += Br) {
+    const std::int64_t end = std::min(begin + Br, p.Nq);
+    sum += f(end - begin, p.visible_keys(end - 1));
+  }
+  return heads(job) * sum;
+}
+
+constexpr CpuForm forms_02[] = {
+    extra_memory("4 threads Br (d + Bc + 3)",
+                 [](const Job& job) {
+                   return std::int64_t{4} * job.threads * Br * (job.inputs.problem.d + Bc + 3);
+                 }),
+#ifdef _OPENMP
+    {"writing_threads", "min(threads, BH Tr)", Rule::at_least,
+     [](const Job& job) {
+       const std::int64_t tiles = sum_over_tiles(job, [](std::int64_t, std::int64_t) { return 1; });
+       return std::min<std::int64_t>(job.threads, tiles);
+     },
+     watched<&Watched::writers>},
+    {"busiest_thread_rows", "ceil(BH Tr / threads) Br", Rule::at_most,
+     [](const Job& job) {
+       const std::int64_t tiles = sum_over_tiles(job, [](std::int64_t, std::int64_t) { return 1; });
+       return (tiles + job.threads - 1) / job.threads * Br;
+     },
+     watched<&Watched::most_rows>},
+    {"busiest_thread_writes", "ceil(BH Tr / threads) Br d (Tc + 2)", Rule::at_most,
+     [](const Job& job) {
+       const std::int64_t tiles = sum_over_tiles(job, [](std::int64_t, std::int64_t) { return 1; });
+       const std::int64_t Tc = (job.inputs.problem.Nk + Bc - 1) / Bc;
+       return (tiles + job.threads - 1) / job.threads * Br * job.inputs.problem.d * (Tc + 2);
+     },
+     watched<&Watched::most_written>, true},
+    // Room for a counter of tasks, and for nothing that a task does.
+    {"locked_accesses", "8 BH Tr", Rule::at_most,
+     [](const Job& job) { return sum_over_tiles(job, [](std::int64_t, std::int64_t) { return 8; }); },
+     watched<&Watched::locked_accesses>, true},
+#endif
+    // Scores, and P over them; where keys are masked once more; alpha, m and l of each tile; Q transposed.
+    {"workspace_writes", "BH sum(Br (2 or, masked, 3) visible_i + 3 Br Tc_i + Br (d + 2))", Rule::at_most,
+     [](const Job& job) {
+       const Problem& p = job.inputs.problem;
+       return sum_over_tiles(job, [&p](std::int64_t, std::int64_t keys) {
+         return Br * ((p.causal ? 3 : 2) * keys + (keys + Bc - 1) / Bc * 3 + p.d + 2);
+       });
+     },
+     watched<&Watched::workspace_writes>, true},
+    {"single_operations", "BH Nq (d + 3)", Rule::at_most,
+     [](const Job& job) { return rows(job) * (job.inputs.problem.d + 3); },
+     computed<&Operations::on_single_numbers>},
+    {"lane_operations", "BH sum(visible_i Br (4 d + 27) + Tc_i Br (2 d + 26))", Rule::at_most,
+     [](const Job& job) {
+       return sum_over_tiles(job, [d = job.inputs.problem.d](std::int64_t, std::int64_t keys) {
+         return keys * Br * (4 * d + 27) + (keys + Bc - 1) / Bc * Br * (2 * d + 26);
+       });
+     },
+     computed<&Operations::on_lanes>, true},
+    {"K_reads", "BH sum(ceil(rows_i / (C W)) visible_i d)", Rule::at_most,
+     [](const Job& job) {
+       return job.inputs.problem.d * sum_over_tiles(job, [](std::int64_t rows, std::int64_t keys) {
+                return (rows + rows_of_block - 1) / rows_of_block * keys;
+              });
+     },
+     watched<&Watched::K_reads>},
+    allocations,
+    other_memory<16384>,
+};
+
+std::span<const CpuForm> cpu_forms(const Stage& stage) {
+  switch (stage.number) {
+    case 0:
+      return forms_00;
+    case 1:
+      return forms_01;
+    case 2:
+      return forms_02;
+    default:
+      return {};
+  }
+}
+
+// --- the claims of the stages of kernels
+
+Rule rule_of(std::string_view counter) {
+  if (counter == "bytes_in_flight" || counter == "flops_during_copies") return Rule::at_least;
+  for (const std::string_view cost :
+       {"exp", "div", "mul", "log", "barriers", "device_bytes", "shared_bytes_per_block"}) {
+    if (counter == cost) return Rule::at_most;
+  }
+  return counter.starts_with("shared.") ? Rule::at_most : Rule::exact;
+}
+
+/// The ledger of the ladder's own stage on a job.
+simt::Ledger ledger_of(const Stage& stage, const Job& job) {
+  return count_forward(stage, job.inputs, {.banks = job.banks, .os_threads = 1});
+}
+
+const ClosedForm* form_of(const Stage& stage, std::string_view counter) {
+  const Claim* claim = claim_of(stage);
+  if (claim == nullptr) return nullptr;
+  const auto found = std::ranges::find(claim->forms, counter, &ClosedForm::counter);
+  return found == claim->forms.end() ? nullptr : &*found;
+}
+
+std::int64_t wavefronts(const simt::Ledger& ledger) {
+  return static_cast<std::int64_t>(ledger.shared_total().wavefronts);
+}
+std::int64_t ideal_wavefronts(const simt::Ledger& ledger) {
+  return static_cast<std::int64_t>(ledger.shared_total().ideal_wavefronts);
+}
+
+/// What the stage before counts on each job: by its closed form, where it has one, else by running it.
+class StageBefore {
+ public:
+  StageBefore(const Lab& lab, const std::vector<Job>& jobs) : stage_(lab.before()), jobs_(jobs) {
+    known_ = stage_ != nullptr && stage_->backend == lab.stage->backend;
+  }
+  /// Whether there is a stage before that counts alike.
+  bool known() const { return known_; }
+  /// With its own tile.
+  std::vector<std::int64_t> counts(std::string_view counter) { return counts(counter, nullptr); }
+  /// With the tile of `claim`, where it has a closed form.
+  std::vector<std::int64_t> counts_with_tile_of(const Claim& claim, std::string_view counter) {
+    return counts(counter, &claim);
+  }
+  /// Its closed form; nullptr where it has none.
+  const ClosedForm* form(std::string_view counter) const {
+    return known_ ? form_of(*stage_, counter) : nullptr;
+  }
+  bool has_conflicts() {
+    return known_ && std::ranges::any_of(ledgers(), [](const simt::Ledger& ledger) {
+             return ledger.banks_analysed && wavefronts(ledger) != ideal_wavefronts(ledger);
+           });
+  }
+
+ private:
+  std::vector<std::int64_t> counts(std::string_view counter, const Claim* tile) {
+    std::vector<std::int64_t> all;
+    const Claim& claim = tile != nullptr ? *tile : *claim_of(*stage_);
+    for (std::size_t i = 0; i < jobs_.size(); ++i) {
+      all.push_back(form(counter) != nullptr ? form(counter)->value(claim.symbols(jobs_[i].inputs.problem))
+                                             : count_of(ledgers()[i], counter));
+    }
+    return all;
+  }
+  const std::vector<simt::Ledger>& ledgers() {
+    if (ledgers_.empty()) {
+      for (const Job& job : jobs_) {
+        ledgers_.push_back(stage_->supports.head_dim(job.inputs.problem.d) ? ledger_of(*stage_, job)
+                                                                           : simt::Ledger());
+      }
+    }
+    return ledgers_;
+  }
+
+  const Stage* stage_;
+  const std::vector<Job>& jobs_;
+  bool known_;
+  std::vector<simt::Ledger> ledgers_;
+};
+
+bool reaches_all(const Counter& counter, const std::vector<std::int64_t>& counts,
+                 const std::vector<Job>& jobs) {
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    if (!reaches(counter.rule, counts[i], counter.claimed(jobs[i]))) return false;
+  }
+  return true;
+}
+
+/// Whether a counter is what the stage is about: the stage before does not reach it. What differs only
+/// because the tile is another one is no idea, unless the closed form says something else too.
+bool is_idea(const Counter& counter, const Claim& claim, StageBefore& before,
+             const std::vector<Job>& jobs) {
+  if (!before.known()) return true;
+  if (reaches_all(counter, before.counts(counter.name), jobs)) return false;
+  if (!reaches_all(counter, before.counts_with_tile_of(claim, counter.name), jobs)) return true;
+  const ClosedForm* form = before.form(counter.name);
+  return form != nullptr && form->text != counter.form;
+}
+
+/// What the reference counts on each job, found when it is first asked for.
+class Reference {
+ public:
+  explicit Reference(const Stage& stage) : stage_(stage) {}
+  const simt::Ledger& ledger(const Job& job) {
+    const std::lock_guard lock(mutex_);
+    const auto [found, is_new] = ledgers_.try_emplace({to_string(job.inputs.problem), job.banks});
+    if (is_new) found->second = ledger_of(stage_, job);
+    return found->second;
+  }
+
+ private:
+  const Stage& stage_;
+  std::mutex mutex_;
+  std::map<std::pair<std::string, bool>, simt::Ledger> ledgers_;
+};
+
+/// All else that is counted, in jobs with `banks` or in all: no more than the reference's.
+struct Cost {
+  std::string name;
+  Rule rule;
+  bool banks;
+  std::function<std::uint64_t(const simt::Ledger&)> of;
+};
+
+std::vector<Cost> costs_beside(const Claim& claim, const simt::Ledger& reference) {
+  std::vector<Cost> all;
+  const auto add = [&](const std::string& name, Rule rule, bool banks, auto of) {
+    const auto claims = [&](const ClosedForm& form) {
+      const std::size_t unit = name.rfind('_');  // of bytes or of elements
+      return form.counter == name ||
+             (name.starts_with("shared.") &&
+              form.counter.substr(0, unit) == std::string_view(name).substr(0, unit));
+    };
+    if (std::ranges::none_of(claim.forms, claims)) all.push_back({name, rule, banks, of});
+  };
+  const auto counter = [&](const char* name, Rule rule, std::uint64_t simt::Counters::*member) {
+    add(name, rule, false, [member](const simt::Ledger& ledger) { return ledger.*member; });
+  };
+  counter("add", Rule::near, &simt::Counters::add);
+  counter("max", Rule::near, &simt::Counters::max);
+  counter("shuffles", Rule::at_most, &simt::Counters::shuffles);
+  counter("syncwarps", Rule::at_most, &simt::Counters::syncwarps);
+  counter("named_barriers", Rule::at_most, &simt::Counters::named_barriers);
+  counter("atomics", Rule::at_most, &simt::Counters::atomics);
+  add("global.read_bytes", Rule::at_most, false,
+      [](const simt::Ledger& ledger) { return ledger.global_total().read_bytes; });
+  add("global.written_bytes", Rule::at_most, false,
+      [](const simt::Ledger& ledger) { return ledger.global_total().written_bytes; });
+  add("shared.read_bytes", Rule::at_most, false,
+      [](const simt::Ledger& ledger) { return ledger.shared_total().read_bytes; });
+  add("shared.written_bytes", Rule::at_most, false,
+      [](const simt::Ledger& ledger) { return ledger.shared_total().written_bytes; });
+  add("shared_bytes_per_block", Rule::at_most, false,
+      [](const simt::Ledger& ledger) { return ledger.shared_bytes_per_block; });
+  for (const auto& [array, traffic] : reference.shared) {
+    for (const char* way : {"read_bytes", "written_bytes"}) {
+      const std::string name = "shared." + array + "." + way;
+      add(name, Rule::at_most, false,
+          [name](const simt::Ledger& ledger) { return count_of(ledger, name); });
+    }
+  }
+  for (const auto& [buffer, traffic] : reference.global) {
+    const std::string name = "global." + buffer + ".sectors";
+    add(name, Rule::near, true, [name](const simt::Ledger& ledger) { return count_of(ledger, name); });
+  }
+  add("shared.wavefronts", Rule::near, true, wavefronts);
+  const auto busiest = [&](const char* name, std::uint64_t simt::Busiest::*member) {
+    add(name, Rule::near, true, [member](const simt::Ledger& ledger) { return ledger.busiest.*member; });
+  };
+  busiest("busiest_thread.operations", &simt::Busiest::operations);
+  busiest("busiest_thread.global_accesses", &simt::Busiest::global);
+  busiest("busiest_thread.shared_accesses", &simt::Busiest::shared);
+  return all;
+}
+
+/// What the reference counts of all that its claim says nothing of: a bound for the student's.
+std::vector<Counter> cost_counters(const Lab& lab, const std::vector<Job>& jobs,
+                                   const std::shared_ptr<Reference>& reference) {
+  const Job& small = *std::ranges::find(jobs, true, &Job::banks);  // has all buffers and arrays
+  std::vector<Counter> all;
+  for (const Cost& cost : costs_beside(*claim_of(*lab.stage), reference->ledger(small))) {
+    const auto in = [cost](const Job& job, const simt::Ledger& ledger) {
+      return cost.banks && !job.banks ? 0 : static_cast<std::int64_t>(cost.of(ledger));
+    };
+    all.push_back({.name = cost.name,
+                   .form = "",
+                   .rule = cost.rule,
+                   .idea = false,
+                   .claimed = [=](const Job& job) { return in(job, reference->ledger(job)); },
+                   .counted = [=](const Job& job, const Report& report) { return in(job, report.ledger); },
+                   .before = {}});
+  }
+  return all;
+}
+
+/// Shared memory without bank conflicts, where the reference has none.
+std::optional<Counter> conflicts_counter(Reference& reference, const std::vector<Job>& jobs,
+                                         StageBefore& before) {
+  for (const Job& job : jobs) {
+    if (!job.banks) continue;
+    const simt::Ledger& own = reference.ledger(job);
+    if (wavefronts(own) != ideal_wavefronts(own)) return std::nullopt;
+  }
+  return Counter{.name = "bank_conflicts",
+                 .form = "0",
+                 .rule = Rule::exact,
+                 .idea = before.has_conflicts(),
+                 .claimed = [](const Job&) { return std::int64_t{0}; },
+                 .counted =
+                     [](const Job& job, const Report& report) {
+                       return job.banks ? wavefronts(report.ledger) - ideal_wavefronts(report.ledger) : 0;
+                     },
+                 .before = {}};
+}
+
+std::vector<Counter> kernel_counters(const Lab& lab, const std::vector<Job>& jobs) {
+  const Claim& claim = *claim_of(*lab.stage);
+  StageBefore stage_before(lab, jobs);
+  const auto reference = std::make_shared<Reference>(*lab.stage);
+  std::vector<Counter> all;
+  for (const ClosedForm& form : claim.forms) {
+    Counter counter{
+        .name = std::string(form.counter),
+        .form = std::string(form.text),
+        .rule = rule_of(form.counter),
+        .idea = false,
+        .claimed = [&claim,
+                    &form](const Job& job) { return form.value(claim.symbols(job.inputs.problem)); },
+        .counted = [&form](const Job&,
+                           const Report& report) { return count_of(report.ledger, form.counter); },
+        .before = {}};
+    counter.idea = is_idea(counter, claim, stage_before, jobs);
+    if (stage_before.known()) counter.before = stage_before.counts(form.counter);
+    all.push_back(std::move(counter));
+  }
+  if (auto conflicts = conflicts_counter(*reference, jobs, stage_before))
+    all.push_back(std::move(*conflicts));
+  std::ranges::move(cost_counters(lab, jobs, reference), std::back_inserter(all));
+  return all;
+}
+
+std::vector<Counter> cpu_counters(const Lab& lab, const std::vector<Job>& jobs) {
+  const std::span<const CpuForm> before =
+      lab.before() == nullptr ? std::span<const CpuForm>() : cpu_forms(*lab.before());
+  std::vector<Counter> all;
+  for (const CpuForm& form : cpu_forms(*lab.stage)) {
+    Counter counter{.name = std::string(form.counter),
+                    .form = std::string(form.text),
+                    .rule = form.rule,
+                    .idea = false,
+                    .claimed = form.value,
+                    .counted = [&form](const Job&, const Report& report) { return form.counted(report); },
+                    .before = {}};
+    const auto old = std::ranges::find(before, form.counter, &CpuForm::counter);
+    counter.idea = !form.price && old == before.end();
+    for (std::size_t i = 0; old != before.end() && i < jobs.size(); ++i) {
+      counter.before.push_back(old->value(jobs[i]));
+      counter.idea = counter.idea || !reaches(form.rule, counter.before.back(), counter.claimed(jobs[i]));
+    }
+    all.push_back(std::move(counter));
+  }
+  return all;
+}
+
+// --- feedback
+
+/// What a counter counts, in words: "elements of K read from global memory".
+std::string words_of_counter(const std::string& name) {
+  const std::size_t dot = name.find('.'), last = name.rfind('.');
+  if (dot != last) {
+    const std::string what = name.substr(dot + 1, last - dot - 1), how = name.substr(last + 1);
+    if (how == "sectors") return fmt::format("sectors of 32 bytes of {} that warps ask for", what);
+    const std::string unit = how.ends_with("_bytes") ? "bytes" : "elements";
+    if (how == "array_bytes") return fmt::format("bytes of a shared array {} for a block", what);
+    const char* verb = how.starts_with("read") ? "read from" : "written to";
+    return fmt::format("{} of {} {} {} memory", unit, what, verb,
+                       name.starts_with("shared.") ? "shared" : "global");
+  }
+  static constexpr std::pair<std::string_view, const char*> words[] = {
+      {"extra_memory", "bytes of extra memory in use at once"},
+      {"score_reads", "reads of scores"},
+      {"scores_made", "scores computed"},
+      {"allocations", "calls for memory other than the workspace's"},
+      {"other_memory", "bytes of arrays that are static or on the stack"},
+      {"K_reads", "numbers read from K"},
+      {"V_reads", "numbers read from V"},
+      {"workspace_writes", "numbers written to extra memory"},
+      {"output_writes", "numbers written to O and L"},
+      {"writing_threads", "threads that write rows of O"},
+      {"busiest_thread_rows", "rows of L written by the busiest thread"},
+      {"busiest_thread_writes", "numbers of O written by the busiest thread"},
+      {"locked_accesses", "accesses to memory while other threads wait for a lock"},
+      {"operations", "additions, multiplications and divisions"},
+      {"single_operations", "operations on single floats"},
+      {"lane_operations", "operations in the lanes of vectors"},
+      {"device_bytes", "bytes of extra device memory"},
+      {"flops_cuda_cores", "matmul FLOPs on CUDA cores"},
+      {"flops_tensor_cores", "matmul FLOPs on tensor cores"},
+      {"flops_during_copies", "matmul FLOPs while copies are under way"},
+      {"bytes_in_flight", "bytes of copies under way, added up over the barriers"},
+      {"bank_conflicts", "passes over the banks of shared memory more than are needed"},
+      {"exp", "exponentials"},
+      {"div", "divisions"},
+      {"mul", "multiplications"},
+      {"log", "logarithms"},
+      {"masked_tiles", "masked tiles"},
+      {"add", "additions"},
+      {"max", "maxima of two"},
+      {"syncwarps", "calls of __syncwarp"},
+      {"named_barriers", "named barriers"},
+      {"atomics", "atomic operations"},
+      {"global.read_bytes", "bytes read from global memory"},
+      {"global.written_bytes", "bytes written to global memory"},
+      {"shared.read_bytes", "bytes read from shared memory"},
+      {"shared.written_bytes", "bytes written to shared memory"},
+      {"shared.wavefronts", "passes over the banks of shared memory"},
+      {"shared_bytes_per_block", "bytes of shared memory for a block"},
+      {"busiest_thread.operations", "operations of the busiest thread"},
+      {"busiest_thread.global_accesses", "accesses of the busiest thread to global memory"},
+      {"busiest_thread.shared_accesses", "accesses of the busiest thread to shared memory"},
+  };
+  const auto* const found =
+      std::ranges::find(words, name, &std::pair<std::string_view, const char*>::first);
+  return found == std::end(words) ? name : found->second;
+}
+
+/// What usually makes a count of this kind wrong, where the handout does not say.
+std::string usual_cause(const std::string& name, bool too_many, bool none_claimed) {
+  const std::size_t dot = name.find('.'), last = name.rfind('.');
+  const std::string what = dot == last ? "" : name.substr(dot + 1, last - dot - 1);
+  if (name.starts_with("global.") && name.ends_with("read_elements")) {
+    if (!too_many) return fmt::format("is {} loaded for every tile that needs it?", what);
+    if (none_claimed)
+      return fmt::format("can {} stay on the chip, in registers or in shared memory?", what);
+    return fmt::format("is {} loaded inside a loop in which it does not change, or past its end?", what);
+  }
+  if (name.starts_with("global.") && name.ends_with("written_elements")) {
+    if (!too_many) return fmt::format("is every row of {} stored, also that of a ragged tile?", what);
+    return fmt::format("is {} stored inside a loop and not once behind it, or by several threads?", what);
+  }
+  if (name.ends_with("array_bytes")) return fmt::format("is the shared array {} still needed?", what);
+  if (name.ends_with(".sectors"))
+    return fmt::format("do neighbouring lanes take elements of {} that lie next to each other?", what);
+  if (name.starts_with("shared.") && !what.empty()) {
+    if (!too_many) return fmt::format("is all of {} used?", what);
+    return name.ends_with("written_bytes") || name.ends_with("written_elements")
+               ? fmt::format(
+                     "is {} written inside a loop in which it does not change, or by several threads?",
+                     what)
+               : fmt::format(
+                     "is {} read again, perhaps inside a loop, where a variable could keep it? Read it "
+                     "into a variable",
+                     what);
+  }
+  static constexpr std::tuple<std::string_view, const char*, const char*> causes[] = {
+      {"extra_memory", "which array is larger than it need be, or need not be there?",
+       "where else is memory taken from?"},
+      {"allocations", "take memory from call.workspace alone: no std::vector, new or malloc.", ""},
+      {"scores_made", "is a score computed twice, or one that the row does not see?",
+       "are scores left out, or held in a plain float?"},
+      {"device_bytes", "which ExtraBuffer is larger than it need be, or need not be there?", ""},
+      {"blocks", "look at the grid of the launch.", "look at the grid of the launch."},
+      {"tiles", "are tiles visited that no row sees, or tiles past the end?",
+       "are tiles left out, or not counted by count_tile()?"},
+      {"masked_tiles", "are tiles masked in which every row sees every key?",
+       "are there tiles with a pair that is not visible, and not masked?"},
+      {"flops_cuda_cores", "is a product computed more than once, or where tensor cores should?",
+       "is a product left out, or written with * and + instead of mac()?"},
+      {"flops_tensor_cores", "is a product computed more than once?",
+       "is a product left out, or not made by mma?"},
+      {"barriers", "is there a barrier that no hazard needs, or one inside a loop?", ""},
+      {"bytes_in_flight", "", "does a wait come too early, or does the copy begin too late?"},
+      {"flops_during_copies", "",
+       "does the copy of the next tile begin before the products of this one, and is it not waited for?"},
+      {"add", "is something added up twice, or apart from what it could be added to at once?", ""},
+      {"max", "is a maximum taken again, or by every lane of what the lanes could share?", ""},
+      {"shuffles", "is a sum or a maximum over the lanes taken inside a loop, or of what all lanes have?",
+       ""},
+      {"syncwarps", "is there a __syncwarp that no hazard needs, or one inside a loop?", ""},
+      {"global.read_bytes", "is a buffer read that the reference has not, or one through another name?",
+       ""},
+      {"global.written_bytes", "is a buffer written that the reference has not?", ""},
+      {"shared.read_bytes", "does something go through shared memory that could stay in registers?", ""},
+      {"shared.written_bytes", "does something go through shared memory that could stay in registers?", ""},
+      {"shared.wavefronts", "is shared memory read more often, or do lanes of a warp meet in a bank?", ""},
+      {"shared_bytes_per_block", "which shared array could be registers, or smaller?", ""},
+      {"busiest_thread.operations", "does one thread, one warp or one block compute what all could share?",
+       ""},
+      {"busiest_thread.global_accesses",
+       "does one thread, one warp or one block load or store what all threads could share?", ""},
+      {"busiest_thread.shared_accesses",
+       "does one thread or one warp read or write what all threads could share?", ""},
+      {"bank_conflicts",
+       "which lanes of a warp meet in a bank? ./ladder ledger --banks shows the arrays of the reference.",
+       ""},
+  };
+  for (const auto& [counter, many, few] : causes) {
+    if (counter == name) return too_many ? many : few;
+  }
+  return too_many ? "is it computed again where the result is there already?" : "";
+}
+
+/// "8 times", "1.06 times": how much more the larger is.
+std::string ratio_words(std::int64_t larger, std::int64_t smaller) {
+  return larger % smaller == 0
+             ? fmt::format("{} times", larger / smaller)
+             : fmt::format("{:.3g} times", static_cast<double>(larger) / static_cast<double>(smaller));
+}
+
+}  // namespace
+
+std::vector<Counter> counters_of(const Lab& lab, const std::vector<Job>& jobs) {
+  return lab.stage->backend == Backend::cpu ? cpu_counters(lab, jobs) : kernel_counters(lab, jobs);
+}
+
+const char* sign_of(Rule rule) {
+  switch (rule) {
+    case Rule::exact:
+      return "=";
+    case Rule::at_most:
+      return "<=";
+    case Rule::near:
+      return "<= 5/4 of";
+    case Rule::at_least:
+      return ">=";
+  }
+  return "";
+}
+
+bool reaches(Rule rule, std::int64_t counted, std::int64_t claimed) {
+  switch (rule) {
+    case Rule::exact:
+      return counted == claimed;
+    case Rule::at_most:
+      return counted >= 0 && counted <= claimed;
+    case Rule::near:
+      return counted >= 0 && counted <= claimed + claimed / 4;
+    case Rule::at_least:
+      return counted >= claimed;
+  }
+  return false;
+}
+
+std::string feedback_on(const Lab& lab, const Counter& counter, const std::vector<Job>& jobs,
+                        const std::vector<std::int64_t>& counted) {
+  std::size_t first = 0;
+  while (first + 1 < jobs.size() && reaches(counter.rule, counted[first], counter.claimed(jobs[first])))
+    ++first;
+  const std::int64_t got = counted[first], claimed = counter.claimed(jobs[first]);
+  if (got < 0 && counter.name.starts_with("score"))
+    return "not counted: the stage has no .forward_counting any more, with the scores of type Counted";
+  if (got < 0)
+    return "not counted: it runs threads that OpenMP did not start: use #pragma omp parallel for";
+  const std::string what = words_of_counter(counter.name);
+  std::string text;
+  if (claimed == 0 || got == 0) {
+    text = fmt::format("{} {}, the reference {}", got == 0 ? "no" : grouped(got), what,
+                       claimed == 0 ? "none" : grouped(claimed));
+  } else if (got > claimed) {
+    text = fmt::format("{} {}, {} the {} of the reference", grouped(got), what, ratio_words(got, claimed),
+                       grouped(claimed));
+  } else {
+    text = fmt::format("{} {}, the reference {}, {} as many", grouped(got), what, grouped(claimed),
+                       ratio_words(claimed, got));
+  }
+  text += fmt::format(" ({})", words_of(jobs[first]));
+  if (counted == counter.before) text += fmt::format(", as in stage {}", label(*lab.before()));
+  const std::string hint = lab.handout.hint(counter.name, got > claimed);
+  const std::string cause = !hint.empty() ? hint : usual_cause(counter.name, got > claimed, claimed == 0);
+  return cause.empty() ? text : text + ". " + static_cast<char>(std::toupper(cause[0])) + cause.substr(1);
+}
+
+std::string bypass_in(const Stage& stage, const Job& job, const Report& report) {
+  const Claim* claim = claim_of(stage);
+  if (claim == nullptr) return "";
+  const Problem& p = job.inputs.problem;
+  const Symbols symbols = claim->symbols(p);
+  std::int64_t seeing_rows = 0;
+  for (std::int64_t i = 0; i < p.Nq; ++i) seeing_rows += p.visible_keys(i) > 0;
+  const std::int64_t BH = symbols.BH, seen_keys = p.visible_keys(p.Nq - 1), kv = p.batch * p.kv_heads;
+  const struct {
+    const char* counter;
+    std::int64_t least;
+    const char* how;
+  } needs[] = {
+      {"global.Q.read_elements", BH * seeing_rows * p.d, "loads of Q"},
+      {"global.K.read_elements", kv * seen_keys * p.d, "loads of K"},
+      {"global.V.read_elements", kv * seen_keys * p.d, "loads of V"},
+      {"global.O.written_elements", BH * p.Nq * p.d, "stores to O"},
+      {"global.L.written_elements", BH * p.Nq, "stores to L"},
+  };
+  const auto too_few = [](const char* what, std::int64_t counted, std::int64_t least) {
+    return fmt::format(
+        "the ledger has {} {}, and no way to compute attention has fewer than {}: go through gmem "
+        "pointers, f32 and mac(), and let the kernel do the work",
+        grouped(counted), what, grouped(least));
+  };
+  for (const auto& need : needs) {
+    std::int64_t least = need.least;
+    // A stage that derives L beside the count writes none, and the next one may still do so.
+    for (const Stage* one : {&stage, &find_stage(stage.before)}) {
+      if (const ClosedForm* form = form_of(*one, need.counter))
+        least = std::min(least, form->value(symbols));
+    }
+    const std::int64_t counted = count_of(report.ledger, need.counter);
+    if (counted < least) return too_few(need.how, counted, least);
+  }
+  const auto flops =
+      static_cast<std::int64_t>(report.ledger.flops_cuda_cores + report.ledger.flops_tensor_cores);
+  const std::int64_t least = 4 * BH * p.visible_pairs() * p.d;
+  return flops < least ? too_few("matmul FLOPs", flops, least) : "";
+}
+
+std::string uncounted_in(const Stage& stage, const Job& job, const Report& report) {
+  const Claim* claim = claim_of(stage);
+  if (claim == nullptr || !job.watched || report.failure != Failure::none) return "";
+  const simt::Ledger& ledger = report.ledger;
+  const Operations& done = report.watched.operations;
+  // The ladder's own kernels come out even, but for what a thread makes of the scale, and a logarithm a
+  // row.
+  const struct {
+    const char* what;
+    std::int64_t executed;
+    std::uint64_t counted;
+    std::int64_t spare;  ///< In each tile of rows.
+  } kinds[] = {
+      {"divisions", done.divisions, ledger.div, 64},
+      {"exponentials", report.watched.exp, ledger.exp, 0},
+      {"additions, multiplications and divisions", done.arithmetic,
+       ledger.flops_cuda_cores + ledger.add + ledger.mul + ledger.div, 2048},
+  };
+  const Symbols symbols = claim->symbols(job.inputs.problem);
+  for (const auto& kind : kinds) {
+    const auto counted = static_cast<std::int64_t>(kind.counted);
+    if (kind.executed <= counted + kind.spare * symbols.BH * symbols.Tr) continue;
+    return fmt::format(
+        "the processor ran {} {} of floating-point numbers in its machine code, and the ledger has {} of "
+        "them: all that a stage computes is to be counted, in f32, by mac() and mma, in a kernel that "
+        "launch() starts ({})",
+        grouped(kind.executed), kind.what, grouped(counted), words_of(job));
+  }
+  return "";
+}
+
+}  // namespace flashladder::lab

@@ -1,0 +1,296 @@
+// The main function of the program that runs a student's file: a stage whose forward pass is the student's.
+// Started by the grader it reads jobs, runs them and sends reports. Started by hand it runs one small
+// problem, for a debugger.
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <new>
+#include <string>
+
+#include "common/attention/counted.hpp"
+#include "common/attention/stage.hpp"
+#include "common/check/allocations.hpp"
+#include "common/error.hpp"
+#include "common/labs/program/calls.hpp"
+#include "common/labs/program/message.hpp"
+#include "common/labs/program/watch.hpp"
+#include "common/simt/emulator.hpp"
+#include "common/simt/global_buffer.hpp"
+#include "common/simt/kernel_error.hpp"
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+namespace flashladder::lab {
+
+/// Stage `number` where the file defines it, else nullptr; for -1 any that it defines. Generated:
+/// CMakeLists.txt.
+const Stage* stage_of_file(int number);
+
+namespace {
+
+/// The machine does not give what the grading needs.
+struct MachineError : Error {
+  using Error::Error;
+};
+
+std::mutex showing;
+std::vector<Intermediate>* shown = nullptr;
+
+void show(const char* name, std::int64_t head, int row, int column, float value) {
+  const std::lock_guard lock(showing);
+  Intermediate& one = shown->emplace_back(Intermediate{{}, head, row, column, value});
+  std::strncpy(one.name, name, sizeof one.name - 1);
+}
+
+/// Says what exception is being handled.
+void describe_exception(Report& report) {
+  report.thrown_from = calls_of_last_exception();
+  try {
+    throw;
+  } catch (const simt::KernelError& error) {
+    report.failure = Failure::kernel;
+    report.what = error.what();
+    report.kind = simt::name_of(error.kind);
+  } catch (const MachineError& error) {
+    report.failure = Failure::machine;
+    report.what = error.what();
+  } catch (const OutOfMemory& error) {
+    report.failure = Failure::memory;
+    report.what = error.what();
+  } catch (const std::bad_alloc& error) {
+    report.failure = Failure::memory;
+    report.what = error.what();
+  } catch (const std::exception& error) {
+    report.failure = Failure::exception;
+    report.what = error.what();
+  } catch (...) {
+    report.failure = Failure::exception;
+    report.what = "something that is no std::exception";
+  }
+}
+
+/// As often as a benchmark would, with the L2 cache emptied before each run.
+void time_runs(ForwardRun& run, Report& report) {
+  GpuTimer timer;
+  Workspace workspace(free_memory(Backend::cuda));
+  const auto begin = std::chrono::steady_clock::now();
+  const auto seconds = [&] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  };
+  while (!timed_enough(report.ms.size(), seconds())) {
+    timer.start();
+    run.start(workspace);
+    report.ms.push_back(timer.stop());
+  }
+}
+
+// --- kernels' tensors are a device's: what the host has of them is a number that only views take
+
+const Stage* on_device = nullptr;
+
+template <class T>
+T* hidden(T* data) {
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): nobody is to get at the memory through it
+  return reinterpret_cast<T*>(reinterpret_cast<std::uintptr_t>(data) ^ simt::device_only);
+}
+Tensor hidden(Tensor tensor) {
+  tensor.data = hidden(tensor.data);
+  return tensor;
+}
+void forward_on_device(const Forward& f) {
+  on_device->forward(
+      {f.problem, hidden(f.Q), hidden(f.K), hidden(f.V), hidden(f.O), hidden(f.L), f.workspace});
+}
+
+void (*student_forward)(const Forward&) = nullptr;
+
+void watched_forward(const Forward& call) {
+  struct Stop {
+    ~Stop() { stop_watching(); }
+  } stop;
+  start_watching(call);
+  student_forward(call);
+}
+
+void run_near(const Stage& student, const Job& job, Report& report) {
+  Stage stage = student;
+  if (job.watched) {
+    student_forward = student.forward;
+    stage.forward = watched_forward;
+  }
+  ForwardRun run(stage, job.inputs, job.layout);
+  Workspace workspace(free_memory(stage.backend));
+  workspace.poison = !(job.watched && stage.backend == Backend::cpu);  // its writes would be counted
+  const long before = allocations();
+  run.run(workspace);
+  report.allocations = allocations() - before;
+  report.extra_bytes = workspace.peak_bytes();
+  report.bytes_kept = workspace.bytes_in_use();
+  if (job.watched) report.watched = watched();
+  if (job.timed) time_runs(run, report);
+  report.defect = run.defect();
+  report.result = run.result();
+  if (job.count_reads && stage.forward_counting != nullptr) {
+    Workspace second;
+    Counted::made = Counted::reads = 0;
+    run.run_counting(second);
+    report.scores_made = Counted::made;
+    report.score_reads = Counted::reads;
+    report.counted_reads = true;
+  }
+}
+
+/// The rows of O as far apart as the address space allows: an offset of 32 bits shows on a small problem.
+void run_far_apart(const Stage& stage, const Job& job, Report& report) {
+  static void* const memory = mmap(nullptr, far_apart_bytes, PROT_READ | PROT_WRITE,
+                                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) {
+    throw MachineError(
+        "this machine gives no 8 GiB of address space, which are needed and hardly used: raise the limit "
+        "(ulimit -v), or let memory be overcommitted (vm.overcommit_memory=0)");
+  }
+  const Problem& p = job.inputs.problem;
+  const auto filled = [&](const std::vector<float>& values, std::int64_t heads, std::int64_t rows) {
+    Buffer buffer(p.batch, heads, rows, p.d, job.layout, p.dtype);
+    buffer.write(values);
+    return buffer;
+  };
+  Buffer Q = filled(job.inputs.Q, p.q_heads, p.Nq), K = filled(job.inputs.K, p.kv_heads, p.Nk),
+         V = filled(job.inputs.V, p.kv_heads, p.Nk);
+  const std::int64_t row = (std::int64_t{1} << 31) / (p.Nq - 1) / 8 * 8;
+  const Tensor O{memory, p.dtype, {p.Nq * row, p.Nq * row, row}};
+  report.result.L.assign(p.Nq, NAN);
+  Workspace workspace;
+  run_forward(stage, {p, Q.tensor(), K.tensor(), V.tensor(), O, report.result.L.data(), workspace});
+  for (std::int64_t i = 0; i < p.Nq; ++i) {
+    for (std::int64_t c = 0; c < p.d; ++c) {
+      const char* const at = static_cast<const char*>(memory) + (i * row + c) * size_of(p.dtype);
+      report.result.O.push_back(load_as(p.dtype, at));
+    }
+  }
+}
+
+Report run_job(const Stage& stage, const Job& job) {
+  Report report;
+  simt::Options options;
+  options.banks = job.banks;
+  options.check = job.check;
+  options.schedule = job.schedule;
+  options.seed = 7;
+  options.os_threads = 1;  // a kernel with a race in it does the same every time
+  options.access_budget = 100'000;
+  options.added_to_rows = -job.fewer_keys;
+  simt::Emulator emulator(options);
+  const simt::UseEmulator use(emulator);
+#ifdef _OPENMP
+  omp_set_num_threads(job.threads);
+#endif
+  if (job.intermediates) {
+    shown = &report.intermediates;
+    simt::Emulator::probe = show;
+  }
+  try {
+    if (job.far_apart) {
+      run_far_apart(stage, job, report);
+    } else {
+      run_near(stage, job, report);
+    }
+  } catch (...) {
+    describe_exception(report);
+  }
+  simt::Emulator::probe = nullptr;
+  report.ledger = emulator.total();
+  return report;
+}
+
+// --- with the grader
+
+std::string read_all(int fd) {
+  struct stat file {};
+  if (fstat(fd, &file) != 0) return "";
+  std::string bytes(static_cast<std::size_t>(file.st_size), '\0');
+  std::size_t got = 0;
+  for (ssize_t n = 0; got < bytes.size() && (n = read(fd, bytes.data() + got, bytes.size() - got)) > 0;)
+    got += static_cast<std::size_t>(n);
+  bytes.resize(got);
+  return bytes;
+}
+
+void send(Frame::Kind kind, const std::string& payload) {
+  const Frame frame{kind, payload.size()};
+  std::string message(reinterpret_cast<const char*>(&frame), sizeof frame);
+  message += payload;
+  for (std::size_t sent = 0; sent < message.size();) {
+    const ssize_t n = write(report_fd, message.data() + sent, message.size() - sent);
+    if (n <= 0) _exit(lost_status);  // nobody listens any more
+    sent += static_cast<std::size_t>(n);
+  }
+}
+
+int run_jobs(const Stage& stage) {
+  report_signals();
+  const std::vector<Job> jobs = decode_jobs(read_all(job_fd));
+  if (std::none_of(jobs.begin(), jobs.end(), [](const Job& job) { return job.watched; })) never_watch();
+  for (const Job& job : jobs) {
+    send(Frame::Kind::begun, "");
+    send(Frame::Kind::report, encode(run_job(stage, job)));
+  }
+  return 0;
+}
+
+// --- by hand
+
+int run_by_hand(const Stage& stage) {
+  Problem p;
+  p.q_heads = p.kv_heads = 2;
+  p.Nq = 65;
+  p.Nk = 97;
+  p.d = stage.supports.head_dims.empty() ? 32 : stage.supports.head_dims.front();
+  p.dtype = stage.supports.dtypes.front();
+  Job job;
+  job.check = true;
+  job.inputs = {p, {}, {}, {}};
+  // Any numbers do: whether the result is right is the grader's to say.
+  for (auto [values, rows] :
+       {std::pair(&job.inputs.Q, p.Nq), {&job.inputs.K, p.Nk}, {&job.inputs.V, p.Nk}}) {
+    for (std::int64_t i = 0; i < p.q_heads * rows * p.d; ++i)
+      values->push_back(round_to(p.dtype, static_cast<float>(i * 37 % 101) / 50 - 1));
+  }
+  const Report report = run_job(stage, job);
+  std::printf("stage %s on %s: ", label(stage).c_str(), to_string(p).c_str());
+  if (report.failure != Failure::none || !report.defect.empty()) {
+    std::printf("%s\n", (report.what + report.defect).c_str());
+    return 1;
+  }
+  std::printf("it ran to its end; O begins with %g, %g, %g. Whether that is right: ./ladder lab grade\n",
+              static_cast<double>(report.result.O[0]), static_cast<double>(report.result.O[1]),
+              static_cast<double>(report.result.O[2]));
+  return 0;
+}
+
+}  // namespace
+}  // namespace flashladder::lab
+
+int main(int argc, char** argv) {
+  using namespace flashladder::lab;
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  const bool graded = argc >= 3 && std::strcmp(argv[1], "--jobs-for") == 0;
+  const flashladder::Stage* const stage = stage_of_file(graded ? std::atoi(argv[2]) : -1);
+  if (stage == nullptr) return no_stage_status;
+  flashladder::Stage run = *stage;
+  if (run.forward != nullptr && (argc == 4 || stage->backend == flashladder::Backend::emulator)) {
+    on_device = stage;
+    run.forward = forward_on_device;
+  }
+  return graded ? run_jobs(run) : run_by_hand(run);
+}
