@@ -73,14 +73,22 @@ void Buffer::upload() {
   if (device_) device_->upload(0, storage_.data(), device_->bytes());
 }
 
-std::int64_t Buffer::offset(std::int64_t index) const {
-  const std::int64_t c = index % d_, row = index / d_ % rows_, head = index / d_ / rows_ % heads_;
-  const std::int64_t b = index / d_ / rows_ / heads_;
-  return (margin + b * stride_[0] + head * stride_[1] + row * stride_[2] + c) * size_of(dtype_);
+template <class Body>
+void Buffer::for_each_row(Body body) const {
+  std::size_t value = 0;
+  for (std::int64_t b = 0; b < batch_; ++b) {
+    for (std::int64_t head = 0; head < heads_; ++head) {
+      for (std::int64_t row = 0; row < rows_; ++row, value += d_)
+        body(value, (margin + b * stride_[0] + head * stride_[1] + row * stride_[2]) * size_of(dtype_));
+    }
+  }
 }
 
 void Buffer::write(const std::vector<float>& values) {
-  for (std::size_t i = 0; i < values.size(); ++i) store_as(dtype_, values[i], &storage_[offset(i)]);
+  const std::int64_t bytes = size_of(dtype_);
+  for_each_row([&](std::size_t value, std::int64_t at) {
+    for (std::int64_t c = 0; c < d_; ++c) store_as(dtype_, values[value + c], &storage_[at + c * bytes]);
+  });
   written_ = hash(storage_);
   upload();
 }
@@ -92,7 +100,10 @@ bool Buffer::changed() const {
 std::vector<float> Buffer::read() const {
   std::vector<float> values(batch_ * heads_ * rows_ * d_);
   const std::vector<std::byte>& all = storage();
-  for (std::size_t i = 0; i < values.size(); ++i) values[i] = load_as(dtype_, &all[offset(i)]);
+  const std::int64_t bytes = size_of(dtype_);
+  for_each_row([&](std::size_t value, std::int64_t at) {
+    for (std::int64_t c = 0; c < d_; ++c) values[value + c] = load_as(dtype_, &all[at + c * bytes]);
+  });
   return values;
 }
 
@@ -104,17 +115,21 @@ void Buffer::poison() {
 std::string Buffer::defect(const std::string& name) const {
   const std::vector<std::byte>& all = storage();
   const std::int64_t bytes = size_of(dtype_);
-  std::vector<bool> own(all.size() / bytes);
-  for (std::int64_t i = 0; i < batch_ * heads_ * rows_ * d_; ++i) {
-    own[offset(i) / bytes] = true;
-    if (is_poison(&all[offset(i)], bytes)) {
-      return name + " was never written at [" + std::to_string(i / d_ / rows_ / heads_) + ", " +
-             std::to_string(i / d_ / rows_ % heads_) + ", " + std::to_string(i / d_ % rows_) + ", " +
-             std::to_string(i % d_) + "]";
-    }
+  std::vector<char> own(all.size() / bytes, 0);
+  std::size_t unwritten = SIZE_MAX;  // the first value
+  for_each_row([&](std::size_t value, std::int64_t at) {
+    std::fill_n(own.begin() + at / bytes, d_, 1);
+    for (std::int64_t c = 0; c < d_ && unwritten == SIZE_MAX; ++c)
+      if (is_poison(&all[at + c * bytes], bytes)) unwritten = value + c;
+  });
+  if (unwritten != SIZE_MAX) {
+    const auto i = static_cast<std::int64_t>(unwritten);
+    return name + " was never written at [" + std::to_string(i / d_ / rows_ / heads_) + ", " +
+           std::to_string(i / d_ / rows_ % heads_) + ", " + std::to_string(i / d_ % rows_) + ", " +
+           std::to_string(i % d_) + "]";
   }
   for (std::size_t at = 0; at < own.size(); ++at) {
-    if (!own[at] && !is_poison(&all[at * bytes], bytes)) {
+    if (own[at] == 0 && !is_poison(&all[at * bytes], bytes)) {
       return name + " was written outside its rows, " +
              std::to_string(static_cast<std::int64_t>(at) - margin) + " elements from its start";
     }

@@ -47,7 +47,9 @@ class Buffer {
   std::string defect(const std::string& name) const;
 
  private:
-  std::int64_t offset(std::int64_t index) const;  ///< Of the index-th value in the storage, in bytes.
+  /// Calls `body(value, at)` for each row: its first value's number and that value's byte in the storage.
+  template <class Body>
+  void for_each_row(Body body) const;
   const std::vector<std::byte>& storage() const;  ///< As it is in the backend's memory now.
   void upload();                                  ///< The storage into the backend's memory.
 
