@@ -43,7 +43,7 @@ struct Counters {
   bool operator==(const Counters&) const = default;  ///< Equal in each counter.
 };
 
-/// Traffic between the threads and one global buffer, as issued: before any cache.
+/// What the threads request of one global buffer, before caches.
 struct GlobalTraffic {
   std::uint64_t element_bytes = 0;        ///< Of one element of the buffer.
   std::uint64_t read_bytes = 0;           ///< By loads and asynchronous copies.

@@ -224,7 +224,7 @@ const Stage stage{
     .name = "fa1_tiled",
     .title = "FA1",
     .idea = "tiles of K/V outside, of Q inside; S and P stay on chip, O, m and l travel",
-    .claim = "HBM elements exactly the closed form; extra memory 2 Nq Nk -> 2 Nq per head",
+    .claim = "global elements exactly the closed form; extra memory 2 Nq Nk -> 2 Nq per head",
     .before = 10,
     .supports = {.dtypes = fp32_only, .head_dims = fp32_head_dims},
     .backend = kernel_backend,

@@ -216,7 +216,7 @@ const Stage stage{
     .name = "fa2_sequence_parallel",
     .title = "FA2: sequence parallelism",
     .idea = "a block for every tile of Q; O, m and l never leave the chip",
-    .claim = "HBM writes Tc (Nq d + 2 Nq) - Nq -> Nq d + Nq; blocks BH -> BH Tr; extra memory 2 Nq -> 0",
+    .claim = "global writes Tc (Nq d + 2 Nq) - Nq -> Nq d + Nq; blocks BH -> BH Tr; extra memory 2 Nq -> 0",
     .before = 12,
     .supports = {.dtypes = fp32_only, .head_dims = fp32_head_dims},
     .backend = kernel_backend,
