@@ -50,7 +50,7 @@ struct GlobalTraffic {
   std::uint64_t written_bytes = 0;        ///< By stores.
   std::uint64_t atomic_bytes = 0;         ///< By atomic operations.
   std::uint64_t distinct_read_bytes = 0;  ///< (banks) As read_bytes, but lanes of one warp instruction that
-                                          ///< ask for the same bytes count once, as in a GPU's counters.
+                                          ///< request the same bytes count once, as in a GPU's counters.
   std::uint64_t distinct_written_bytes = 0;  ///< (banks) As written_bytes, likewise.
   std::uint64_t sectors = 0;         ///< (banks) 32-byte sectors touched, summed over warp instructions.
   std::uint64_t atomic_sectors = 0;  ///< (banks) Those of them that atomic operations touch.
@@ -75,7 +75,7 @@ struct SharedTraffic {
   bool operator==(const SharedTraffic&) const = default;  ///< Equal in each count.
 };
 
-/// What the busiest thread of all did: a launch ends no sooner.
+/// What the busiest thread of all did: a launch cannot end before it.
 struct Busiest {
   std::uint64_t operations = 0;  ///< On f32; a step of mac() is one.
   std::uint64_t global = 0;      ///< Accesses to global memory.
