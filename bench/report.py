@@ -65,7 +65,7 @@ def times_text(ratio):
 COUNTS = [
     ("hbm_bytes_read", "global read", size_text, False),
     ("hbm_bytes_written", "global written", size_text, False),
-    ("hbm_bytes", "global bytes, read and written", size_text, True),
+    ("hbm_bytes", "global memory requested", size_text, True),
     ("shared_bytes", "shared bytes", size_text, True),
     ("barriers", "barriers", count_text, True),
     ("operations", "non-matmul operations", count_text, True),

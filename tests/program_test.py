@@ -1050,7 +1050,7 @@ class ProgramTest(unittest.TestCase):
         self.assertRegex(text, r"L elements written +0 +128  new +128  x1\.00\n += 0 += BH Nq += BH Nq\n")
         self.assertRegex(text, r"blocks +2 +2  x1\.00 +4  x2\.00\n")
         self.assertRegex(text, r"global bytes read +[\d,]+ ")
-        self.assertIn("before any cache", text)
+        self.assertIn("before caches", text)
         self.assertNotIn("!!!", text)
         for absent in ("tensor cores", "wavefronts", "sectors", "masked tiles"):  # 0 in all, or not counted
             self.assertNotIn(absent, text)
