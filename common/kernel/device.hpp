@@ -1,6 +1,6 @@
 #pragma once
-// What the kernels of several stages need and no stage is about: where a head lies in memory, the mask,
-// loads of tiles that end in the middle, sums over lanes.
+// What the kernels of several stages need and what is no stage's topic: where a head lies in memory, the
+// mask, loads of partial tiles, sums over lanes.
 #include "common/ptx/cp_async.hpp"
 #include "common/ptx/mma.hpp"
 #include "common/simt/simt.hpp"
