@@ -17,7 +17,7 @@ MIB = 1 << 20
 PEERS = {"fa2": "FlashAttention-2 (PyTorch)", "cudnn": "cuDNN", "memory-efficient": "memory-efficient", "math": "math",
          "flash-attn": "FlashAttention-2 (flash-attn)"}
 OPTIONAL = {"flash-attn"}  # a package of its own, which is rarely installed
-COUNTED_N, COUNTED_D = 1024, 64  # of the ledger that the pictures of HBM bytes are of
+COUNTED_N, COUNTED_D = 1024, 64  # of the ledger that the pictures of requested bytes are of
 MOVED = "read", "written", "added atomically: a read and a write"
 STYLES = [*LINES, ("#882255", "*", "-")]  # a comparison has more lines than a climb
 
@@ -140,7 +140,7 @@ def roofline(measured, counted):
 
 
 def traffic(measured, counted, backward=False):
-    """Bytes of HBM that a head's kernels ask for, by stage, beside the least that any kernel must move."""
+    """Bytes of global memory that a head's kernels request, by stage, beside the least that any kernel must move."""
     once = ["Q", "K", "V", "O", *(["dO", "dQ", "dK", "dV"] if backward else [])]
     kinds = [i for i in range(len(MOVED)) if any(of[i] for moved in counted.values() for of in moved.values())]
 
@@ -148,7 +148,7 @@ def traffic(measured, counted, backward=False):
         size = 4 if measured.dtypes[stage] == "fp32" else 2
         return (len(once) * COUNTED_N * COUNTED_D * size + 4 * COUNTED_N) / MIB  # these, and L in fp32
 
-    return {"title": f"HBM bytes as issued{' in the backward pass' * backward}, by the ledger: one head, "
+    return {"title": f"Global memory requested{' in the backward pass' * backward}, by the ledger: one head, "
                      f"N = {COUNTED_N}, d = {COUNTED_D}",
             "stages": [f"{stage_text(measured, stage)}, {measured.dtypes[stage]}" for stage in measured.stages],
             "least": [least(stage) for stage in measured.stages], "least_of": f"{', '.join(once)} and L once each",
@@ -311,7 +311,7 @@ def draw_roofline(shown):
             axis.set_major_formatter(matplotlib.ticker.FormatStrFormatter("%g"))
         panel.margins(0.12)
         panel.set_title(of["title"], loc="left", fontsize=11)
-        panel.set_xlabel("FLOPs per byte of HBM that is asked for")
+        panel.set_xlabel("FLOPs per byte of global memory requested")
         panel.grid(color=FRAME, linewidth=0.6)
     axes[0].set_ylabel("TFLOP/s")
     legend_below(figure, axes[0], 2)

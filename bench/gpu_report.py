@@ -29,6 +29,7 @@ LOSSES, TRAINING = ("train_gpt.json", "train_gpt_bf16.json"), "training.json"
 ATOMICS, NSIGHT = "atomics.json", "nsight.json"
 EMULATOR = ROOT / "common/simt/README.md"
 PAGE, ATOMICS_PAGE = ROOT / "docs/training.md", ROOT / "docs/theory/atomics.md"
+MEASURED_PAGE = ROOT / "docs/measured.md"
 NOT_YET = "Not yet."
 # What a block of a stage's README is of, and one of another file.
 OF_STAGE = {"h200": "forward pass", "backward": "backward pass", "peers": "beside its peers",
@@ -127,8 +128,8 @@ def table(measured, stage, before, of_pass=""):
 
 
 def backward_blocks(measured, peers, with_pictures=True):
-    """(file, name of the block, its text) for each stage with a backward pass, of the table and of its peers, and for the
-    README. `measured` and `peers` may be None: then each place that there is says so."""
+    """(file, name of the block, its text) for each stage with a backward pass, of the table and of its peers, and for
+    docs/measured.md. `measured` and `peers` may be None: then each place that there is says so."""
     blocks, folders = [], {int(path.name[:2]): path for path in sorted((ROOT / "stages").glob("[0-9][0-9]_*"))}
     stages = measured.stages if measured else []
     for number, folder in folders.items():
@@ -144,7 +145,7 @@ def backward_blocks(measured, peers, with_pictures=True):
             found = peers and any(one["name"] == f"stage {number}" for one in peers["results"])
             blocks.append((readme, "backward_peers", backward_peers_table(peers) if found else NOT_YET))
     short = short_backward_table(peers, with_pictures and measured is not None) if peers else NOT_YET
-    return [*blocks, (ROOT / "README.md", "backward_peers", short)]
+    return [*blocks, (MEASURED_PAGE, "backward_peers", short)]
 
 
 def origin(c):
@@ -213,12 +214,12 @@ def short_backward_table(peers, with_pictures=False):
         if set(cells) != {"absent"}:
             lines.append(f"| {kind[0]} | {kind[1]} | " + " | ".join(cells) + " |")
     if with_pictures:
-        lines += ["", "![TFLOP/s of the backward pass by stage](docs/h200_backward.png)", "",
-                  "![TFLOP/s of the backward pass over N in bf16, stages and peers](docs/h200_backward_bf16.png)", "",
+        lines += ["", "![TFLOP/s of the backward pass by stage](h200_backward.png)", "",
+                  "![TFLOP/s of the backward pass over N in bf16, stages and peers](h200_backward_bf16.png)", "",
                   "In fp32, on CUDA cores:", "",
-                  "![TFLOP/s of the backward pass over N in fp32](docs/h200_backward_fp32.png)", "",
-                  "The bytes of HBM that the ledger counts in the backward pass:", "",
-                  "![HBM bytes of the backward pass by stage](docs/h200_backward_traffic.png)"]
+                  "![TFLOP/s of the backward pass over N in fp32](h200_backward_fp32.png)", "",
+                  "The bytes of global memory requested in the backward pass, before caches:", "",
+                  "![Global memory requested in the backward pass, by stage](h200_backward_traffic.png)"]
     return "\n".join(lines) + "\n"
 
 
@@ -371,8 +372,8 @@ def nsight_table(data):
 
 
 def counted(program, stages, *options):
-    """By mask and stage, the bytes of HBM that one head's kernels move, by the ledger, as gpu_pictures.MOVED names
-    them. Of what is added atomically each byte is read and written."""
+    """By mask and stage, the bytes of global memory that one head's kernels request, by the ledger, as
+    gpu_pictures.MOVED names them. Of what is added atomically each byte is read and written."""
     shape = f"1,1,{gpu_pictures.COUNTED_N},{gpu_pictures.COUNTED_D}"
     result = {}
     for mask, more in (("full", []), ("causal", ["--causal"])):
@@ -416,7 +417,7 @@ class Results:
                 (PAGE, "train_gpt", losses_block(self.losses)), (PAGE, "throughput", training_block(self.training)),
                 (ATOMICS_PAGE, "atomics", atomics_block(self.atomics)),
                 (tuned / "README.md", "peers", peers_table(self.peers) if self.peers else NOT_YET),
-                (ROOT / "README.md", "peers", short_peers_table(self.peers) if self.peers else NOT_YET),
+                (MEASURED_PAGE, "peers", short_peers_table(self.peers) if self.peers else NOT_YET),
                 (EMULATOR, "nsight", nsight_table(self.nsight))]
 
     def pictures(self, program):

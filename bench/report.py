@@ -63,9 +63,9 @@ def times_text(ratio):
 
 # What stages of kernels are compared by: key in a stage's "ledger", title, how it is written, whether it is drawn.
 COUNTS = [
-    ("hbm_bytes_read", "HBM read", size_text, False),
-    ("hbm_bytes_written", "HBM written", size_text, False),
-    ("hbm_bytes", "HBM bytes, read and written", size_text, True),
+    ("hbm_bytes_read", "global read", size_text, False),
+    ("hbm_bytes_written", "global written", size_text, False),
+    ("hbm_bytes", "global memory requested", size_text, True),
     ("shared_bytes", "shared bytes", size_text, True),
     ("barriers", "barriers", count_text, True),
     ("operations", "non-matmul operations", count_text, True),
@@ -75,7 +75,7 @@ COUNTS = [
     ("blocks", "blocks", count_text, False),
     ("extra_bytes", "extra memory", size_text, True),
 ]
-COUNTED_HOW = ("bytes as issued, before any cache; non-matmul operations: additions, multiplications, divisions, "
+COUNTED_HOW = ("bytes requested, before caches; non-matmul operations: additions, multiplications, divisions, "
                "max, exp, log; all as the source has them")
 
 

@@ -43,7 +43,7 @@ struct ClosedForm {
   std::string_view counter;                 ///< As count_of() takes it.
   std::string_view text;                    ///< In symbols.
   std::int64_t (*value)(const Symbols& n);  ///< The same, computed.
-  /// Whether it is so with random numbers, and other numbers may need more.
+  /// Whether it is right for random numbers only, and other numbers may need more.
   bool least = false;
 
   /// Whether a ledger with this count is as the form says.

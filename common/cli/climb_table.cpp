@@ -131,7 +131,7 @@ std::string ledger_table(const std::vector<Climbed>& all) {
     text += "What the kernels move and compute, counted exactly by the emulator from the same source:\n\n";
   }
   return fit(text) + fit_table(rows, 1, terminal_width()) +
-         fit("bytes as issued, before any cache; non-matmul ops: add, mul, div, max, exp, log; "
+         fit("bytes requested, before caches; non-matmul ops: add, mul, div, max, exp, log; "
              "./ladder ledger shows all counts\n");
 }
 

@@ -25,12 +25,12 @@ TRACKS = ("on a CPU", "forward on a GPU", "backward", "Hopper", "inference", "ma
 # The parts of the navigation, in order, and the pages of each, where * stands for one name. What no part has comes
 # last.
 PARTS = {
-    "Start": ("first_hour", "readme", "stages/index"),
+    "Start": ("first_hour", "usage", "stages/index", "measured"),
     "Theory": ("theory/memory_hierarchy", "theory/online_softmax", "theory/io_complexity", "theory/*"),
     "Practice": ("labs", "notebooks/index"),
     "Look up": ("mistakes", "glossary"),
     "Teach": ("lecturer",),
-    "Reference": ("vocabulary", "checks", "architecture", "common/*", "api"),
+    "Reference": ("vocabulary", "checks", "architecture", "readme", "common/*", "api"),
 }
 # Pages that are listed below a page, not beside it.
 BELOW = {"stages/index": "stages/*", "labs": "labs/*", "notebooks/index": "notebooks/*", "api": "api/*/*"}
@@ -313,7 +313,7 @@ class Site:
     def tree(self, pages: list[str], caption: str = "") -> str:
         """Sphinx's list of pages below a page. It is not shown in the page."""
         names = {f"stages/{s['number']:02d}": f"{s['number']:02d} {s['name']}" for s in self.stages}
-        names |= {"readme": "Set-up and use", "stages/index": "The ladder"}
+        names |= {"readme": "The map of the repository", "stages/index": "The ladder"}
         entries = "".join(f"{names[page]} </{page}>\n" if page in names else f"/{page}\n" for page in pages)
         caption = f":caption: {caption}\n" if caption else ""
         return f"\n\n```{{toctree}}\n:hidden:\n{caption}\n{entries}```\n" if pages else ""

@@ -1,7 +1,7 @@
 // What this stage moves, computes and allocates, in the symbols of the problem alone. live_i is the number
 // of tiles of keys that some row of row tile i sees, rows_i the number of its rows: Br, but in the last
-// tile. The tiles of keys are dealt out to `splits` splits; parts_i = min(live_i, splits) of them come to
-// row tile i, and parts_f to the tile that fragment f of 16 rows is in.
+// tile. `splits` splits divide the tiles of keys; parts_i = min(live_i, splits) of them add to row tile i,
+// and parts_f to the tile that fragment f of 16 rows is in.
 #include <algorithm>
 
 #include "common/claims/closed_form.hpp"
