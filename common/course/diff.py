@@ -17,11 +17,12 @@ import shutil
 import sys
 from pathlib import Path
 
-import program
-from diff_facts import counts_of, measured
-from diff_model import BUDGET, Diff, Failure, Stage, all_stages, pairs, plural
-from diff_readme import explained
-from diff_terminal import Terminal, render
+from common.course import program
+from common.course.diff_facts import counts_of, measured
+from common.course.diff_model import BUDGET, Diff, pairs, plural
+from common.course.diff_readme import explained
+from common.course.diff_terminal import Terminal, render
+from common.course.registry import Failure, Stage, all_stages
 
 
 def parser() -> argparse.ArgumentParser:
