@@ -1,7 +1,7 @@
 """Tests of what bounds a stage: bench.report.attribution, and the profile that bench.measure.nsight makes for it.
 
-Usage: python3 -m tests.attribution_test PROGRAM [unittest options]. Each test has a small repository of its own, with made-up counters, and
-where a profile is made, a profiler and a program that are shell scripts. No GPU is needed.
+Usage: python3 -m tests.attribution_test PROGRAM [unittest options]. Each test has a small repository of its own,
+with made-up counters, a program and, where a profile is made, a profiler that are shell scripts. No GPU is needed.
 """
 
 import contextlib

@@ -967,7 +967,8 @@ class ProgramTest(unittest.TestCase):
         path = self.folder / "x.txt"
         for number in (signal.SIGINT, signal.SIGTERM):
             path.write_text("old")
-            code = (f"import os, pathlib\nfrom common.course import program\npathlib.Path.replace = lambda *_: os.kill(os.getpid(), {int(number)})\n"
+            code = ("import os, pathlib\nfrom common.course import program\n"
+                    f"pathlib.Path.replace = lambda *_: os.kill(os.getpid(), {int(number)})\n"
                     f"program.run(lambda: program.write_file(pathlib.Path({str(path)!r}), 'new'))")
             result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
                                     cwd=SOURCE, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})

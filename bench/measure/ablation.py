@@ -38,7 +38,8 @@ TILES = {
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--pass", dest="which", choices=list(TILES), required=True, help="of which the tuned stage is measured")
+    parser.add_argument("--pass", dest="which", choices=list(TILES), required=True,
+                        help="of which the tuned stage is measured")
     parser.add_argument("--out", type=new_file, required=True, help="the JSON file to write")
     parser.add_argument("--commit", help="what is measured; asked of git where left out")
     parser.add_argument("--rounds", type=int, default=11, help="runs of each variant and shape (11)")

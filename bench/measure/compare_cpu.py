@@ -213,7 +213,8 @@ def peak_of_a_core():
         runs = [one for one in json.loads(text)["benchmarks"] if one["run_type"] == "iteration"]
         return max(runs, key=lambda one: one["GFLOP/s"])
     except (OSError, subprocess.CalledProcessError, ValueError, KeyError) as error:
-        raise Failure(f"{BENCH.relative_to(ROOT)} does not say what a core can do: ./ladder bench 00 builds it anew") from error
+        raise Failure(f"{BENCH.relative_to(ROOT)} does not say what a core can do: ./ladder setup builds it "
+                      "anew") from error
 
 
 def measure_all(chosen):
@@ -231,7 +232,8 @@ def measure_all(chosen):
         gemm.append(2 * 2048**3 / (time.perf_counter() - start) * 1e-9)
     report = {
         "cpu": cpu_model(), "cores": len(os.sched_getaffinity(0)), "threads": chosen.threads,
-        "compiler": peak["label"], "lanes": int(peak["lanes"]), "torch": torch.__version__, "torch_simd": torch.backends.cpu.get_cpu_capability(),
+        "compiler": peak["label"], "lanes": int(peak["lanes"]), "torch": torch.__version__,
+        "torch_simd": torch.backends.cpu.get_cpu_capability(),
         "openmp_runtimes": openmp_runtimes(), "commit": chosen.commit or git_commit(),
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "peak_gflops": peak["GFLOP/s"] * chosen.threads, "torch_gemm_gflops": max(gemm),

@@ -41,7 +41,8 @@ def commit_of(given):
         return given
     try:
         commit = git("describe", "--always")
-        return commit + "-dirty" * bool(git("diff", "--name-only", "HEAD", "--", ".", ":(exclude)bench/results/*.json")) or "unknown"
+        changed = git("diff", "--name-only", "HEAD", "--", ".", ":(exclude)bench/results/*.json")
+        return commit + "-dirty" * bool(changed) or "unknown"
     except OSError:  # there is no git
         return "unknown"
 

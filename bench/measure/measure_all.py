@@ -114,8 +114,8 @@ def main():
             print("Next: python3 -m bench.report.gpu_report, then the same of bench.report.attribution and "
                   "bench.report.ablation_tables, write the charts and tables")
         elif (folder / "stages.json").exists():
-            print(f"Next: python3 -m bench.report.gpu_report --of {shlex.quote(str(chosen.out))} --to DIR makes charts and tables of all "
-                  "but profile.json and the ablations")
+            print(f"Next: python3 -m bench.report.gpu_report --of {shlex.quote(str(chosen.out))} --to DIR makes charts and "
+                  "tables of all but profile.json and the ablations")
 
 
 if __name__ == "__main__":

@@ -81,7 +81,8 @@ def more_head_dims(stage, which, stages):
 
 
 def ledger(stage, options):
-    counts = json.loads(run([registry.program(), "ledger", str(stage), *options, "--banks", "--json"]))["stages"][0]["counts"]
+    said = json.loads(run([registry.program(), "ledger", str(stage), *options, "--banks", "--json"]))
+    counts = said["stages"][0]["counts"]
 
     def total(ending):
         return sum(count for name, count in counts.items() if re.fullmatch(ending, name))

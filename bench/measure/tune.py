@@ -73,8 +73,8 @@ def orders(stage, args, facts, folder):
     """What is to be compiled: a tile for all head dimensions that it can serve; and why others are not tried."""
     shared_bytes = SHARED_BYTES.get(facts["architecture"])
     if shared_bytes is None:
-        raise VariantError(f"compute capability {facts['architecture'] / 10} is not in SHARED_BYTES of bench/variants/tuned.py: "
-                           "add what a block can have of shared memory there")
+        raise VariantError(f"compute capability {facts['architecture'] / 10} is not in SHARED_BYTES of "
+                           "bench/variants/tuned.py: add what a block can have of shared memory there")
     text, wanted, rejected = stage.table.read_text(), [], []
     tiles = stage.candidates
     for row in until_now(stage, facts["architecture"]):  # is tried, too
@@ -208,8 +208,8 @@ def tune():
         return
     numbers = " ".join(map(str, args.stage))
     print(f"The tables of {numbers} have these tiles now. Next: ./ladder test {numbers}, then ./ladder bench; where "
-          "the counts have changed, python3 -m bench.report.ledger_tables writes those of the READMEs, and Hopper's tiles are in a table "
-          "there")
+          "the counts have changed, python3 -m bench.report.ledger_tables writes those of the READMEs, and Hopper's tiles "
+          "are in a table there")
 
 
 if __name__ == "__main__":

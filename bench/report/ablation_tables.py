@@ -21,8 +21,8 @@ def block(result):
     """The README's table: how many times as long the stage takes without an idea, over all lengths."""
     columns = [(d, causal) for causal in (False, True) for d in HEAD_DIMS]
     lines = [f"Time without the idea over the time of the whole, geometric mean over N = "
-             f"{', '.join(map(str, result['lengths']))} (batch * N = {gpu.TOKENS // 1024}k, heads * d = {gpu.WIDTH}, bf16); one "
-             f"run in turns on one {result['gpu']}, driver {result['driver']}, commit {result['commit']}. Above 1: the "
+             f"{', '.join(map(str, result['lengths']))} (batch * N = {gpu.TOKENS // 1024}k, heads * d = {gpu.WIDTH}, bf16); "
+             f"one run in turns on one {result['gpu']}, driver {result['driver']}, commit {result['commit']}. Above 1: the "
              "idea pays. A dash: no kernel, because it does not fit or nothing changes.", "",
              "| without | " + " | ".join(f"d = {d}{', causal' * causal}" for d, causal in columns) + " |",
              "|---|" + "--:|" * len(columns)]

@@ -3,7 +3,8 @@
     python3 -m bench.report.attribution               # from bench/results/h200/profile.json
     python3 -m bench.report.attribution --check       # changes nothing; exits 1 and names what is stale
 
-`python3 -m bench.measure.nsight --profile` writes that file on a machine with a GPU. Where there is none, the READMEs say nothing.
+`python3 -m bench.measure.nsight --profile` writes that file on a machine with a GPU. Where there is none, the READMEs
+say nothing.
 
 The rule: of a stage's kernels the longest speaks. It is bound by the unit that is busy the largest share of the
 kernel's time, if that is 60 % or more, the threshold of Nsight Compute's own rules. Where none of the units in the
@@ -46,7 +47,8 @@ class Kernel:
     def __init__(self, profile):
         where = f"stage {profile['stage']}, {pass_of(profile)} pass, {profile['mask']}"
         if not profile["kernels"]:
-            raise Failure(f"{where} has no kernel in the profile: python3 -m bench.measure.nsight --profile measures it again")
+            raise Failure(f"{where} has no kernel in the profile: python3 -m bench.measure.nsight --profile measures it "
+                          "again")
         for kernel in profile["kernels"]:
             for metric in counters.PROFILE:
                 value = kernel["counters"].get(metric)
@@ -227,7 +229,8 @@ def share_block(data):
             for name, text in lines.items():
                 table.setdefault(name, []).append(text)
     commits = ", ".join(dict.fromkeys(profile["commit"] for passes in both.values() for profile in passes.values()))
-    lines = [f"Forward (stage {fastest['forward']}) and backward (stage {fastest['backward']}) on one {data['gpu']}, driver {data['driver']}, commit {commits}, "
+    lines = [f"Forward (stage {fastest['forward']}) and backward (stage {fastest['backward']}) on one {data['gpu']}, "
+             f"driver {data['driver']}, commit {commits}, "
              f"by the counters of Nsight Compute: batch * N = 16k, heads * d = 2048, N = {counters.PROFILED['N']}, bf16, no "
              "mask; of each pass the longest kernel, TFLOP/s of all its kernels.", "",
              "| counter | " + " | ".join(f"d = {d}, {which}" for d in both for which in counters.PASSES) + " |",

@@ -162,7 +162,8 @@ def traffic(measured, counted, backward=False):
 
 def training(runs):
     """The loss of a small GPT over the steps of its training, with each attention, and how far it was so far from that
-    with math attention in fp64, beside what is allowed: of runs as bench.training.train_gpt writes them, one for each dtype."""
+    with math attention in fp64, beside what is allowed: of runs as bench.training.train_gpt writes them, one for
+    each dtype."""
     c = runs[0]["context"]
     return {"title": f"The same training with three attentions, one {c['gpu'] or 'CPU'}: {c['layers']} layers, hidden "
                      f"{c['hidden']}, {c['heads']} heads, N = {c['context']}, batch {c['batch']}",
@@ -176,8 +177,8 @@ def training_panel(dtype, losses):
 
 
 def training_rows(data):
-    """Of what bench.training.train_throughput wrote the models with their lengths, the attentions, and the row of each of both;
-    where it was cut short, one that says so."""
+    """Of what bench.training.train_throughput wrote the models with their lengths, the attentions, and the row of each
+    of both; where it was cut short, one that says so."""
     found = {(row["model"], row["N"], row["name"]): row for row in data["results"]}
     kinds, names = list(dict.fromkeys(key[:2] for key in found)), list(dict.fromkeys(key[2] for key in found))
     return kinds, names, {(*kind, name): found.get((*kind, name), {"absent": "not measured"})
@@ -457,8 +458,8 @@ def backward_pictures(measured, peers, counted):
 
 
 def training_pictures(losses, speeds):
-    """As pictures(), of what bench.training.train_gpt and bench.training.train_throughput wrote: runs of the one, maybe none, and of
-    the other one or None."""
+    """As pictures(), of what bench.training.train_gpt and bench.training.train_throughput wrote: runs of the
+    one, maybe none, and of the other one or None."""
     docs = ROOT / "docs"
     if losses:
         yield docs / "h200_training.png", training(losses), draw_training

@@ -279,11 +279,12 @@ def atomics_block(data):
     whole, *_, deterministic = variants = atomics.variants_of(data)
     measured = {name for row in data["rows"] for name in row["ms"]}
     names = [name for name in variants if name in measured]
+    split = f"splits of {deterministic.removeprefix('stage ')}; MiB"
     lines = [f"{whole.capitalize()} in milliseconds, the others over it, in {data['dtype']} on one {data['gpu']}, driver "
              f"{data['driver']}, commit {data['commit']}; in turns on the same tensors, median of {data['rounds']} "
              f"runs. Of {' and '.join(data['not_checked'])} dQ is wrong by design. A dash: it would take too much "
              "memory.", "",
-             f"| d | mask | N | batch * heads | blocks that add to a row | added, MiB | splits of {deterministic.removeprefix('stage ')}; MiB | "
+             f"| d | mask | N | batch * heads | blocks that add to a row | added, MiB | {split} | "
              + " | ".join(f"{name}, ms" if name == whole else name for name in names) + " |",
              "|--:|---|--:|--:|--:|--:|--:|" + "--:|" * len(names)]
     ratios = {}
@@ -401,8 +402,8 @@ def moved(stage, end):
 
 
 class Results:
-    """All that was measured on one GPU, as bench.measure.measure_all puts it into a folder; None, or nothing, where a file is not
-    there, but for stages.json. Throws BadResult."""
+    """All that was measured on one GPU, as bench.measure.measure_all puts it into a folder; None, or nothing, where a
+    file is not there, but for stages.json. Throws BadResult."""
 
     def __init__(self, folder):
         def measured(name, backward=False):

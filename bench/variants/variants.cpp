@@ -1,6 +1,6 @@
-// Variants of a stage of kernels, each compiled into a library of its own by bench/variants.py: all are
-// checked on small problems, and on a GPU those that are right are timed on large ones, in turns, on the
-// same tensors. Prints JSON.
+// Variants of a stage of kernels, each compiled into a library of its own by bench/variants/variants.py:
+// all are checked on small problems, and on a GPU those that are right are timed on large ones, in turns,
+// on the same tensors. Prints JSON.
 #include <dlfcn.h>
 
 #include <CLI/CLI.hpp>
@@ -39,7 +39,7 @@ Variant load(const std::string& path) {
   if (library == nullptr) throw Error(std::string("a variant cannot be loaded: ") + dlerror());
   using Get = const Stage*();
   const auto get = reinterpret_cast<Get*>(dlsym(library, "flashladder_variant"));
-  if (get == nullptr) throw Error(path + " holds no variant: bench/variants.py makes them");
+  if (get == nullptr) throw Error(path + " holds no variant: bench/variants/variants.py makes them");
   return {path, get()};
 }
 
@@ -216,10 +216,12 @@ ordered_json measure(const ordered_json& task, const std::vector<Variant>& all, 
 }
 
 int run(int argc, char** argv) {
-  CLI::App app("Checks and times variants of a stage that bench/variants.py has compiled; prints JSON.");
+  CLI::App app(
+      "Checks and times variants of a stage that bench/variants/variants.py has compiled; prints JSON.");
   std::string tasks_path;
   int rounds = 7;
-  app.add_option("tasks", tasks_path, "JSON: an array of {libraries, check, time}; see bench/variants.py")
+  app.add_option("tasks", tasks_path,
+                 "JSON: an array of {libraries, check, time}; see bench/variants/variants.py")
       ->required()
       ->check(CLI::ExistingFile);
   app.add_option("--rounds", rounds, "runs of each variant and problem")->check(CLI::Range(1, 1000));

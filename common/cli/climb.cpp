@@ -581,8 +581,12 @@ int draw_report(const fs::path& json, const fs::path& html) {
   // A module of the repository, from wherever the caller is, whose own modules are not taken for Python's.
   setenv("PYTHONPATH", FLASHLADDER_SOURCE_DIR, 1);
   setenv("PYTHONSAFEPATH", "yes", 1);
-  std::string arguments[] = {
-      chosen != nullptr ? chosen : "python3", "-m", "bench.report.climb", json.string(), "--out", html.string()};
+  std::string arguments[] = {chosen != nullptr ? chosen : "python3",
+                             "-m",
+                             "bench.report.climb",
+                             json.string(),
+                             "--out",
+                             html.string()};
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);

@@ -287,7 +287,7 @@ class Diff:
 
     @property
     def name(self) -> str:
-        """13-14"""
+        """The digits of both, such as the page is called by."""
         return f"{self.before.digits}-{self.after.digits}"
 
     @property

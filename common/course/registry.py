@@ -115,6 +115,12 @@ def folders() -> dict[int, Path]:
     return {int(path.name.partition("_")[0]): path for path in sorted(found)}
 
 
+def example() -> tuple[Path, Path]:
+    """The folders of two neighbours, for the examples of a help."""
+    found = list(folders().values())
+    return found[len(found) // 2 - 1], found[len(found) // 2]
+
+
 # --- Roles ----------------------------------------------------------------------------------------------------------
 
 
