@@ -421,11 +421,9 @@ class Results:
     def blocks(self, with_pictures=True):
         """(file, name of the block, its text) of all tables, with the pictures between them."""
         stages = self.stages
-        listed = {stage.number: stage for stage in registry.all_stages()}
-        fastest = registry.fastest("forward", "bf16", listed.values())
-        return [*((listed[number].readme, "h200", table(stages, number, listed[number].before
-                                                        if listed[number].before in stages.names else None))
-                  for number in stages.stages),
+        fastest = registry.fastest("forward", "bf16", registry.all_stages())
+        return [*((stage.readme, "h200", table(stages, stage.number, stage.before if stage.before in stages.names else None))
+                  for stage in map(registry.stage_of, stages.stages)),
                 *backward_blocks(self.backward, self.backward_peers, with_pictures),
                 (PAGE, "train_gpt", losses_block(self.losses)), (PAGE, "throughput", training_block(self.training)),
                 (ATOMICS_PAGE, "atomics", atomics_block(self.atomics)),
