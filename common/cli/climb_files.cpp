@@ -44,9 +44,15 @@ void prepare_output(const fs::path& out) {
 
 int draw_report(const fs::path& json, const fs::path& html) {
   const char* chosen = std::getenv("FLASHLADDER_PYTHON");
-  const fs::path script = fs::path(FLASHLADDER_SOURCE_DIR) / "bench/report.py";
-  std::string arguments[] = {chosen != nullptr ? chosen : "python3", script.string(), json.string(),
-                             "--out", html.string()};
+  // A module of the repository, from wherever the caller is, whose own modules are not taken for Python's.
+  setenv("PYTHONPATH", FLASHLADDER_SOURCE_DIR, 1);
+  setenv("PYTHONSAFEPATH", "yes", 1);
+  std::string arguments[] = {chosen != nullptr ? chosen : "python3",
+                             "-m",
+                             "bench.report.climb",
+                             json.string(),
+                             "--out",
+                             html.string()};
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
