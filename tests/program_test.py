@@ -133,7 +133,7 @@ class ProgramTest(unittest.TestCase):
         self.assertEqual(shown.group(1), table, "docs/measured.md is stale: put the output of 'python3 -m "
                          "bench.report.climb bench/results/cpu/climb.json --markdown' between its markers")
         picture = (SOURCE / "docs/climb.png").read_bytes()
-        self.assertIn(hashlib.sha256(committed.read_bytes()).hexdigest().encode(), picture, "docs/climb.png is stale: "
+        self.assertTrue(hashlib.sha256(committed.read_bytes()).hexdigest().encode() in picture, "docs/climb.png is stale: "
                       "draw it with 'python3 -m bench.report.climb bench/results/cpu/climb.json --picture docs/climb.png'")
 
     def test_the_tables_of_counts_in_the_readmes_are_what_the_ledger_says(self):

@@ -34,9 +34,7 @@ const std::vector<const Stage*>& tested_stages() {
 }
 
 std::string folder(const Stage& stage) {
-  std::string name = label(stage);
-  name[2] = '_';
-  return stage.backend == Backend::cuda ? name + "_cuda" : name;
+  return folder_name(stage) + (stage.backend == Backend::cuda ? "_cuda" : "");
 }
 
 /// Whether a stage has the pass that is tested; where it has not, that is all there is to check.

@@ -74,13 +74,15 @@ std::vector<Case> cases() {
   for (const Stage* stage : cuda_stages()) {
     if (stage->forward != nullptr) add_grid(stage, "grid");
   }
-  for (int number : {12, 13}) {
+  // What more blocks than heads are worth: the stage that has them, and the one before it.
+  const Stage& parallel = *select_stages("fa2_sequence_parallel").front();
+  for (const Stage* stage : {&find_stage(parallel.before), &parallel}) {
     for (std::int64_t heads : {1, 2, 4, 8, 16, 32, 64, 96, 128, 132, 136, 160, 192, 256, 264, 384, 512}) {
       Problem p;
       p.q_heads = p.kv_heads = heads;
       p.Nq = p.Nk = 1024;
       p.d = 64;
-      add(on_backend(find_stage(number), Backend::cuda), "heads", p);
+      add(on_backend(*stage, Backend::cuda), "heads", p);
     }
   }
   for (const Stage* stage : cuda_stages()) {

@@ -45,7 +45,7 @@ std::vector<const Stage*> with_name_like(std::string_view wanted) {
   text += "the stages are ";
   for (const Stage* stage : stages()) {
     if (stage != stages().front()) text += ", ";
-    text += label(*stage).substr(0, 2);
+    text += number_text(*stage);
   }
   throw UsageError(text + "; ./ladder list shows their names");
 }
@@ -60,10 +60,8 @@ const Stage& stage_called(std::string_view text) {
   const auto [end, error] = std::from_chars(wanted.data(), wanted.data() + wanted.size(), number);
   const bool is_number = error == std::errc() && end == wanted.data() + wanted.size();
   for (const Stage* stage : stages()) {
-    std::string folder = label(*stage);
-    folder[2] = '_';
     if (is_number ? stage->number == number
-                  : wanted == stage->name || wanted == folder || wanted == label(*stage))
+                  : wanted == stage->name || wanted == folder_name(*stage) || wanted == label(*stage))
       return *stage;
   }
   no_such_stage(text);

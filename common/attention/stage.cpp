@@ -8,8 +8,16 @@
 
 namespace flashladder {
 
+std::string number_text(const Stage& stage) {
+  return (stage.number < 10 ? "0" : "") + std::to_string(stage.number);
+}
+
+std::string folder_name(const Stage& stage) {
+  return number_text(stage) + "_" + std::string(stage.name);
+}
+
 std::string label(const Stage& stage) {
-  return (stage.number < 10 ? "0" : "") + std::to_string(stage.number) + " " + std::string(stage.name);
+  return number_text(stage) + " " + std::string(stage.name);
 }
 
 Dtype computing_dtype(const Stage& stage, Dtype dtype) {

@@ -90,6 +90,12 @@ const Stage& find_stage(int number);
 /// by its number, its name or its folder. Throws UsageError where it names a stage that does not exist.
 std::vector<const Stage*> select_stages(std::string_view selection);
 
+/// "02"
+std::string number_text(const Stage& stage);
+
+/// "02_tiled_cpu", in stages/.
+std::string folder_name(const Stage& stage);
+
 /// "02 tiled_cpu"
 std::string label(const Stage& stage);
 

@@ -68,7 +68,7 @@ int climb(const ClimbOptions& options) {
       backend == Backend::cuda ? ", " + gpu_name() : "");
   for (const auto& [what, without] : left_out) {
     std::string names;
-    for (const Stage* stage : without) names += (names.empty() ? "" : ", ") + label(*stage).substr(0, 2);
+    for (const Stage* stage : without) names += (names.empty() ? "" : ", ") + number_text(*stage);
     say("left out, because they do not take {}: stages {} (./ladder list says what each takes)\n", what,
         names);
   }

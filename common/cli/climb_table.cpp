@@ -113,7 +113,7 @@ std::string ledger_table(const std::vector<Climbed>& all) {
   std::string emulated;
   for (const Climbed& one : all) {
     if (!one.counted()) continue;
-    if (one.emulated()) emulated += (emulated.empty() ? "" : ", ") + label(*one.stage).substr(0, 2);
+    if (one.emulated()) emulated += (emulated.empty() ? "" : ", ") + number_text(*one.stage);
     std::vector<std::string>& row = rows.emplace_back(1, label(*one.stage));
     for (const LedgerSummary::Field& field : LedgerSummary::fields()) {
       const std::int64_t count = one.ledger.*field.member;

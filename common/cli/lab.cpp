@@ -189,8 +189,8 @@ void no_verb(const std::vector<std::string>& words) {
     throw UsageError(fmt::format(
         "lab has the verbs list, new, grade and check, and not '{}'; as a stage: {}", word, error.what()));
   }
-  throw UsageError(fmt::format("lab needs a verb: ./ladder lab new {:02} {} begins the lab of stage {}",
-                               stage->number, words.size() > 1 ? shell_word(words[1]) : "my_lab",
+  throw UsageError(fmt::format("lab needs a verb: ./ladder lab new {} {} begins the lab of stage {}",
+                               number_text(*stage), words.size() > 1 ? shell_word(words[1]) : "my_lab",
                                label(*stage)));
 }
 

@@ -69,7 +69,7 @@ void read_verdicts(Mutant& mutant) {
 /// The patches of a lab in a folder, by name; of `most` or more, so many of them, evenly spread.
 std::vector<fs::path> patches_of(const Lab& lab, const char* folder, std::size_t most) {
   std::vector<fs::path> patches;
-  const std::string number = label(*lab.stage).substr(0, 2) + "_";
+  const std::string number = number_text(*lab.stage) + "_";
   for (const auto& entry : fs::directory_iterator(sources / folder)) {
     const std::string name = entry.path().filename().string();
     if (name.starts_with(number + "backward_")) continue;  // a lab is of the forward pass
@@ -130,8 +130,8 @@ std::string stage_before(const Lab& lab) {
       !before->supports.dtype(lab.stage->supports.dtypes.front()))
     return "";
   std::string text = lab.source_before();
-  const std::string old_name = fmt::format("stage_{:02}", before->number);
-  const std::string new_name = fmt::format("stage_{:02}", lab.stage->number);
+  const std::string old_name = fmt::format("stage_{}", number_text(*before));
+  const std::string new_name = fmt::format("stage_{}", number_text(*lab.stage));
   for (std::size_t at = 0; (at = text.find(old_name, at)) != text.npos; at += new_name.size())
     text.replace(at, old_name.size(), new_name);
   return refused_source({*lab.stage, lab.file, text}).empty() ? text : "";
@@ -145,6 +145,7 @@ struct Sample {
   std::vector<std::string> phrases = {};           ///< As in Solution; empty where nothing is to be named.
   bool cheats = false;                             ///< Whether it is not to be accepted, or crashes.
   bool may_be_refused = false;                     ///< Whether its mistake may be where nothing may change.
+  bool fails_early = false;  ///< Whether a wrong output, and its mistake named, is all that it should get.
 };
 
 bool loses(const Grade& grade, std::string_view part) {
@@ -205,12 +206,14 @@ std::vector<Sample> samples_of(const Lab& lab, std::size_t most) {
     samples.push_back(
         {mutant.name, mutant.text, [mutant](const Grade& grade) { return wrong_with(mutant, grade); }});
     samples.back().may_be_refused = true;
+    samples.back().fails_early = mutant.by_checks && !mutant.by_emulator;
   }
   for (const fs::path& patch : patches_of(lab, "tests/solutions", most)) {
     const Solution solution = read_solution(lab, patch);
     samples.push_back({solution.name, solution.text,
                        [solution](const Grade& grade) { return wrong_with(solution, grade); },
                        solution.phrases});
+    samples.back().fails_early = solution.wrong && !solution.idea;
   }
   for (const fs::path& patch : patches_of(lab, "tests/cheats", most)) {
     const Solution cheat = read_solution(lab, patch);
@@ -236,16 +239,19 @@ Row row_of(const Lab& lab, const Sample& sample, const Grade& grade) {
                           : grade.compile_error.empty() ? sample.wrong(grade)
                           : named                       ? ""
                                                         : "it does not compile: " + grade.compile_error;
-  Row row{{label(*lab.stage).substr(0, 2), sample.name, why.empty() ? "yes" : "NO: " + why,
+  Row row{{number_text(*lab.stage), sample.name, why.empty() ? "yes" : "NO: " + why,
            !to_name ? ""
            : named  ? "yes"
                     : "NO"},
           why.empty(),
           to_name,
           named};
-  for (const char* part : {"correct", "idea", "claim", "clean"})
-    row.cells.push_back(grade.part(part).items.empty() ? "" : std::to_string(grade.part(part).points()));
-  row.cells.push_back(std::to_string(grade.points()));
+  for (const char* part : {"correct", "idea", "claim", "clean"}) {
+    const bool known =
+        !grade.part(part).items.empty() && (grade.whole || part == std::string_view("correct"));
+    row.cells.push_back(known ? std::to_string(grade.part(part).points()) : "");
+  }
+  row.cells.push_back(grade.whole ? std::to_string(grade.points()) : "");
   return row;
 }
 
@@ -276,7 +282,14 @@ std::vector<Row> check(const Lab& lab, std::size_t most, Progress& progress) {
       const std::lock_guard lock(speaking);
       progress.step(fmt::format("lab {}: {} ...", label(*lab.stage), samples[i].name));
     }
-    rows[i] = row_of(lab, samples[i], grader.grade(samples[i].text, settings));
+    const Sample& sample = samples[i];
+    GradeSettings own = settings;
+    // One wrong output costs what makes it fail, whatever else is run.
+    if (sample.fails_early)
+      own.enough = [&](const Grade& early) {
+        return sample.phrases.empty() || names_mistake(early, sample.phrases);
+      };
+    rows[i] = row_of(lab, sample, grader.grade(sample.text, own));
   };
   grade(0);
   const double seconds = processor_seconds() - begin;

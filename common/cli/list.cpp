@@ -73,11 +73,8 @@ std::string list_json() {
 std::string list_markdown(const std::string& prefix) {
   std::string text = "| stage | the one idea | the claim that a test proves |\n|---|---|---|\n";
   for (const Stage* stage : stages()) {
-    const std::string name = label(*stage);
-    std::string folder = name;
-    folder[2] = '_';
-    text += fmt::format("| [{}]({}{}/README.md) | {} | {} |\n", name, prefix, folder, stage->idea,
-                        stage->claim);
+    text += fmt::format("| [{}]({}{}/README.md) | {} | {} |\n", label(*stage), prefix, folder_name(*stage),
+                        stage->idea, stage->claim);
   }
   return text;
 }

@@ -31,7 +31,7 @@ fs::path source_path(const Stage& stage) {
 std::string all_labs() {
   std::string text;
   for (const Stage* stage : stages()) {
-    if (has_lab(*stage)) text += (text.empty() ? "" : ", ") + label(*stage).substr(0, 2);
+    if (has_lab(*stage)) text += (text.empty() ? "" : ", ") + number_text(*stage);
   }
   return text;
 }
@@ -66,7 +66,7 @@ enable_testing()
 add_test(NAME grade COMMAND ${{LADDER}}/ladder lab grade ${{CMAKE_CURRENT_SOURCE_DIR}})
 )";
   return fmt::format(
-      fmt::runtime(text), fmt::arg("file", lab.file), fmt::arg("number", label(*lab.stage).substr(0, 2)),
+      fmt::runtime(text), fmt::arg("file", lab.file), fmt::arg("number", number_text(*lab.stage)),
       fmt::arg("ladder", sources.string()), fmt::arg("version", FLASHLADDER_VERSION),
       fmt::arg("build", fs::path(FLASHLADDER_BUILD_DIR).lexically_relative(sources).string()),
       fmt::arg(
@@ -98,9 +98,7 @@ std::string Lab::source_before() const {
 }
 
 fs::path folder_of(const Stage& stage) {
-  std::string name = label(stage);
-  name[2] = '_';
-  return sources / "stages" / name;
+  return sources / "stages" / folder_name(stage);
 }
 
 bool has_lab(const Stage& stage) {
@@ -206,9 +204,9 @@ Submission read_folder(const fs::path& folder) {
   if (text(made_by, "lab") != version_of(lab) || text(made_by, "version") != FLASHLADDER_VERSION) {
     throw UsageError(
         fmt::format("{} was made by another version of the ladder ({}, lab {}; this is {}, lab {}): make a "
-                    "new one with ./ladder lab new {:02} FOLDER and copy your {} into it",
+                    "new one with ./ladder lab new {} FOLDER and copy your {} into it",
                     shown, text(made_by, "version"), text(made_by, "lab"), FLASHLADDER_VERSION,
-                    version_of(lab), lab.stage->number, lab.file));
+                    version_of(lab), number_text(*lab.stage), lab.file));
   }
   const fs::path path = folder / lab.file;
   const fs::file_type type = fs::symlink_status(path).type();

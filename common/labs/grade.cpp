@@ -289,30 +289,32 @@ std::string gist(const std::string& why) {
   return gist;
 }
 
-void fill_correct(Part& part, const Program& program, Runs& runs) {
-  std::string said;  // what was wrong in the families before: once is enough
-  for (std::size_t f = 0; f < runs.families.size(); ++f) {
-    Item& item = part.items[f];
-    const Run& run = runs.families[f];
-    std::vector<bool> right;
-    for (const std::string& why : run.wrong) right.push_back(why.empty());
-    const auto count = std::ranges::count(right, false);
-    item.points = static_cast<int>(item.most * (std::ssize(right) - count) / std::ssize(right));
-    item.reached = count == 0;
-    if (item.reached) continue;
-    const std::size_t first = run.first_wrong();
-    const std::string trait = common_trait(program.stage(), run.jobs, right);
-    item.feedback = fmt::format("{} of {} cases are wrong{}. The first: {}: {}", count, right.size(),
-                                count == std::ssize(right) ? ""
-                                : trait.empty()            ? ""
-                                                           : ": " + trait,
-                                words_of(run.jobs[first]),
-                                gist(run.wrong[first]) == said ? "as above" : run.wrong[first]);
-    if (said.empty()) {
-      item.feedback += why_wrong(program, run);
-    }
-    said = gist(run.wrong[first]);
+/// The item of a family. `said` is what was wrong in the families before: once is enough.
+void fill_family(Item& item, const Program& program, const Run& run, std::string& said) {
+  std::vector<bool> right;
+  for (const std::string& why : run.wrong) right.push_back(why.empty());
+  const auto count = std::ranges::count(right, false);
+  item.points = static_cast<int>(item.most * (std::ssize(right) - count) / std::ssize(right));
+  item.reached = count == 0;
+  if (item.reached) return;
+  const std::size_t first = run.first_wrong();
+  const std::string trait = common_trait(program.stage(), run.jobs, right);
+  item.feedback = fmt::format("{} of {} cases are wrong{}. The first: {}: {}", count, right.size(),
+                              count == std::ssize(right) ? ""
+                              : trait.empty()            ? ""
+                                                         : ": " + trait,
+                              words_of(run.jobs[first]),
+                              gist(run.wrong[first]) == said ? "as above" : run.wrong[first]);
+  if (said.empty()) {
+    item.feedback += why_wrong(program, run);
   }
+  said = gist(run.wrong[first]);
+}
+
+void fill_correct(Part& part, const Program& program, Runs& runs) {
+  std::string said;
+  for (std::size_t f = 0; f < runs.families.size(); ++f)
+    fill_family(part.items[f], program, runs.families[f], said);
   Item& all = part.items.back();
   all.reached = std::ranges::all_of(runs.all(), &Run::right);
   if (all.reached) {
@@ -618,18 +620,34 @@ Grade Grader::grade(const std::string& text, const GradeSettings& settings) cons
     return grade;
   }
 
-  // First the run that looks for endless loops: what does not end there would not end elsewhere.
   Runs runs = make_runs(stage, grade.seed);
-  run_all(program, {&runs.clean});
+  const auto refuse_uncounted = [&] {
+    for (std::size_t i = 0; i < runs.counted.answers.reports.size() && grade.refused.empty(); ++i)
+      grade.refused = uncounted_in(stage, runs.counted.jobs[i], runs.counted.answers.reports[i]);
+  };
   std::vector<Run*> others = runs.all();
+  if (settings.enough) {
+    Run& first = runs.families.front();
+    run_all(program, {&first, &runs.counted});
+    refuse_uncounted();
+    if (!grade.refused.empty()) return grade;
+    std::string said;
+    Grade early = grade;
+    early.whole = false;
+    fill_family(early.parts[0].items[0], program, first, said);
+    if (!first.right() && settings.enough(early)) return early;
+    std::erase(others, &first);
+    std::erase(others, &runs.counted);
+  }
+  // First the run that looks for endless loops: what does not end there would not end elsewhere.
+  run_all(program, {&runs.clean});
   std::erase(others, &runs.clean);
   if (const std::string why = endless(runs.clean); !why.empty()) {
     for (Run* run : others) run->wrong.assign(run->jobs.size(), why);
   } else {
     run_all(program, others);
   }
-  for (std::size_t i = 0; i < runs.counted.answers.reports.size() && grade.refused.empty(); ++i)
-    grade.refused = uncounted_in(stage, runs.counted.jobs[i], runs.counted.answers.reports[i]);
+  refuse_uncounted();
   if (grade.refused.empty()) grade.refused = mask_of_its_own(runs);
   if (!grade.refused.empty()) return grade;
   grade.printed = printed_by(runs);

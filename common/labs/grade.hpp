@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -49,6 +50,7 @@ struct Grade {
   std::vector<Part> parts;    ///< All of them, whatever was reached.
   std::vector<Count> counts;  ///< In the order of Grader::counters().
   std::string printed;        ///< What the program printed.
+  bool whole = true;          ///< Whether all was run; else GradeSettings::enough was told so early.
 
   int most() const;    ///< Points that there are.
   int points() const;  ///< Points that it has.
@@ -60,6 +62,9 @@ struct Grade {
 struct GradeSettings {
   std::optional<std::uint64_t> seed;  ///< Instead of the hash of the file.
   Limits limits;                      ///< For each of the program's runs.
+  /// Asked where outputs of the first family are wrong, with what is said of it: whether that is all that
+  /// is to be known. Null: all is run.
+  std::function<bool(const Grade&)> enough = nullptr;
 };
 
 /// Grades what is handed in for one lab.

@@ -29,8 +29,7 @@ constexpr std::int64_t compiler_memory = std::int64_t{4} << 30;
 std::vector<std::string> compiler_and_flags(const Stage& stage, Backend backend) {
   const fs::path path = fs::path(FLASHLADDER_BUILD_DIR) / "compile_commands.json";
   const auto commands = nlohmann::json::parse(std::ifstream(path), nullptr, false);
-  std::string folder = label(stage);
-  folder[2] = '_';
+  const std::string folder = folder_name(stage);
   for (const auto& one : commands.is_array() ? commands : nlohmann::json::array()) {
     const fs::path source = one.value("file", "");
     const bool is_stage = source.parent_path().filename() == folder && source.stem() == "attention";
@@ -410,8 +409,8 @@ std::string Program::why_ended(const Ended& ended, const std::optional<Crash>& c
   const int status = WEXITSTATUS(ended.status);
   if (status == no_stage_status) {
     return fmt::format(
-        "the file does not define flashladder::stage_{:02}::stage, as the skeleton does at its end",
-        stage_.number);
+        "the file does not define flashladder::stage_{}::stage, as the skeleton does at its end",
+        number_text(stage_));
   }
   return fmt::format(
       "it ended the whole program, with exit status {}: a stage returns to its caller, take exit() and the "

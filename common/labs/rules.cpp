@@ -241,8 +241,10 @@ class Reader {
           "{} is not accepted: what an intrinsic function loads is not watched, use the types "
           "of the skeleton",
           word);
-    if (word.starts_with("stage_") && word.size() == 8 && std::isdigit(word[6]) != 0 &&
-        word != fmt::format("stage_{:02}", handed_.stage.number))
+    constexpr std::string_view of_a_stage = "stage_";
+    if (word.starts_with(of_a_stage) && word.size() > of_a_stage.size() &&
+        word.find_first_not_of("0123456789", of_a_stage.size()) == word.npos &&
+        word.substr(of_a_stage.size()) != number_text(handed_.stage))
       return fmt::format("{} is another stage: a lab's file names its own only", word);
     if (word.starts_with("no_sanitize") || word.find("instrument") != word.npos)
       return fmt::format("{} is not accepted: all that a stage does is watched", word);
@@ -639,7 +641,8 @@ std::string refused_source(const Handed& handed) {
 
 std::string refused_object(const Handed& handed, const fs::path& path, bool sanitized) {
   const Object object = ObjectReader(text_of(path), path).read();
-  const std::string own = fmt::format("_ZN11flashladder8stage_{:02}", handed.stage.number);
+  const std::string space = "stage_" + number_text(handed.stage);
+  const std::string own = fmt::format("_ZN11flashladder{}{}", space.size(), space);
   for (const Symbol& symbol : object.symbols) {
     if (symbol.name.empty()) continue;
     const std::string name = readable(symbol.name);

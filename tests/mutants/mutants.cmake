@@ -9,7 +9,7 @@ endif()
 
 set(mutants_dir ${CMAKE_CURRENT_SOURCE_DIR}/mutants)
 set(mutants_made ${CMAKE_CURRENT_BINARY_DIR}/mutants)
-file(GLOB patches CONFIGURE_DEPENDS ${mutants_dir}/[0-9][0-9]_*.patch)
+file(GLOB patches CONFIGURE_DEPENDS ${mutants_dir}/[0-9]*_*.patch)
 list(SORT patches)
 set(mutant_sources "")
 set(mutant_stages "")
