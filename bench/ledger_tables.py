@@ -113,8 +113,8 @@ def more_for(number, has_forward):
 
 def readmes(program):
     """(number, the number before or None, options, README) of each stage with a claim on the ledger."""
-    counted = {int(claim.parent.name[:2]): claim.parent / "README.md"
-               for claim in sorted(ROOT.glob("stages/[0-9][0-9]_*/claim.cpp"))}
+    counted = {int(kernel.parent.name[:2]): kernel.parent / "README.md"
+               for kernel in sorted(ROOT.glob("stages/[0-9][0-9]_*/attention.cu"))}
     listed = {stage["number"]: stage for stage in answer(program, ["list"])}
     for number, readme in counted.items():
         before = listed[number]["before"]
