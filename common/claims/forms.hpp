@@ -21,8 +21,8 @@ struct Forms {
     return found == forms.end() ? nullptr : &*found;
   }
 
-  /// All forms, where these are what changed since `before`: in the order of `before`, and what is new
-  /// behind what stands before it here. Throws Error where something is dropped that is not there.
+  /// All forms, where these are what changed since `before`: in the order of `before`, and what is new in
+  /// front of what follows it here. Throws Error where something is dropped that is not there.
   Forms after(const Forms& before) const {
     std::vector<Form> all = before.forms;
     for (const std::string_view counter : dropped) {
@@ -30,12 +30,12 @@ struct Forms {
         throw Error("a claim drops " + std::string(counter) + ", which the stage before does not claim");
     }
     auto place = all.end();
-    for (const Form& form : forms) {
-      if (const auto found = std::ranges::find(all, form.counter, &Form::counter); found != all.end()) {
-        *found = form;
-        place = found + 1;
+    for (auto form = forms.rbegin(); form != forms.rend(); ++form) {
+      if (const auto found = std::ranges::find(all, form->counter, &Form::counter); found != all.end()) {
+        *found = *form;
+        place = found;
       } else {
-        place = all.insert(place, form) + 1;
+        place = all.insert(place, *form);
       }
     }
     return {.forms = all};
