@@ -1,6 +1,6 @@
 """Executes the notebooks, each from its first cell to its last in a kernel of its own, and says which do not hold.
 
-Usage: run.py [--write] [NAME...]      NAME as 2, 2_tiles or 2_tiles.ipynb; none: all
+Usage: python3 -m notebooks.run [--write] [NAME...]      NAME as 2, 2_tiles or 2_tiles.ipynb; none: all
 
 A notebook holds when no cell fails and it asserts something, when it is laid out as notebooks/README.md says, and when
 the outputs that it is stored with are of the code that it has. Nothing is changed, except with --write: that stores the
@@ -21,9 +21,8 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "common/course"))
-from program import Parser  # noqa: E402
-from program import run as ended  # noqa: E402
+from common.course.program import Parser
+from common.course.program import run as ended
 
 FOLDER = Path(__file__).resolve().parent
 LARGEST = 400_000  # bytes of a notebook
@@ -117,7 +116,7 @@ def check_stored(notebook: nbformat.NotebookNode, executed: nbformat.NotebookNod
     def printed(cell: nbformat.NotebookNode, *names: str) -> str:
         return "".join(one.text for one in cell.outputs if one.get("name") in names)
 
-    mend = "notebooks/run.py --write makes them anew."
+    mend = "./ladder notebooks --run --write makes them anew."
     if notebook.metadata.get("flashladder", {}).get("code") != code_hash(notebook):
         raise Broken(f"its stored outputs are not of the code that it has: {mend}")
     for cell, run in zip(code_cells(notebook), code_cells(executed), strict=True):
@@ -140,7 +139,7 @@ def execute(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
     with tempfile.TemporaryDirectory() as home:
         # Nothing of the user's own set-up takes part.
         environment = {**os.environ, "IPYTHONDIR": home, "MPLBACKEND": "module://matplotlib_inline.backend_inline",
-                       "PYTHONDONTWRITEBYTECODE": "1"}
+                       "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(FOLDER.parent)}
         try:
             client.execute(env=environment)
         except nbclient.exceptions.CellTimeoutError:

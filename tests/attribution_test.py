@@ -1,7 +1,7 @@
-"""Tests of what bounds a stage: bench/attribution.py, and the profile that bench/nsight.py makes for it.
+"""Tests of what bounds a stage: bench.report.attribution, and the profile that bench.measure.nsight makes for it.
 
-Usage: attribution_test.py [unittest options]. Each test has a small repository of its own, with made-up counters, and
-where a profile is made, a profiler and a program that are shell scripts. No GPU is needed.
+Usage: python3 -m tests.attribution_test PROGRAM [unittest options]. Each test has a small repository of its own,
+with made-up counters, a program and, where a profile is made, a profiler that are shell scripts. No GPU is needed.
 """
 
 import contextlib
@@ -17,22 +17,24 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
+from bench.measure import nsight
+from bench.report import attribution
+from bench.results import profile as held
+
 SOURCE = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(SOURCE / "bench"))
-import attribution  # noqa: E402
-import nsight  # noqa: E402
+os.environ["FLASHLADDER_PROGRAM"] = str(Path(sys.argv.pop(1)).resolve())
 
 MARKERS = "# A stage\n\n<!-- attribution:begin -->\n\n<!-- attribution:end -->\n\n## More\n"
 
 
 def counters(time_ms=2.0, busy=(), **others):
     """All counters of a kernel of which nothing is busy, but for those that are given."""
-    values = dict.fromkeys(nsight.PROFILE, 10.0) | dict.fromkeys(nsight.BLOCK_LIMITS.values(), 16)
-    values |= dict.fromkeys(nsight.WAITING.values(), 0.0)
-    values |= {nsight.WAITING["barrier"]: 3.0, nsight.WAITING["selected"]: 1.0}
-    values |= {nsight.TIME: time_ms * 1e6, nsight.BLOCKS: 4096, nsight.WAVES: 8.0,
-               nsight.BLOCK_LIMITS["registers"]: 3}
-    return values | {nsight.BUSY[unit]: percent for unit, percent in dict(busy).items()} | others
+    values = dict.fromkeys(held.PROFILE, 10.0) | dict.fromkeys(held.BLOCK_LIMITS.values(), 16)
+    values |= dict.fromkeys(held.WAITING.values(), 0.0)
+    values |= {held.WAITING["barrier"]: 3.0, held.WAITING["selected"]: 1.0}
+    values |= {held.TIME: time_ms * 1e6, held.BLOCKS: 4096, held.WAVES: 8.0,
+               held.BLOCK_LIMITS["registers"]: 3}
+    return values | {held.BUSY[unit]: percent for unit, percent in dict(busy).items()} | others
 
 
 def kernel(name="forward", **values):
@@ -41,10 +43,10 @@ def kernel(name="forward", **values):
 
 def profile(*stages, predictions=None):
     """Of stages (number, kernels): the same kernels with and without a mask."""
-    return {"gpu": "A GPU", "driver": "1.2", "problem": nsight.PROFILED, "predictions": predictions or {},
+    return {"gpu": "A GPU", "driver": "1.2", "problem": held.PROFILED, "predictions": predictions or {},
             "profiles": [{"stage": number, "before": number - 1, "mask": mask, "dtype": "fp32", "commit": "abc",
                           "kernels": kernels}
-                         for number, kernels in stages for mask in nsight.MASKS]}
+                         for number, kernels in stages for mask in held.MASKS]}
 
 
 class Repository(unittest.TestCase):
@@ -52,12 +54,36 @@ class Repository(unittest.TestCase):
         folder = tempfile.TemporaryDirectory(prefix="attribution test ")
         self.addCleanup(folder.cleanup)
         self.root = Path(folder.name)
-        (self.root / "bench/results/h200").mkdir(parents=True)
-        for name in ("attribution.py", "gpu_results.py", "markers.py", "nsight.py", "predictions.json"):
-            shutil.copy(SOURCE / "bench" / name, self.root / "bench")
+        for name in ("bench", "common/course"):
+            shutil.copytree(SOURCE / name, self.root / name,
+                            ignore=shutil.ignore_patterns("__pycache__", "cpu", "*.json", "*.cpp", "*.hpp", "*.patch"))
+        (self.root / "bench/results/h200").mkdir(exist_ok=True)
+        shutil.copy(SOURCE / "bench/measure/predictions.json", self.root / "bench/measure")
         for stage in ("13_one", "14_two"):
             (self.root / "stages" / stage).mkdir(parents=True)
             self.readme(stage).write_text(MARKERS)
+        self.bin = self.root / "bin"
+        self.bin.mkdir()
+        self.list_stages((13, "one", "forward"), (14, "two", "forward"), (19, "four", "forward"), (23, "three", "backward"))
+
+    def list_stages(self, *stages, **more):
+        """The program knows these: number, name, passes, and what else is not as of most."""
+        listed = [{"number": number, "name": name, "title": "", "idea": "", "claim": "", "before": number - 1,
+                   "backend": "emulator", "forward": "forward" in passes, "backward": "backward" in passes,
+                   "dtypes": ["fp16", "bf16"], "head_dims": [32, 64, 256], **more.get(name, {})}
+                  for number, name, passes in stages]
+        self.script("flashladder", f"echo '{json.dumps(listed)}'")
+
+    def script(self, name, body):
+        path = self.bin / name
+        path.write_text(f"#!/bin/sh\n{body}\n")
+        path.chmod(0o755)
+
+    def run_module(self, name, *options):
+        """A module of this small repository, with its program."""
+        return subprocess.run([sys.executable, "-B", "-m", name, *map(str, options)], capture_output=True, text=True,
+                              cwd=self.root, env={**os.environ, "PATH": f"{self.bin}:{os.environ['PATH']}",
+                                                  "FLASHLADDER_PROGRAM": str(self.bin / "flashladder")})
 
     def readme(self, stage="13_one"):
         return self.root / "stages" / stage / "README.md"
@@ -66,8 +92,7 @@ class Repository(unittest.TestCase):
         (self.root / "bench/results/h200/profile.json").write_text(json.dumps(data))
 
     def attribute(self, *options):
-        return subprocess.run([sys.executable, "-B", self.root / "bench/attribution.py", *options], capture_output=True,
-                              text=True)
+        return self.run_module("bench.report.attribution", *options)
 
     def written(self, data, stage="13_one"):
         """The README after a run that succeeds."""
@@ -92,7 +117,7 @@ class AttributionTest(Repository):
     # --- the rule -----------------------------------------------------------------------------------------------
 
     def test_the_unit_that_is_busy_most_bounds_the_stage(self):
-        for unit in nsight.BUSY:
+        for unit in held.BUSY:
             text = self.written(profile((13, [kernel(busy={"L2": 59.9, "DRAM": 59.8} | {unit: 60})])))
             self.assertEqual(text.count(f"Bound by {unit}: busy 60 % of the time"), 2, text)
             self.assertIn(f"| {unit} busy | 60 % | 60 % |", text)
@@ -105,20 +130,20 @@ class AttributionTest(Repository):
         self.assertIn("a multiprocessor holds 3 blocks at most, limited by registers", text)
 
     def test_two_limits_that_are_equal_are_both_named(self):
-        text = self.written(profile((13, [kernel(**{nsight.BLOCK_LIMITS["shared memory"]: 3})])))
+        text = self.written(profile((13, [kernel(**{held.BLOCK_LIMITS["shared memory"]: 3})])))
         self.assertIn("holds 3 blocks at most, limited by registers and shared memory", text)
 
     def test_a_grid_that_does_not_fill_the_gpu_is_the_limit(self):
-        text = self.written(profile((13, [kernel(**{nsight.BLOCKS: 128, nsight.WAVES: 0.97})])))
+        text = self.written(profile((13, [kernel(**{held.BLOCKS: 128, held.WAVES: 0.97})])))
         self.assertIn("the grid has only 128 blocks", text)
         self.assertNotIn("a multiprocessor holds", text)
 
     def test_warps_that_could_run_do_not_wait(self):
-        text = self.written(profile((13, [kernel(**{nsight.WAITING["not_selected"]: 50.0})])))
+        text = self.written(profile((13, [kernel(**{held.WAITING["not_selected"]: 50.0})])))
         self.assertIn("(`barrier`)", text)
 
     def test_a_unit_that_the_table_lacks_is_not_taken_for_latency(self):
-        for metric in nsight.THROUGHPUT.values():
+        for metric in held.THROUGHPUT.values():
             text = self.written(profile((13, [kernel(busy={"L2": 30}, **{metric: 61})])))
             self.assertIn("Bound by a unit that is not in the table, where the busiest is L2 with 30 %", text)
 
@@ -155,7 +180,7 @@ class AttributionTest(Repository):
         self.refused(profile((13, [kernel()]), predictions={"13": {"bound": "HBM", "why": "?"}}), "'HBM'", "DRAM")
 
     def test_what_is_predicted_after_the_profile_does_not_count(self):
-        (self.root / "bench/predictions.json").write_text('{"13": {"bound": "L2", "why": "too late"}}')
+        (self.root / "bench/measure/predictions.json").write_text('{"13": {"bound": "L2", "why": "too late"}}')
         self.assertNotIn("Predicted", self.written(profile((13, [kernel()]))))
 
     def test_a_backward_pass_is_held_against_backward_passes_only(self):
@@ -185,14 +210,14 @@ class AttributionTest(Repository):
     # --- what it refuses, and what is stale ---------------------------------------------------------------------
 
     def test_a_counter_that_is_missing_or_no_number_is_refused(self):
-        for metric, value in ((nsight.TIME, float("nan")), (nsight.BUSY["L2"], float("nan")), (nsight.TIME, 0),
-                              (nsight.WAITING["wait"], float("inf")), (nsight.BLOCK_LIMITS["registers"], None),
-                              (nsight.OCCUPANCY, "12"), (nsight.THROUGHPUT["SM throughput"], -1)):
+        for metric, value in ((held.TIME, float("nan")), (held.BUSY["L2"], float("nan")), (held.TIME, 0),
+                              (held.WAITING["wait"], float("inf")), (held.BLOCK_LIMITS["registers"], None),
+                              (held.OCCUPANCY, "12"), (held.THROUGHPUT["SM throughput"], -1)):
             self.refused(profile((13, [kernel()]), (14, [kernel(**{metric: value})])), metric, "stage 14, forward pass, full",
                          "cannot be")
         data = profile((13, [kernel()]))
-        del data["profiles"][1]["kernels"][0]["counters"][nsight.BUSY["DRAM"]]
-        self.refused(data, nsight.BUSY["DRAM"], "stage 13", "None")
+        del data["profiles"][1]["kernels"][0]["counters"][held.BUSY["DRAM"]]
+        self.refused(data, held.BUSY["DRAM"], "stage 13", "None")
 
     def test_a_stage_without_kernels_or_mask_is_refused(self):
         self.refused(profile((13, [])), "stage 13, forward pass, full", "no kernel")
@@ -226,13 +251,13 @@ class AttributionTest(Repository):
         self.assertEqual(self.readme().read_text(), MARKERS)
 
     def test_a_gain_predicted_where_nothing_was_measured_is_held_against_it(self):
-        predictions = {f"14 at d = {nsight.PREDICTED_AT}": {"gain": 1.5, "mask": "causal", "why": "it skips"}}
+        predictions = {f"14 at d = {held.PREDICTED_AT}": {"gain": 1.5, "mask": "causal", "why": "it skips"}}
         data = profile((13, [kernel(time_ms=9)]), (14, [kernel(time_ms=9)]), predictions=predictions)
         self.assertNotIn("it skips", self.written(data, "14_two"))
         for number, ms in ((13, {"full": 1, "causal": 5}), (14, {"full": 8, "causal": 4})):
             data["profiles"] += [{**data["profiles"][0], "stage": number, "before": number - 1, "mask": mask,
-                                  "d": nsight.PREDICTED_AT, "kernels": [kernel(time_ms=ms[mask])]} for mask in ms]
-        self.assertIn(f"Predicted for d = {nsight.PREDICTED_AT}, causal, before the two were compared there: 1.50x stage "
+                                  "d": held.PREDICTED_AT, "kernels": [kernel(time_ms=ms[mask])]} for mask in ms]
+        self.assertIn(f"Predicted for d = {held.PREDICTED_AT}, causal, before the two were compared there: 1.50x stage "
                       "13's speed, because it skips. It is 1.25x.\n", self.written(data, "14_two"))
 
     def test_forward_and_backward_are_set_side_by_side(self):
@@ -240,7 +265,7 @@ class AttributionTest(Repository):
         def of(stage, which, ms, **more):
             return [{"stage": stage, "before": stage - 1, "pass": which, "mask": mask, "dtype": "bf16", "commit": "abc",
                      "kernels": [kernel(which, time_ms=ms, busy={"tensor cores": 10 * ms})], **more}
-                    for mask in nsight.MASKS]
+                    for mask in held.MASKS]
 
         stage = self.root / "stages/23_three"
         stage.mkdir()
@@ -249,8 +274,8 @@ class AttributionTest(Repository):
         data = profile()
         data["profiles"] = [*of(19, "forward", 1), *of(23, "backward", 5), *of(19, "forward", 2, d=128)]
         self.readme("13_one").unlink(), self.readme("14_two").unlink()
-        (self.root / "stages/19_two").mkdir()
-        self.readme("19_two").write_text(MARKERS)
+        (self.root / "stages/19_four").mkdir()
+        self.readme("19_four").write_text(MARKERS)
         text = self.written(data, "23_three")
         self.assertIn("| counter | d = 64, forward | d = 64, backward |\n", text)
         self.assertIn("| TFLOP/s | 550 | 275 |\n| over the forward pass |  | 0.50 |\n", text)
@@ -265,50 +290,37 @@ class AttributionTest(Repository):
         self.assertIn("\n- d = 128, causal: Bound by latency", text)
 
     def test_the_committed_readmes_and_predictions_are_right(self):
-        result = subprocess.run([sys.executable, "-B", SOURCE / "bench/attribution.py", "--check"], capture_output=True,
-                                text=True)
+        result = subprocess.run([sys.executable, "-B", "-m", "bench.report.attribution", "--check"], capture_output=True,
+                                text=True, cwd=SOURCE)
         self.assertEqual(result.returncode, 0, result.stderr)
-        for name, prediction in json.loads((SOURCE / "bench/predictions.json").read_text()).items():
+        for name, prediction in json.loads((SOURCE / "bench/measure/predictions.json").read_text()).items():
             self.assertTrue(list(SOURCE.glob(f"stages/{name[:2]}_*/attention.cu")), name)
             self.assertTrue(prediction["why"])
-            if name.endswith(f" at d = {nsight.PREDICTED_AT}"):
-                self.assertTrue(prediction["gain"] > 0 and prediction["mask"] in nsight.MASKS)
+            if name.endswith(f" at d = {held.PREDICTED_AT}"):
+                self.assertTrue(prediction["gain"] > 0 and prediction["mask"] in held.MASKS)
             else:
                 self.assertIn(name[2:], ("", " backward"))
-                self.assertIn(prediction["bound"], (*nsight.BUSY, attribution.LATENCY))
+                self.assertIn(prediction["bound"], (*held.BUSY, attribution.LATENCY))
 
 
 class ProfileTest(Repository):
-    """bench/nsight.py --profile, with a profiler that prints a table of these values."""
+    """bench.measure.nsight --profile, with a profiler that prints a table of these values."""
 
     def setUp(self):
         super().setUp()
-        self.bin = self.root / "bin"
-        self.bin.mkdir()
-        stages = [{"number": 23, "before": 22, "backend": "emulator", "forward": False, "backward": True,
-                   "dtypes": ["fp16", "bf16"], "head_dims": [32, 64, 128, 256]},
-                  {"number": 2, "before": 0, "backend": "cpu", "forward": True, "backward": False, "dtypes": ["fp32"],
-                   "head_dims": {"up_to": 256}},
-                  {"number": 10, "before": 2, "backend": "emulator", "forward": True, "backward": True,
-                   "dtypes": ["fp32"], "head_dims": [32, 64]},
-                  {"number": 13, "before": 12, "backend": "emulator", "forward": True, "backward": False,
-                   "dtypes": ["fp16", "bf16"], "head_dims": [32, 64, 256]},
-                  {"number": 20, "before": 10, "backend": "emulator", "forward": False, "backward": True,
-                   "dtypes": ["fp32"], "head_dims": [32, 64]}]
-        self.script("flashladder", f"echo '{json.dumps(stages)}'")
+        fp32 = {"dtypes": ["fp32"], "head_dims": [32, 64]}
+        self.list_stages((2, "on_a_cpu", "forward"), (10, "naive", "forward, backward"), (13, "one", "forward"),
+                         (19, "four", "forward"), (20, "back", "backward"), (23, "three", "backward"),
+                         on_a_cpu={**fp32, "backend": "cpu", "head_dims": {"up_to": 256}}, naive=fp32,
+                         back={**fp32, "before": 10})
         self.script("nvidia-smi", "echo 'A GPU, 1.2'")
         self.out = self.root / "profile.json"
 
-    def script(self, name, body):
-        path = self.bin / name
-        path.write_text(f"#!/bin/sh\n{body}\n")
-        path.chmod(0o755)
-
     def profiler(self, unit="ns", **values):
         """ncu, which prints two kernels and appends its arguments to a file."""
-        units = dict.fromkeys(nsight.PROFILE, "") | {nsight.TIME: unit}
+        units = dict.fromkeys(held.PROFILE, "") | {held.TIME: unit}
         table = io.StringIO()
-        rows = csv.DictWriter(table, ["ID", "Kernel Name", *nsight.PROFILE], quoting=csv.QUOTE_ALL)
+        rows = csv.DictWriter(table, ["ID", "Kernel Name", *held.PROFILE], quoting=csv.QUOTE_ALL)
         rows.writeheader()
         rows.writerow({"ID": "", "Kernel Name": "", **units})
         for name in ("first", "second"):
@@ -318,10 +330,7 @@ class ProfileTest(Repository):
         self.script("ncu", f"echo \"$@\" >> '{self.root}/calls'; cat '{self.root}/table'")
 
     def run_nsight(self, *options):
-        return subprocess.run(
-            [sys.executable, "-B", self.root / "bench/nsight.py", "--program", self.bin / "flashladder", "--ncu",
-             self.bin / "ncu", *options], capture_output=True, text=True,
-            env={**os.environ, "PATH": f"{self.bin}:{os.environ['PATH']}"})
+        return self.run_module("bench.measure.nsight", "--ncu", self.bin / "ncu", *options)
 
     def test_it_keeps_every_counter_and_what_was_predicted(self):
         self.profiler()
@@ -330,7 +339,7 @@ class ProfileTest(Repository):
         data = json.loads(self.out.read_text())
         self.assertEqual((data["gpu"], data["driver"]), ("A GPU", "1.2"))
         self.assertEqual({one["commit"] for one in data["profiles"]}, {"abc"})
-        self.assertEqual(data["predictions"], json.loads((SOURCE / "bench/predictions.json").read_text()))
+        self.assertEqual(data["predictions"], json.loads((SOURCE / "bench/measure/predictions.json").read_text()))
         self.assertEqual([(one["stage"], one["before"], one["d"], one["mask"], one["dtype"]) for one in data["profiles"]],
                          [(number, before, d, mask, dtype)
                           for number, before, d, dtype in ((13, 12, 32, "bf16"), (13, 12, 64, "bf16"), (20, 10, 64, "fp32"))
@@ -355,7 +364,7 @@ class ProfileTest(Repository):
                          [(which, d, mask) for which, d in (("forward", 32), ("forward", 64), ("backward", 64))
                           for mask in ("full", "causal")])
 
-    def test_stage_23_is_profiled_at_three_head_dimensions(self):
+    def test_the_fastest_backward_pass_is_profiled_at_three_head_dimensions(self):
         self.profiler()
         self.out.write_text(json.dumps({**profile(), "profiles": [
             {"stage": 23, "before": 22, "pass": "backward", "mask": "full", "dtype": "bf16", "commit": "old",
@@ -369,7 +378,7 @@ class ProfileTest(Repository):
 
     def test_what_the_file_has_of_other_stages_stays(self):
         self.profiler()
-        predictions = self.root / "bench/predictions.json"
+        predictions = self.root / "bench/measure/predictions.json"
         begun = json.loads(predictions.read_text())
         for commit, stages in (("abc", ("20", "10")), ("def", ("13", "20"))):
             result = self.run_nsight("--profile", "--commit", commit, "--out", self.out, "--stages", *stages)
@@ -377,7 +386,7 @@ class ProfileTest(Repository):
             predictions.write_text(json.dumps(begun | {"20 backward": {"bound": "L2", "why": "it is known by now"}}))
         data = json.loads(self.out.read_text())
         self.assertEqual([(one["stage"], one["pass"], one["mask"], one["commit"]) for one in data["profiles"]
-                          if one["d"] == nsight.PROFILED["d"]],
+                          if one["d"] == held.PROFILED["d"]],
                          [(number, which, mask, commit) for number, which, commit in
                           ((10, "forward", "abc"), (10, "backward", "abc"), (13, "forward", "def"), (20, "backward", "def"))
                           for mask in ("full", "causal")])
@@ -396,7 +405,7 @@ class ProfileTest(Repository):
         names = [metric for metrics in nsight.HARDWARE.values() for metric in metrics]
         table = io.StringIO()
         rows = csv.writer(table, quoting=csv.QUOTE_ALL)
-        rows.writerow(["ID", "Kernel Name", *names, nsight.THREADS, nsight.OPCODES])
+        rows.writerow(["ID", "Kernel Name", *names, held.THREADS, nsight.OPCODES])
         rows.writerow(["", "", *("byte" for _ in names), "", ""])
         rows.writerow([0, "logsumexp", *("7" for _ in names), "128", "FFMA: 1; BAR: 4"])
         rows.writerow([1, "forward", *("1,000" for _ in names), "128 (0: 128)", "FFMA: 1; BAR: 8; MUFU: 3"])
@@ -430,8 +439,8 @@ class ProfileTest(Repository):
 
     def test_what_is_not_a_number_is_refused(self):
         for text in ("n/a", "nan", "inf", ""):
-            self.profiler(**{nsight.BUSY["L2"]: text})
-            self.refused_profile(f"'{text}'", nsight.BUSY["L2"], "stage 13, forward pass, d = 64, full", "--query-metrics")
+            self.profiler(**{held.BUSY["L2"]: text})
+            self.refused_profile(f"'{text}'", held.BUSY["L2"], "stage 13, forward pass, d = 64, full", "--query-metrics")
 
     def test_times_in_another_unit_are_refused(self):
         self.profiler(unit="us")
@@ -455,7 +464,7 @@ class GpuTest(unittest.TestCase):
     """What the scripts know of the GPU present."""
 
     def test_what_nvidia_smi_says_or_that_it_finds_none(self):
-        import markers
+        from bench.measure import facts
         with tempfile.TemporaryDirectory(prefix="smi test ") as folder:
             tool = Path(folder) / "nvidia-smi"
             for body, said in (("echo 'NVIDIA H200, 580.1'", ["NVIDIA H200", "580.1"]), ("echo No devices were found", None),
@@ -463,14 +472,14 @@ class GpuTest(unittest.TestCase):
                 tool.write_text(f'#!/bin/sh\ntest "$1 $3" = "--query-gpu=name,driver_version --id=0" || exit 1\n{body}\n')
                 tool.chmod(0o755)
                 with mock.patch.dict(os.environ, {"PATH": f"{folder}:{os.environ['PATH']}"}):
-                    self.assertEqual(markers.nvidia_smi("name", "driver_version"), said)
+                    self.assertEqual(facts.nvidia_smi("name", "driver_version"), said)
         with mock.patch.dict(os.environ, {"PATH": ""}):
-            self.assertIsNone(markers.nvidia_smi("name"))
+            self.assertIsNone(facts.nvidia_smi("name"))
 
     def test_the_commit_is_the_one_given_or_that_of_the_sources(self):
-        import markers
+        from bench.measure import facts
         with mock.patch.dict(os.environ, {"PATH": ""}):  # without git
-            self.assertEqual((markers.commit_of("abc"), markers.commit_of(None)), ("abc", "unknown"))
+            self.assertEqual((facts.commit_of("abc"), facts.commit_of(None)), ("abc", "unknown"))
         if shutil.which("git") is None:
             self.skipTest("there is no git")
 
@@ -479,33 +488,33 @@ class GpuTest(unittest.TestCase):
                            capture_output=True)
 
         with tempfile.TemporaryDirectory(prefix="commit test ") as folder, \
-                mock.patch.object(markers, "ROOT", Path(folder)):
+                mock.patch.object(facts, "ROOT", Path(folder)):
             (Path(folder) / "bench/results").mkdir(parents=True)
             source, result = Path(folder) / "source", Path(folder) / "bench/results/speed.json"
             for path in (source, result):
                 path.write_text("first")
-            self.assertEqual(markers.commit_of(None), "unknown")
+            self.assertEqual(facts.commit_of(None), "unknown")
             git("init", "-q")
             git("add", "-A")
             git("commit", "-q", "-m", "first")
-            clean = markers.commit_of(None)
+            clean = facts.commit_of(None)
             self.assertRegex(clean, "^[0-9a-f]{7,}$")
             result.write_text("second")
-            self.assertEqual(markers.commit_of(None), clean)
+            self.assertEqual(facts.commit_of(None), clean)
             source.write_text("second")
-            self.assertEqual(markers.commit_of(None), f"{clean}-dirty")
+            self.assertEqual(facts.commit_of(None), f"{clean}-dirty")
 
 
 class MeasureAllTest(unittest.TestCase):
-    """bench/measure_all.py, which runs the commands that make the committed results."""
+    """bench.measure.measure_all, which runs the commands that make the committed results."""
 
     def run_it(self, *options):
-        return subprocess.run([sys.executable, "-B", SOURCE / "bench/measure_all.py", *options], capture_output=True,
-                              text=True)
+        return subprocess.run([sys.executable, "-B", "-m", "bench.measure.measure_all", *options], capture_output=True,
+                              text=True, cwd=SOURCE)
 
     def test_it_makes_each_file_that_is_read(self):
         try:
-            import gpu_report
+            from bench.report import gpu_report
         except (ImportError, SystemExit) as error:  # there is no Matplotlib
             self.skipTest(str(error))
         read = {name for name in vars(gpu_report).values() if isinstance(name, str) and name.endswith(".json")}
@@ -522,7 +531,7 @@ class MeasureAllTest(unittest.TestCase):
             def program(name, code):
                 path = Path(folder) / ("bench" if name.endswith("bench") else ".") / name
                 path.parent.mkdir(exist_ok=True)
-                write = 'echo new >"${2#*=}"' if name.endswith("bench") else ":"
+                write = 'echo "{\\"row\\": 1}" >"${2#*=}"' if name.endswith("bench") else ":"
                 path.write_text(f'#!/bin/sh\necho "$@"\n{write}\nexit {code}\n')
                 path.chmod(0o755)
 
@@ -531,7 +540,7 @@ class MeasureAllTest(unittest.TestCase):
             result = self.run_it("--commit", "abc", "--out", folder, "--build", folder, "--only", "nsight.json",
                                  "backward.json")
             kept = Path(folder) / "backward.json"
-            self.assertEqual(kept.read_text(), "new\n")
+            self.assertEqual(kept.read_text(), '{\n "row": 1\n}\n')
             # What a run that fails has begun to write is gone, and what was there is left.
             kept.write_text("old\n")
             program("flashladder_bench", 1)
@@ -552,7 +561,7 @@ class MeasureAllTest(unittest.TestCase):
             self.assertIn(said, result.stderr)
 
     def test_the_folder_is_that_of_the_gpu(self):
-        import measure_all
+        from bench.measure import measure_all
         for said, name in (("NVIDIA H200", "h200"), ("NVIDIA A100-SXM4-80GB", "a100_sxm4_80gb"), ("Tesla T4", "tesla_t4")):
             with mock.patch.object(measure_all, "nvidia_smi", lambda *_, said=said: [said]):
                 self.assertEqual(measure_all.folder_of_gpu(), SOURCE / "bench/results" / name)

@@ -1,6 +1,6 @@
 """Tests of ./ladder diff: the counts, the explanation of every pair, the terminal, the pages, and what it refuses.
 
-Usage: diff_test.py PROGRAM SOURCE_DIR [unittest options]
+Usage: python3 -m tests.diff_test PROGRAM SOURCE_DIR [unittest options]
 """
 
 import functools
@@ -17,25 +17,20 @@ import unittest
 from html.parser import HTMLParser
 from pathlib import Path
 
-PROGRAM, SOURCE = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
-os.environ["FLASHLADDER_PROGRAM"] = str(PROGRAM)
-sys.path.insert(0, str(SOURCE / "common/course"))
-sys.dont_write_bytecode = True
-
-import diff as diff_program  # noqa: E402
-import diff_facts  # noqa: E402
-import diff_model  # noqa: E402
-import diff_readme  # noqa: E402
-import diff_terminal  # noqa: E402
-from diff_model import Diff, Line  # noqa: E402
+from common.course import diff as diff_program
+from common.course import diff_facts, diff_model, diff_readme, diff_terminal, registry
+from common.course.diff_model import Diff, Line
 
 try:
-    import diff_page
-except diff_model.Failure as failure:
+    from common.course import diff_page
+except registry.Failure as failure:
     sys.exit(f"diff_test: {failure}")
 
-DIFF = SOURCE / "common/course/diff.py"
-STAGES = {stage.number: stage for stage in diff_model.all_stages()}
+PROGRAM, SOURCE = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
+# As ./ladder sets them: the program, and where the modules are, from wherever the caller is.
+os.environ |= {"FLASHLADDER_PROGRAM": str(PROGRAM), "PYTHONPATH": str(SOURCE), "PYTHONSAFEPATH": "yes"}
+DIFF = ("-m", "common.course.diff")
+STAGES = {stage.number: stage for stage in registry.all_stages()}
 PAIRS = diff_model.pairs(list(STAGES.values()))
 KERNELS = [pair for pair in PAIRS if pair[0].backend != "cpu"]
 VOID = {"meta", "br", "wbr", "link", "img", "input"}
@@ -133,7 +128,7 @@ class DiffTest(unittest.TestCase):
 
     def run_diff(self, *arguments, **options):
         environment = {**os.environ, "COLUMNS": "200", **options.pop("environment", {})}
-        return subprocess.run([sys.executable, "-B", DIFF, *map(str, arguments)], capture_output=True, text=True,
+        return subprocess.run([sys.executable, "-B", *DIFF, *map(str, arguments)], capture_output=True, text=True,
                               cwd=self.folder, env=environment, timeout=300, **options)
 
     def shown(self, *arguments, **options):
@@ -265,11 +260,11 @@ class DiffTest(unittest.TestCase):
         folder = self.folder / "stages" / STAGES[stage].folder.name
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "README.md").write_text(f"# A stage\n\n{diff_readme.TITLE}\n{text}\n\n## Next\n- no item\n")
-        root, diff_model.ROOT = diff_model.ROOT, self.folder
+        root, registry.ROOT = registry.ROOT, self.folder
         try:
             found = diff_readme.read_explanation(STAGES[stage])
         finally:
-            diff_model.ROOT = root
+            registry.ROOT = root
         diff = Diff(STAGES[stage - 1], STAGES[stage])
         diff_readme.anchor(diff, found)
         return found, diff_readme.faults(diff, found)
@@ -354,7 +349,7 @@ class DiffTest(unittest.TestCase):
             ours, theirs = pty.openpty()
             environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100", **more}
             environment = {name: value for name, value in environment.items() if value is not None}
-            with subprocess.Popen([sys.executable, "-B", DIFF, *arguments], stdout=theirs, stderr=theirs,
+            with subprocess.Popen([sys.executable, "-B", *DIFF, *arguments], stdout=theirs, stderr=theirs,
                                   env=environment) as process:
                 os.close(theirs)
                 text = b""
@@ -394,7 +389,7 @@ class DiffTest(unittest.TestCase):
             for before, after in PAIRS for diff in [diff_of(before.number, after.number)]])
 
     def test_a_reader_may_stop_early(self):
-        process = subprocess.Popen([sys.executable, "-B", DIFF, "18", "19"], stdout=subprocess.PIPE,
+        process = subprocess.Popen([sys.executable, "-B", *DIFF, "18", "19"], stdout=subprocess.PIPE,
                                    stderr=subprocess.PIPE, text=True)
         process.stdout.close()
         self.assertEqual(process.stderr.read(), "")
@@ -563,7 +558,7 @@ class DiffTest(unittest.TestCase):
         (self.folder / "pygments").mkdir()
         (self.folder / "pygments/__init__.py").write_text("raise ImportError('none')")
         self.refuses(2, "Pygments", "./ladder setup", arguments=["13", "14", "--html", "x.html"],
-                     environment={"PYTHONPATH": str(self.folder)})
+                     environment={"PYTHONPATH": f"{self.folder}:{SOURCE}"})
         (self.folder / "file").write_text("")
         self.refuses(2, "cannot make the folder file/site", arguments=["--site", "file/site"])
 

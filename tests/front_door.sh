@@ -236,7 +236,7 @@ NO_HEADERS=1 ladder notebooks
 check "without Python's headers they do not start" exits 2
 check "and it says which package is missing" says "install python3-dev"
 ladder notebooks --run 2
-check "the notebooks are executed" called "$house/notebooks/run.py 2\$"
+check "the notebooks are executed" called "-m notebooks.run 2\$"
 check "after their module was compiled" called 'pip install .*-C build-dir=build/python'
 check "without a GPU for the CPU alone" called 'FLASHLADDER_CUDA=OFF'
 ladder notebooks
@@ -252,7 +252,7 @@ rm "$tools/nvidia-smi"
 
 ladder docs
 check "the guide is made, of what the target docs gives it" called 'cmake --build .* --target docs'
-check "and by its own program" called "$house/docs/site/build.py\$"
+check "and by its own program" called "-m docs.site.build\$"
 
 ladder test 02 -j 2
 check "the quick tests are the default" called 'ctest .*-L ^quick\$ -R stage_(02) -j 2'

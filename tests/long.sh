@@ -78,7 +78,7 @@ package() {
 }
 
 # Makes $venv, an environment with the Python module as pip installs it. With the PyTorch of build/peers, where that is
-# there (bench/compare_cpu.py).
+# there (bench/measure/compare_cpu.py).
 make_venv() {
   need python3
   local packages cuda=ON
@@ -104,16 +104,16 @@ make_venv() {
 # The Python module, without what needs PyTorch where that is not there.
 python() {
   make_venv
-  "$venv/bin/python" -B "$source/tests/python_test.py"
+  cd "$source" && "$venv/bin/python" -B -m tests.python_test
 }
 
 # Training with the module. What python() tests of it in PyTorch is not tested again.
 training() {
   "$source/build/peers/bin/python" -c 'import torch' 2>/dev/null ||
-    skip "build/peers has no PyTorch: bench/compare_cpu.py installs it there"
+    skip "build/peers has no PyTorch: bench/measure/compare_cpu.py says how to install it there"
   make_venv
   "$venv/bin/python" -c 'import torch' || skip "the PyTorch of build/peers is for another version of Python"
-  "$venv/bin/python" -B "$source/tests/training_test.py"
+  cd "$source" && "$venv/bin/python" -B -m tests.training_test
 }
 
 # All notebooks, their exercises, and what executes them, with the module flashladder of the sources as they are.
@@ -131,7 +131,7 @@ notebooks() {
     lock_setup
     need_module
   ) || { (($? == 77)) && skip "Python's headers (python3-dev) are not installed"; exit 1; }
-  FLASHLADDER_PROGRAM=$build/flashladder "$python" -B "$source/tests/notebooks_test.py" "$source"
+  cd "$source" && FLASHLADDER_PROGRAM=$build/flashladder "$python" -B -m tests.notebooks_test "$source"
 }
 
 # Where it is only asked whether all can be built.
@@ -182,8 +182,9 @@ site() {
   "$python" -c 'import breathe, furo, myst_parser, selenium' 2>/dev/null ||
     skip "$python has no Sphinx and Selenium: ./ladder docs installs them"
   cmake --build "$build" --target docs
-  "$python" -B "$source/docs/site/build.py" --out "$scratch/site" --program "$build/flashladder" --xml "$build/docs/xml"
-  "$python" -B "$source/tests/site_test.py" "$scratch/site"
+  cd "$source"
+  "$python" -B -m docs.site.build --out "$scratch/site" --program "$build/flashladder" --xml "$build/docs/xml"
+  "$python" -B -m tests.site_test "$scratch/site"
 }
 
 "$name"

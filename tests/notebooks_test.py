@@ -1,7 +1,8 @@
 """Tests of the notebooks: that all of them hold, that their exercises are judged as they should be, and that run.py and
 check() see what does not hold.
 
-Usage: notebooks_test.py SOURCE_DIR [unittest options]      (CheckTest alone needs no Jupyter, and takes a second)
+Usage: python3 -m tests.notebooks_test SOURCE_DIR [unittest options]. CheckTest alone needs no Jupyter,
+and takes a second.
 """
 
 import importlib.util
@@ -14,18 +15,17 @@ from pathlib import Path
 
 SOURCE = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else Path(__file__).resolve().parent.parent
 NOTEBOOKS = SOURCE / "notebooks"
-sys.path.insert(0, str(NOTEBOOKS))
 try:
     import numpy as np
-    from helpers import check
+    from notebooks.helpers import check
 except ImportError as missing:
     sys.exit(f"notebooks_test: {missing}: ./ladder setup makes a Python that has it, .venv/bin/python")
-from notebook_solutions import SOLUTIONS
+from tests.notebook_solutions import SOLUTIONS
 
 has_jupyter = importlib.util.find_spec("nbclient")
 if has_jupyter:
     import nbformat
-    import run
+    from notebooks import run
     from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 with_jupyter = unittest.skipUnless(has_jupyter, "this Python has no Jupyter: ./ladder notebooks makes one that has")
 
@@ -167,11 +167,11 @@ class RunTest(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = Path(folder.name) / "notebooks"
         self.folder.mkdir()
-        for name in ("run.py", "helpers.py"):
+        for name in ("__init__.py", "run.py", "helpers.py"):
             shutil.copy(NOTEBOOKS / name, self.folder)
-        shared = self.folder.parent / "common/course"
-        shared.mkdir(parents=True)
-        shutil.copy(SOURCE / "common/course/program.py", shared)
+        for name in ("common/__init__.py", "common/course/__init__.py", "common/course/program.py"):
+            (self.folder.parent / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(SOURCE / name, self.folder.parent / name)
         self.write()
 
     def write(self, code="assert 1 + 1 == 2", environment=None, exercises=3, more=()):
@@ -184,7 +184,7 @@ class RunTest(unittest.TestCase):
         nbformat.write(new_notebook(cells=[*cells, *more]), self.folder / "1_small.ipynb")
 
     def call(self, *arguments):
-        return subprocess.run([sys.executable, "-B", str(self.folder / "run.py"), *arguments], capture_output=True,
+        return subprocess.run([sys.executable, "-B", "-m", "notebooks.run", *arguments], capture_output=True,
                               text=True, cwd=self.folder.parent, timeout=120)
 
     def content(self):

@@ -1,6 +1,6 @@
 """Tests of the program behind ./ladder, as its user meets it: what it prints, writes and refuses.
 
-Usage: program_test.py PROGRAM SOURCE_DIR [unittest options]
+Usage: python3 -m tests.program_test PROGRAM SOURCE_DIR [unittest options]
 """
 
 import fcntl
@@ -29,6 +29,7 @@ except ImportError:
     sys.exit("program_test: this Python has no NumPy: ./ladder setup makes one that has, .venv/bin/python")
 
 PROGRAM, SOURCE = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
+os.environ["FLASHLADDER_PROGRAM"] = str(PROGRAM)
 SMALL = ("--random", "1,2,40,8")  # stages of kernels do not take d = 8 and are left out
 SMALL_FOR_ALL = ("--random", "1,2,40,32")
 STAGES = json.loads(subprocess.run([PROGRAM, "list", "--json"], capture_output=True, text=True, check=True).stdout)
@@ -45,6 +46,12 @@ def missing_for_cuda():
     result = subprocess.run([PROGRAM, "ledger", "13", "--backend", "cuda", "--random", "1,1,32,32"],
                             capture_output=True, text=True)
     return result.stderr
+
+
+def run_module(name, *options):
+    """A module of the repository, run from its top."""
+    return subprocess.run([sys.executable, "-B", "-m", name, *map(str, options)], capture_output=True, text=True, cwd=SOURCE,
+                          timeout=120)
 
 
 def limited(mebibytes):
@@ -110,38 +117,36 @@ class ProgramTest(unittest.TestCase):
             self.assertIn(stage["idea"], text)
             self.assertIn(stage["claim"], text)
 
-    def test_the_tables_of_the_readmes_are_those_of_the_registry(self):
-        for readme, prefix in (("README.md", "stages/"), ("stages/README.md", "")):
-            text = (SOURCE / readme).read_text()
-            table = re.search(r"<!-- ladder:begin -->\n(.*?)<!-- ladder:end -->", text, re.S).group(1)
-            self.assertEqual(table, self.run_program("list", "--markdown", prefix).stdout,
-                             f"{readme} is stale: put the output of 'list --markdown' between its markers")
+    def test_the_table_of_the_stages_is_that_of_the_registry(self):
+        text = (SOURCE / "stages/README.md").read_text()
+        table = re.search(r"<!-- ladder:begin -->\n(.*?)<!-- ladder:end -->", text, re.S).group(1)
+        self.assertEqual(table, self.run_program("list", "--markdown", "").stdout,
+                         "stages/README.md is stale: put the output of 'list --markdown \"\"' between its markers")
 
-    def test_the_committed_climb_is_what_the_readme_shows(self):
-        committed, script = SOURCE / "bench/results/cpu/climb.json", SOURCE / "bench/report.py"
-        table = subprocess.run([sys.executable, script, committed, "--markdown"], capture_output=True, text=True,
-                               check=True).stdout
-        shown = re.search(r"<!-- climb:begin -->\n(.*?)<!-- climb:end -->", (SOURCE / "README.md").read_text(), re.S)
-        self.assertEqual(shown.group(1), table, "README.md is stale: put the output of 'bench/report.py "
-                         "bench/results/cpu/climb.json --markdown' between its markers")
+    def test_the_readme_is_short_enough_to_be_read(self):
+        self.assertLessEqual(len((SOURCE / "README.md").read_text().splitlines()), 100)
+
+    def test_the_committed_climb_is_what_the_guide_shows(self):
+        committed = SOURCE / "bench/results/cpu/climb.json"
+        table = run_module("bench.report.climb", committed, "--markdown").stdout
+        shown = re.search(r"<!-- climb:begin -->\n(.*?)<!-- climb:end -->", (SOURCE / "docs/measured.md").read_text(), re.S)
+        self.assertEqual(shown.group(1), table, "docs/measured.md is stale: put the output of 'python3 -m "
+                         "bench.report.climb bench/results/cpu/climb.json --markdown' between its markers")
         picture = (SOURCE / "docs/climb.png").read_bytes()
         self.assertIn(hashlib.sha256(committed.read_bytes()).hexdigest().encode(), picture, "docs/climb.png is stale: "
-                      "draw it with 'bench/report.py bench/results/cpu/climb.json --picture docs/climb.png'")
+                      "draw it with 'python3 -m bench.report.climb bench/results/cpu/climb.json --picture docs/climb.png'")
 
     def test_the_tables_of_counts_in_the_readmes_are_what_the_ledger_says(self):
-        result = subprocess.run([sys.executable, SOURCE / "bench/ledger_tables.py", "--check", "--program", PROGRAM],
-                                capture_output=True, text=True)
+        result = run_module("bench.report.ledger_tables", "--check")
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
 
     def test_what_a_gpu_measured_is_what_the_readmes_show(self):
-        result = subprocess.run([sys.executable, SOURCE / "bench/gpu_report.py", "--check", "--program", PROGRAM],
-                                capture_output=True, text=True)
+        result = run_module("bench.report.gpu_report", "--check")
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
 
     def test_what_another_gpu_measured_is_a_report_of_its_own(self):
         def run(*options):
-            return subprocess.run([sys.executable, SOURCE / "bench/gpu_report.py", "--program", PROGRAM, *options],
-                                  capture_output=True, text=True)
+            return run_module("bench.report.gpu_report", *options)
 
         committed = SOURCE / "bench/results/h200"
         few, whole = self.folder / "few", self.folder / "whole"
@@ -172,9 +177,7 @@ class ProgramTest(unittest.TestCase):
             self.assertNotIn("Traceback", result.stderr)
 
     def test_what_was_measured_in_part_is_shown_or_refused(self):
-        sys.path.insert(0, str(SOURCE / "bench"))
-        import gpu_pictures
-        import gpu_report
+        from bench.report import gpu_pictures, gpu_report
         committed = SOURCE / "bench/results/h200"
 
         def pictures(**keep):
@@ -186,10 +189,10 @@ class ProgramTest(unittest.TestCase):
                 (self.folder / path.name).write_text(json.dumps(data))
             results = gpu_report.Results(self.folder)
             results.blocks()
-            with mock.patch.object(gpu_report, "counted", lambda program, stages, *_: {
+            with mock.patch.object(gpu_report, "counted", lambda stages, *_: {
                     mask: {stage: [1, 1, 1] for stage in stages} for mask in ("full", "causal")}), warnings.catch_warnings():
                 warnings.simplefilter("error")
-                return {path.name: axes_of(draw(shown)) for path, shown, draw in results.pictures("")}
+                return {path.name: axes_of(draw(shown)) for path, shown, draw in results.pictures()}
 
         def axes_of(figure):
             gpu_pictures.plt.close(figure)
@@ -219,8 +222,7 @@ class ProgramTest(unittest.TestCase):
             gpu_report.Results(self.folder)
 
     def read_gpu_run(self, *benchmarks):
-        sys.path.insert(0, str(SOURCE / "bench"))
-        import gpu_results
+        from bench.results import gpu as gpu_results
         context = {"gpu": "a GPU", "multiprocessors": "4"}
         (self.folder / "run.json").write_text(json.dumps({"context": context, "benchmarks": benchmarks}))
         return gpu_results, gpu_results.read(self.folder / "run.json")
@@ -260,8 +262,7 @@ class ProgramTest(unittest.TestCase):
         self.assertEqual((forward.stages, backward.stages), ([10], [10, 20, 21, 22]))
         self.assertEqual((forward.tflops(10, 64, "full", 4096), backward.tflops(10, 64, "full", 4096)), (13, 8))
         self.assertEqual([backward.peak(stage) for stage in backward.stages], [50, 50, 50, 700])
-        import gpu_pictures
-        import gpu_report
+        from bench.report import gpu_pictures, gpu_report
         context = {"gpu": "a GPU", "driver": "1", "torch": "2", "cudnn": 9, "commit": "abc", "dtype": "bf16", "rounds": 3,
                    "multiprocessors": "4", "cuda_of_build": "13", "pass": "backward"}
         backward.context.update(context)
@@ -304,7 +305,7 @@ class ProgramTest(unittest.TestCase):
         self.assertEqual({text for _, _, text in gpu_report.backward_blocks(None, None)}, {"Not yet."})
 
     def comparison(self, speeds, **context):
-        """A file as bench/compare.py writes it, of one d: TFLOP/s by name, None where it is absent."""
+        """A file as bench.measure.compare writes it, of one d: TFLOP/s by name, None where it is absent."""
         context = {"gpu": "a GPU", "driver": "1", "torch": "2", "cudnn": 9, "commit": "abc", "dtype": "bf16",
                    "rounds": 3, **context}
         return {"context": context, "results": [
@@ -314,8 +315,7 @@ class ProgramTest(unittest.TestCase):
 
     def test_a_peer_that_is_absent_at_a_shape_is_said_to_be(self):
         self.read_gpu_run()
-        import gpu_pictures
-        import gpu_report
+        from bench.report import gpu_pictures, gpu_report
 
         def speeds(causal, N):
             return {"stage 16": 20.0, "stage 19": None if N == 512 else 90.0, "fa2": None if causal else 60.0,
@@ -340,7 +340,7 @@ class ProgramTest(unittest.TestCase):
 
     def test_the_price_of_a_fixed_order_is_a_column(self):
         self.read_gpu_run()
-        import gpu_report
+        from bench.report import gpu_report
 
         def speeds(causal, N):
             return {"stage 23": 300.0, "stage 24": None if causal and N == 512 else 240.0, "fa2": 200.0}
@@ -356,9 +356,8 @@ class ProgramTest(unittest.TestCase):
         _, run = self.read_gpu_run({"name": "peak/gemm_bf16", "TFLOP/s": 700.0}, *(
             {"name": f"{stage} x/grid/d:64/N:512/BH:4/full", "TFLOP/s": 90.0, "label": "bf16"}
             for stage in range(16, 20)))
-        import gpu_pictures
-        import gpu_report
-        import gpu_results
+        from bench.report import gpu_pictures, gpu_report
+        from bench.results import gpu as gpu_results
         measured = gpu_results.Measured(run)
         others = {f"stage {number}": 90.0 for number in range(16, 20)}
         others |= {"fa2": 60.0, "cudnn": 120.0, "memory-efficient": 50.0, "math": 10.0}
@@ -381,8 +380,7 @@ class ProgramTest(unittest.TestCase):
 
     def test_what_training_measured_makes_tables_and_pictures(self):
         self.read_gpu_run()
-        import gpu_pictures
-        import gpu_report
+        from bench.report import gpu_pictures, gpu_report
         context = {"gpu": "a GPU", "driver": "1", "torch": "2", "cudnn": 9, "commit": "abc", "dtype": "bf16"}
         files = self.losses("fp32", [3.0, 2.0, 1.000002]), self.losses("bf16", [3.0001, 2.0, 1.0])
         losses = [gpu_report.of_train_gpt(file) for file in files]
@@ -410,7 +408,7 @@ class ProgramTest(unittest.TestCase):
         self.assertEqual([gpu_report.losses_block([]), gpu_report.training_block(None)], ["Not yet."] * 2)
 
     def losses(self, dtype, ours):
-        """A file as bench/train_gpt.py writes it."""
+        """A file as bench.training.train_gpt writes it."""
         curves = {"math in fp64": [3.0, 2.0, 1.0], "math": [3.0, 2.0, 1.000001], "stages 19 and 23": ours}
         context = {"gpu": "a GPU", "driver": "1", "torch": "2", "commit": "abc", "dtype": dtype, "layers": 4, "hidden": 256,
                    "heads": 4, "context": 256, "batch": 16, "steps": 3}
@@ -420,7 +418,7 @@ class ProgramTest(unittest.TestCase):
 
     def test_training_that_is_wrong_is_refused(self):
         self.read_gpu_run()
-        import gpu_report
+        from bench.report import gpu_report
         self.assertIsNone(gpu_report.of_train_gpt(self.folder / "nowhere.json"))
         for ours, why in (([3.0, 2.1, 1.0], "comes to .* of what its step allows"), ([3.0, float("nan"), 1.0], "a loss with"),
                           ([3.0, 2.0, float("inf")], "stages 19 and 23 is not a finite number: measure it again")):
@@ -440,9 +438,8 @@ class ProgramTest(unittest.TestCase):
 
     def test_what_atomics_cost_makes_a_table_and_pictures(self):
         self.read_gpu_run()
-        import atomics
-        import gpu_pictures
-        import gpu_report
+        from bench.measure import atomics
+        from bench.report import gpu_pictures, gpu_report
         names = [name for name, *_ in atomics.VARIANTS]
         data = {"gpu": "a GPU", "driver": "1", "commit": "abc", "dtype": "bf16", "rounds": 3, "tokens": 16384,
                 "width": 2048, "not_checked": [atomics.STORES, atomics.APART],
@@ -484,8 +481,7 @@ class ProgramTest(unittest.TestCase):
                 self.read_gpu_run({"name": "14 split/grid/d:64/N:512/BH:1024/full", "TFLOP/s": value, "label": "fp32"})
 
     def test_a_picture_of_other_data_is_stale(self):
-        sys.path.insert(0, str(SOURCE / "bench"))
-        import gpu_pictures
+        from bench.report import gpu_pictures
         path, shown = self.folder / "heads.png", {"title": "", "multiprocessors": 4, "lines": [
             {"label": "12", "points": [[1, 2.0], [2, 3.0]]}, {"label": "13", "points": [[1, 4.0], [2, 5.0]]}]}
         self.assertTrue(gpu_pictures.is_stale(path, shown), "one that is not there")
@@ -495,12 +491,8 @@ class ProgramTest(unittest.TestCase):
         self.assertTrue(gpu_pictures.is_stale(path, shown))
 
     def test_the_committed_comparison_is_what_the_readme_shows(self):
-        sys.path.insert(0, str(SOURCE / "bench"))
-        import compare_cpu
-        import markers
-        shown, right = markers.with_block(SOURCE / "stages/02_tiled_cpu/README.md", "compare_cpu", compare_cpu.tables(2))
-        self.assertEqual(shown, right, "the README is stale: bench/compare_cpu.py "
-                         "--from bench/results/cpu/amd-epyc.json --update-readme writes it")
+        result = run_module("bench.report.cpu_tables", "--check")
+        self.assertEqual((result.returncode, result.stdout), (0, "nothing to do\n"), result.stderr)
 
     def test_climb_on_the_shipped_input(self):
         result = self.climb()
@@ -938,28 +930,27 @@ class ProgramTest(unittest.TestCase):
             self.assertIn(said, result.stderr)
 
     def test_an_interrupt_while_python_imports_shows_no_traceback(self):
-        for code in ("import program; kill()", "import program; program.run(kill)"):
+        for code in ("from common.course import program; kill()", "from common.course import program; program.run(kill)"):
             result = subprocess.run([sys.executable, "-c", "import os, signal\ndef kill():\n    os.kill(os.getpid(), "
                                      f"signal.SIGINT)\n{code}"], capture_output=True, text=True,
-                                    cwd=SOURCE / "common/course", env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
+                                    cwd=SOURCE, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
             self.assertEqual((result.returncode, result.stderr), (-signal.SIGINT, ""))
 
     def test_programs_in_python_end_as_they_should(self):
-        climb, diff = SOURCE / "bench/results/cpu/climb.json", SOURCE / "common/course/diff.py"
-        for call in ([SOURCE / "bench/report.py", climb, "--markdown"], [SOURCE / "bench/tune.py", "--help"],
+        climb, diff, tune = SOURCE / "bench/results/cpu/climb.json", "common.course.diff", "bench.measure.tune"
+        for call in (["bench.report.climb", climb, "--markdown"], [tune, "--help"],
                      *([[diff], [diff, "00", "01"]] if KERNELS else [])):
             for redirect, status in ((">&- 2>&-", 0), ("2>/dev/full", 0), ("| true; exit ${PIPESTATUS[0]}", 0),
                                      (">/dev/full", 2), (">/dev/full 2>&1", 2)):
                 with self.subTest(call=call, redirect=redirect):
-                    command = " ".join(shlex.quote(str(word)) for word in (sys.executable, "-B", *call))
+                    command = " ".join(shlex.quote(str(word)) for word in (sys.executable, "-B", "-m", *call))
                     result = subprocess.run(["bash", "-c", f"{command} {redirect}"], capture_output=True, text=True,
-                                            env={**os.environ, "FLASHLADDER_PROGRAM": str(PROGRAM)}, timeout=120)
+                                            cwd=SOURCE, timeout=120)
                     self.assertEqual(result.returncode, status, result.stderr)
                     said = "ladder: stdout cannot be used: No space left on device\n" if redirect == ">/dev/full" else ""
                     self.assertEqual(result.stderr, said)
-        for call in ([SOURCE / "bench/tune.py", "--wrong"], [SOURCE / "bench/tune.py", "--stage", "13"], [diff, "--wrong"]):
-            result = subprocess.run([sys.executable, "-B", *call], capture_output=True, text=True,
-                                    env={**os.environ, "FLASHLADDER_PROGRAM": str(PROGRAM)}, timeout=120)
+        for call in ([tune, "--wrong"], [tune, "--stage", "13"], [diff, "--wrong"]):
+            result = run_module(*call)
             self.assertEqual((result.returncode, len(result.stderr.splitlines())), (2, 1), result.stderr)
             self.assertIn(call[1] if call[1] == "--wrong" else "19, 23, 24", result.stderr)
 
@@ -967,10 +958,11 @@ class ProgramTest(unittest.TestCase):
         path = self.folder / "x.txt"
         for number in (signal.SIGINT, signal.SIGTERM):
             path.write_text("old")
-            code = (f"import os, pathlib, program\npathlib.Path.replace = lambda *_: os.kill(os.getpid(), {int(number)})\n"
+            code = ("import os, pathlib\nfrom common.course import program\n"
+                    f"pathlib.Path.replace = lambda *_: os.kill(os.getpid(), {int(number)})\n"
                     f"program.run(lambda: program.write_file(pathlib.Path({str(path)!r}), 'new'))")
             result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
-                                    cwd=SOURCE / "common/course", env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
+                                    cwd=SOURCE, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
             self.assertEqual((result.returncode, result.stderr, path.read_text()), (-number, "", "old"))
             self.assertEqual(list(self.folder.iterdir()), [path])
 
@@ -1047,8 +1039,8 @@ class ProgramTest(unittest.TestCase):
                                r"= BH Tc Nq d += BH Tc Nq d += BH Nq d\n")
         self.assertRegex(text, r"L elements written +0 +128  new +128  x1\.00\n += 0 += BH Nq += BH Nq\n")
         self.assertRegex(text, r"blocks +2 +2  x1\.00 +4  x2\.00\n")
-        self.assertRegex(text, r"HBM bytes read +[\d,]+ ")
-        self.assertIn("before any cache", text)
+        self.assertRegex(text, r"global bytes read +[\d,]+ ")
+        self.assertIn("before caches", text)
         self.assertNotIn("!!!", text)
         for absent in ("tensor cores", "wavefronts", "sectors", "masked tiles"):  # 0 in all, or not counted
             self.assertNotIn(absent, text)

@@ -22,7 +22,6 @@ from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parents[1]
 SITE = Path(sys.argv.pop(1)).resolve() if len(sys.argv) > 1 and Path(sys.argv[1]).is_dir() else None
-sys.path.insert(0, str(SOURCE / "docs/site"))
 
 try:
     import latex2mathml  # noqa: F401
@@ -34,8 +33,8 @@ except ImportError as missing:
     print(f"skipped: this Python has no {missing.name}: ./ladder docs installs what the guide needs")
     sys.exit(77)
 
-from mathml import FormulaError, to_mathml  # noqa: E402
-from pages import Site, SiteError, page_of  # noqa: E402
+from docs.site.mathml import FormulaError, to_mathml  # noqa: E402
+from docs.site.pages import Site, SiteError, page_of  # noqa: E402
 
 STAGES = [{"number": n, "name": name, "title": "t", "idea": "i", "claim": "c", "before": before, "dtypes": ["fp32"],
            "head_dims": dims, "backend": backend, "forward": True, "backward": n == 0}
@@ -280,8 +279,9 @@ class BuildTest(Repository):
     def setUp(self):
         super().setUp()
         shutil.copytree(SOURCE / "docs/site", self.root / "docs/site", ignore=shutil.ignore_patterns("__pycache__"))
-        for name in ("diff_model.py", "program.py"):
-            self.put(f"common/course/{name}", (SOURCE / "common/course" / name).read_text())
+        for file in ("docs/__init__.py", "common/__init__.py", *(
+                f"common/course/{name}.py" for name in ("__init__", "diff_model", "program", "registry"))):
+            self.put(file, (SOURCE / file).read_text())
         self.put("program", f"#!{sys.executable}\nimport sys\nprint({json.dumps(STAGES)!r} if sys.argv[2] == '--json' "
                             f"else {TABLE!r}, end='')\n")
         (self.root / "program").chmod(0o755)
@@ -295,8 +295,8 @@ class BuildTest(Repository):
 
     def build(self):
         return subprocess.run(
-            [sys.executable, "-B", self.root / "docs/site/build.py", "--out", self.root / "out/html", "--program",
-             self.root / "program", "--xml", self.root / "xml"], capture_output=True, text=True)
+            [sys.executable, "-B", "-m", "docs.site.build", "--out", self.root / "out/html", "--program",
+             self.root / "program", "--xml", self.root / "xml"], capture_output=True, text=True, cwd=self.root)
 
     def test_a_small_site_and_one_that_cannot_be_made(self):
         result = self.build()

@@ -28,7 +28,7 @@ std::string unavailable(Backend backend);
 /// "NVIDIA H200"; "" without a GPU.
 std::string gpu_name();
 
-/// What a result on the GPU is to be read with: its name first, driver, clocks, multiprocessors, memory;
+/// The facts that belong to a result on the GPU: its name first, driver, clocks, multiprocessors, memory;
 /// none without one.
 std::vector<std::pair<std::string, std::string>> gpu_facts();
 

@@ -60,7 +60,7 @@ std::vector<double> change_without_key(const Inputs& inputs, const Result<double
 Gradients<double> change_without_pair(const Inputs& inputs, const Result<float>* saved,
                                       const std::vector<float>& dO, Dropped which);
 
-/// How a plain computation adds up. All ways are as plain, and their errors differ by luck.
+/// How a plain computation adds up. All ways are equally plain, and their errors differ by chance.
 struct PlainWay {
   bool descending;  ///< From the last term to the first; of S the sum of scaled q, and not the scaled sum.
   bool fused;       ///< With fused multiply-adds: products are not rounded before they are added.
@@ -87,8 +87,8 @@ struct Statistics {
 /// As a plain forward pass in fp32 leaves them; P, which takes memory, only where it is asked for.
 Statistics plain_statistics(const Inputs& inputs, bool with_P);
 
-/// As plain_forward, but the scores as tensor cores add them up, which cut off where others round. What a
-/// stage on tensor cores cannot do better than.
+/// As plain_forward, but with the scores as tensor cores add them up, which cut off where others round. No
+/// stage on tensor cores can be better.
 Result<float> tensor_core_forward(const Inputs& inputs, Dtype dtype);
 
 /// As plain_forward, with P = exp(S - L) and D = rowsum(dO * O) from the forward pass that was saved, as
@@ -97,8 +97,8 @@ Result<float> tensor_core_forward(const Inputs& inputs, Dtype dtype);
 Gradients<float> plain_backward(const Inputs& inputs, const Result<float>& saved,
                                 const std::vector<float>& dO, Dtype dtype, PlainWay way = plain_ways[0]);
 
-/// As plain_backward, but the scores as tensor cores add them up: P = exp(S - L) is then off by as much as
-/// S is.
+/// As plain_backward, but with the scores as tensor cores add them up: P = exp(S - L) is then off by as
+/// much as S is.
 Gradients<float> tensor_core_backward(const Inputs& inputs, const Result<float>& saved,
                                       const std::vector<float>& dO, Dtype dtype);
 

@@ -9,7 +9,7 @@
 
 namespace flashladder {
 
-/// What a stage takes. Lengths, GQA, strides and the causal mask are every stage's duty and not listed.
+/// What a stage takes. Every stage must take all lengths, GQA, strides and the causal mask: not listed.
 struct Support {
   std::span<const Dtype> dtypes;  ///< Element types it computes in; others are widened to fp32 for it.
   std::span<const std::int64_t> head_dims = {};  ///< Head dimensions; empty: any up to max_head_dim.

@@ -23,7 +23,7 @@ struct Diagnosis {
   std::vector<std::string> right;  ///< The names of those that are right wherever they were shown.
 };
 
-/// Holds what the kernels of `stage` showed against the definition in fp64: in the order of the key tiles,
+/// Compares what the kernels of `stage` showed with the definition in fp64: in the order of the key tiles,
 /// and within a tile S, m, l, O. Where m is "m~", l and O~ are what belongs to that m.
 Diagnosis diagnose(const Stage& stage, const Inputs& inputs, const std::vector<Intermediate>& shown);
 

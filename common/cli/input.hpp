@@ -28,7 +28,7 @@ struct LoadedInputs {
 };
 
 /// Reads or makes Q, K and V. Throws Error for files that cannot be used and UsageError for options that do
-/// not fit together, each naming what, where and how to mend it.
+/// not fit together, each naming what, where and how to correct it.
 LoadedInputs load_inputs(const InputOptions& options);
 
 /// A document as indented text. Where a name in it is not UTF-8, U+FFFD stands for what is wrong.

@@ -112,8 +112,8 @@ std::vector<Row> rows_for(const std::vector<CountedStage>& all, bool banks) {
       rows.push_back(
           row_of(fmt::format("{} {}", name, words), fmt::format("global.{}.{}_elements", name, what)));
   }
-  rows.push_back({"HBM bytes read", hbm_read, "", 1});
-  rows.push_back({"HBM bytes written", hbm_written, "", 1});
+  rows.push_back({"global bytes read", hbm_read, "", 1});
+  rows.push_back({"global bytes written", hbm_written, "", 1});
   if (banks) {
     for (const std::string& name : buffers) {
       rows.push_back(row_of(name + " sectors", "global." + name + ".sectors"));
@@ -258,7 +258,7 @@ std::string symbols_text(const std::vector<CountedStage>& all, const Problem& pr
     }
     text += fmt::format("; Br = {}, Bc = {}, Tr = {}, Tc = {}", Br, Bc, n.Tr, n.Tc);
   }
-  return text + ";\n  R, live_i and whole_i: see claim.cpp of the stage";
+  return text + ";\n  live_i and whole_i: see docs/glossary.md; R: see claim.cpp of the stage";
 }
 
 bool holds(const CountedStage& one, const ClosedForm& form, const Problem& problem) {
@@ -294,7 +294,7 @@ void print_table(const std::vector<CountedStage>& all, const LedgerOptions& opti
 
   say("{}: {}{}\n\n", loaded.source, to_string(problem), options.backward ? ", backward pass" : "");
   print("{}\n", table(rows, columns, problem));
-  say("Counted by the emulator from the source of the kernels: global memory as issued, before any cache;\n"
+  say("Counted by the emulator from the source of the kernels: global memory requested, before caches;\n"
       "operations and shared memory as written, where a compiler may join or drop some; each per thread,\n"
       "shuffles and syncwarps once per warp, barriers once per block.\n");
   if (!options.launches && all.size() > 1) say("x0.50: half of the count in the stage to its left.\n");
@@ -427,8 +427,8 @@ int ledger(const LedgerOptions& options) {
 
 std::span<const LedgerSummary::Field> LedgerSummary::fields() {
   static constexpr Field all[] = {
-      {"hbm_bytes_read", "HBM read", &LedgerSummary::hbm_bytes_read, true},
-      {"hbm_bytes_written", "HBM written", &LedgerSummary::hbm_bytes_written, true},
+      {"hbm_bytes_read", "global read", &LedgerSummary::hbm_bytes_read, true},
+      {"hbm_bytes_written", "global written", &LedgerSummary::hbm_bytes_written, true},
       {"shared_bytes", "shared bytes", &LedgerSummary::shared_bytes, true},
       {"barriers", "barriers", &LedgerSummary::barriers, false},
       {"operations", "non-matmul ops", &LedgerSummary::operations, false},

@@ -31,7 +31,7 @@ int ledger(const LedgerOptions& options);
 
 /// A ledger in the few numbers that stages are compared by.
 struct LedgerSummary {
-  std::int64_t hbm_bytes_read = 0;     ///< As issued, before any cache; atomics included.
+  std::int64_t hbm_bytes_read = 0;     ///< Requested, before caches; atomics included.
   std::int64_t hbm_bytes_written = 0;  ///< Likewise.
   std::int64_t shared_bytes = 0;       ///< Read and written.
   std::int64_t barriers = 0;           ///< Of blocks and of parts of them.

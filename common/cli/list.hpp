@@ -8,8 +8,8 @@ std::string list_text();
 /// The ladder as JSON: an array of {number, name, title, idea, claim, before, dtypes, head_dims, backend,
 /// forward, backward}.
 std::string list_json();
-/// The ladder as the Markdown table of README.md and stages/README.md.
-/// @param prefix  of the links to the stages' folders, "stages/" or ""
+/// The ladder as the Markdown table of stages/README.md.
+/// @param prefix  of the links to the stages' folders, "../stages/" or ""
 std::string list_markdown(const std::string& prefix);
 
 }  // namespace flashladder

@@ -1,9 +1,9 @@
 """./ladder diff: what changes from one stage to the next, in a terminal or as a page.
 
     ./ladder diff                          # the pairs of neighbours, with their counted lines
-    ./ladder diff 14                       # stage 14 against the one before it
-    ./ladder diff 13 14                    # any two, also by name: fa2_split_q, 14_fa2_split_q
-    ./ladder diff 13 14 --html change.html # one file that needs no network
+    ./ladder diff {after}                       # stage {after} against the one before it
+    ./ladder diff {before} {after}                    # any two, also by name: {name}, {folder}
+    ./ladder diff {before} {after} --html change.html # one file that needs no network
     ./ladder diff --site DIR               # a page for each pair of neighbours, and an index; part of the guide
 
 Beside the changed lines of code stand what the ledger counts, what was measured, and what the stage's README says of
@@ -17,15 +17,22 @@ import shutil
 import sys
 from pathlib import Path
 
-import program
-from diff_facts import counts_of, measured
-from diff_model import BUDGET, Diff, Failure, Stage, all_stages, pairs, plural
-from diff_readme import explained
-from diff_terminal import Terminal, render
+from common.course import program, registry
+from common.course.diff_facts import counts_of, measured
+from common.course.diff_model import BUDGET, Diff, pairs, plural
+from common.course.diff_readme import explained
+from common.course.diff_terminal import Terminal, render
+from common.course.registry import Failure, Stage, all_stages
+
+
+def with_example(text: str) -> str:
+    """The text with the numbers and the name of two neighbours in."""
+    before, after = (folder.name.partition("_") for folder in registry.example())
+    return text.format(before=before[0], after=after[0], name=after[2], folder="".join(after))
 
 
 def parser() -> argparse.ArgumentParser:
-    made = program.Parser(prog="./ladder diff", description=__doc__.split("\n\n", 1)[1],
+    made = program.Parser(prog="./ladder diff", description=with_example(__doc__.split("\n\n", 1)[1]),
                           formatter_class=argparse.RawDescriptionHelpFormatter, usage=argparse.SUPPRESS)
     made.add_argument("stages", nargs="*", metavar="STAGE", help="a number or a name; one: against the one before it")
     made.add_argument("--html", metavar="FILE", help="write a page instead")
@@ -80,7 +87,7 @@ def list_pairs(stages: list[Stage], width: int) -> str:
         diff = Diff(before, after)
         head = f"  {before.digits} {after.digits}  {diff.counted:>4}  (-{diff.removed} +{diff.added})"
         lines += terminal.wrapped(after.idea, f"{head:28}", " " * 28)
-    lines += ["", *terminal.wrapped("./ladder diff 13 14 shows one of them, --html FILE as a page.")]
+    lines += ["", *terminal.wrapped(with_example("./ladder diff {before} {after} shows one of them, --html FILE as a page."))]
     return "\n".join(lines) + "\n"
 
 
@@ -105,7 +112,8 @@ def run(arguments: argparse.Namespace) -> None:
     width = shutil.get_terminal_size((120, 24)).columns
     if not arguments.stages:
         if arguments.html is not None:
-            raise Failure("--html is the page of two stages: name them, such as ./ladder diff 13 14 --html FILE.")
+            raise Failure(with_example("--html is the page of two stages: name them, such as ./ladder diff {before} {after} --html "
+                                       "FILE."))
         sys.stdout.write(list_pairs(stages, width))
         return
     diff = Diff(*chosen(arguments.stages, stages))
@@ -113,7 +121,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.html is None:
         sys.stdout.write(render(diff, *facts, Terminal(width, wants_colour(arguments.color))))
         return
-    from diff_page import page  # Pygments is for pages alone
+    from common.course.diff_page import page  # Pygments is for pages alone
 
     text = page(diff, *facts)
     write(Path(arguments.html), text)
@@ -122,7 +130,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def write_site(folder: Path, stages: list[Stage]) -> None:
-    from diff_page import index, page
+    from common.course.diff_page import index, page
 
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -5,15 +5,12 @@ grid, and for stages on a CPU the committed climb.
 """
 
 import json
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from diff_model import ROOT, Stage, program
-
-sys.path.insert(0, str(ROOT / "bench"))
-import gpu_results  # noqa: E402
-import ledger_tables  # noqa: E402
+from bench.results import gpu
+from common.course import ledger
+from common.course.registry import ROOT, Failure, Stage, program
 
 CPU_RESULTS = ROOT / "bench/results/cpu/climb.json"
 WAVEFRONTS = "wavefronts / ideal"
@@ -50,7 +47,7 @@ class Count:
         """× 2, ÷ 1.78, new, gone, as in the tables of the READMEs."""
         if 1000 <= self.change < float("inf"):
             return f"{'×' if self.factor > 1 else '÷'} {self.change:,.0f}"
-        return ledger_tables.ratio(self.before, self.after)
+        return ledger.ratio(self.before, self.after)
 
 
 @dataclass(frozen=True)
@@ -81,26 +78,27 @@ def counts_of(before: Stage, after: Stage) -> Counts:
         return Counts("", [], problem=f"{on_cpu[0]} runs on a CPU and has no ledger to compare with.")
     numbers = sorted((before.number, after.number))
     try:
-        # --banks, because bank conflicts are what stage 17 is about.
-        more = ledger_tables.more_for(numbers[1], before.forward and after.forward)
-        stages, command = ledger_tables.ledgers(str(program()), numbers, [*more, "--banks"])
+        later = max(before, after, key=lambda stage: stage.number)
+        more = ledger.options_of(later, before.forward and after.forward)
+        # --banks, because a claim may be about bank conflicts.
+        stages, command = ledger.ledgers(program(), numbers, [*more, "--banks"])
         if before.number > after.number:
             stages.reverse()
-        forms = [ledger_tables.forms_of(stage) for stage in stages]
-    except ledger_tables.Failure as failure:
+        forms = [ledger.forms_of(stage) for stage in stages]
+    except Failure as failure:
         return Counts("", [], problem=f"The ledger gives no answer: {failure}.")
-    claimed, others = ledger_tables.counters(stages, forms)
+    claimed, others = ledger.counters(stages, forms)
     counted = []
     for counter in claimed + others:
         if "sectors" in counter or "distinct" in counter:
             continue  # the bytes say what matters
-        values = [ledger_tables.count(stage, of_stage, counter) for stage, of_stage in zip(stages, forms)]
+        values = [ledger.count(stage, of_stage, counter) for stage, of_stage in zip(stages, forms)]
         texts = [of_stage[counter]["text"] if counter in of_stage else "" for of_stage in forms]
         if any(values):
             counted.append(Count(counter, *values, *texts, claimed=counter in forms[1]))
     conflicts = [wavefronts(stage) for stage in stages]
     if all(conflicts):
-        # A claim of the stages from 17 on that is a test, not a closed form of claim.cpp.
+        # A claim that is a test, not a closed form of claim.cpp.
         counted.append(Count(WAVEFRONTS, *conflicts, claimed=conflicts[1] == 1))
     return sorted_counts(command, counted)
 
@@ -175,11 +173,11 @@ def measured(before: Stage, after: Stage) -> Measured:
         else:  # of the pass that both have
             family = "grid" if before.forward and after.forward else "backward"
             found = [run_of(stage, family) for stage in (before, after)]
-    except gpu_results.BadResult as bad:
+    except gpu.BadResult as bad:
         return Measured(problem=f"{bad}.")
     for stage, one in zip((before, after), found):
         if one is None:
-            place = CPU_RESULTS if all(on_cpu) else gpu_results.FOLDER
+            place = CPU_RESULTS if all(on_cpu) else gpu.FOLDER
             return Measured(problem=f"{stage.label} is not in {shown(place)}.")
     speeds = Measured("ms" if all(on_cpu) else "TFLOP/s", (before.digits, after.digits), (dtype(before), dtype(after)),
                       (found[0][0], found[1][0]))
@@ -196,8 +194,8 @@ Run = tuple[str, dict[tuple[int, str], dict[int, float]]]  # machine; by (d, mas
 
 def run_of(stage: Stage, family: str) -> Run | None:
     """The GPU's run that has this stage, in TFLOP/s; family: "grid" for the forward pass, "backward"."""
-    for path in sorted(gpu_results.FOLDER.glob("*.json")):
-        run = gpu_results.read(path)
+    for path in sorted(gpu.FOLDER.glob("*.json")):
+        run = gpu.read(path)
         shapes: dict[tuple[int, str], dict[int, float]] = {}
         for one in run.results:
             if one.family == family and one.stage == stage.number and one.tflops:

@@ -5,7 +5,6 @@ leaves out are dropped first: they are no part of the lesson.
 """
 
 import difflib
-import json
 import os
 import re
 import subprocess
@@ -14,7 +13,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+from common.course.registry import ROOT, Failure, Stage
+
 CONTEXT = 3  # unchanged lines shown on either side of a hunk
 MOST_INDENT = 24  # columns of indentation that are shown
 BUDGET = 60  # changed lines that a stage may take
@@ -23,72 +23,8 @@ MORE_OF_IT = re.compile(r" *//   .*")  # the next line of a `// lab:` that is lo
 WORD = re.compile(r"[A-Za-z_]\w*|\d[\w.]*|\s+|.", re.S)
 
 
-class Failure(Exception):
-    """One sentence for the user."""
-
-
 def plural(count: int, one: str, more: str) -> str:
     return f"{count} {one if count == 1 else more}"
-
-
-# --- The stages ---------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Stage:
-    """A stage as the registry knows it, and where its files are."""
-
-    number: int
-    name: str
-    title: str
-    idea: str
-    claim: str
-    before: int
-    dtypes: tuple[str, ...]
-    backend: str
-    forward: bool
-
-    @property
-    def digits(self) -> str:
-        return f"{self.number:02d}"
-
-    @property
-    def label(self) -> str:
-        return f"{self.digits} {self.name}"
-
-    @property
-    def folder(self) -> Path:
-        return ROOT / "stages" / f"{self.digits}_{self.name}"
-
-    @property
-    def source(self) -> Path:
-        return self.folder / ("attention.cpp" if self.backend == "cpu" else "attention.cu")
-
-    @property
-    def follows(self) -> bool:
-        """Whether the stage before is of its own track, so that the two are a pair of the course."""
-        return self.before != self.number and self.before // 10 == self.number // 10
-
-
-def program() -> Path:
-    """The program behind ./ladder, which knows the stages and has the ledger."""
-    named = os.environ.get("FLASHLADDER_PROGRAM")
-    path = Path(named) if named else ROOT / "build/release/flashladder"
-    if not os.access(path, os.X_OK) or path.is_dir():
-        shown = named or "build/release/flashladder"
-        raise Failure(f"the program {shown} is not there: ./ladder diff builds it, ./ladder setup too.")
-    return path
-
-
-def all_stages() -> list[Stage]:
-    """The registry, in the order of the ladder."""
-    try:
-        result = subprocess.run([program(), "list", "--json"], capture_output=True, text=True)
-        listed = json.loads(result.stdout)
-    except (OSError, ValueError):
-        raise Failure(f"{program()} does not list the stages: build it anew with ./ladder setup.") from None
-    return [Stage(s["number"], s["name"], s["title"], s["idea"], s["claim"], s["before"], tuple(s["dtypes"]),
-                  s["backend"], s["forward"]) for s in listed]
 
 
 def pairs(stages: list[Stage]) -> list[tuple[Stage, Stage]]:
@@ -351,7 +287,7 @@ class Diff:
 
     @property
     def name(self) -> str:
-        """13-14"""
+        """The digits of both, such as the page is called by."""
         return f"{self.before.digits}-{self.after.digits}"
 
     @property

@@ -10,9 +10,10 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from diff_facts import Count, Counts, Measured, kind_text, times_text, value_text
-from diff_model import Diff, Failure, Hunk, Line, Row, Stage, changed_words, plural
-from diff_readme import Explanation, Note, count_sentence
+from common.course.diff_facts import Count, Counts, Measured, kind_text, times_text, value_text
+from common.course.diff_model import Diff, Hunk, Line, Row, changed_words, plural
+from common.course.diff_readme import Explanation, Note, count_sentence
+from common.course.registry import Failure, Stage
 
 try:
     from pygments.lexers import CppLexer

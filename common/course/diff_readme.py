@@ -14,7 +14,8 @@ the registration are no code.
 import re
 from dataclasses import dataclass, field
 
-from diff_model import BUDGET, Diff, Hunk, Stage, plural, words
+from common.course.diff_model import BUDGET, Diff, Hunk, plural, words
+from common.course.registry import Stage
 
 TITLE = "## What to look at in the diff"
 OVER = f"That is more than the {BUDGET} that a stage aims at: "

@@ -4,9 +4,9 @@ import re
 import textwrap
 from collections.abc import Iterable
 
-from diff_facts import Counts, Measured, kind_text, times_text, value_text
-from diff_model import Diff, Hunk, Row, changed_words, plural
-from diff_readme import Explanation, Note, count_sentence
+from common.course.diff_facts import Counts, Measured, kind_text, times_text, value_text
+from common.course.diff_model import Diff, Hunk, Row, changed_words, plural
+from common.course.diff_readme import Explanation, Note, count_sentence
 
 CODES = {"bold": "1", "dim": "2", "gone": "31", "come": "32", "moved": "36", "head": "1;34", "note": "33"}
 

@@ -1,6 +1,6 @@
 #pragma once
-// What the kernels of several stages need and no stage is about: where a head lies in memory, the mask,
-// loads of tiles that end in the middle, sums over lanes.
+// What the kernels of several stages need and what is no stage's topic: where a head lies in memory, the
+// mask, loads of partial tiles, sums over lanes.
 #include "common/ptx/cp_async.hpp"
 #include "common/ptx/mma.hpp"
 #include "common/simt/simt.hpp"
@@ -126,8 +126,8 @@ __device__ __forceinline__ void load_tile(smem_tile<T, rows, d>& tile,          
   }
 }
 
-/// As load_tile, of `rows` rows to row `to` of the tile and those that follow, by copies that arrive after
-/// a cp_async_commit and a cp_async_wait. `to` is a multiple of what `place` repeats after. Columns from
+/// As load_tile, of `rows` rows to row `to` of the tile and the rows after it, by copies that arrive after
+/// a cp_async_commit and a cp_async_wait. `to` is a multiple of the period of `place`. Columns from
 /// `columns`, a multiple of 8, on become 0.
 template <int rows, int d, int threads, class T, int all, class Place>
 __device__ __forceinline__ void load_tile_async(smem_tile<T, all, d>& tile, int to,          // [all, d]
@@ -156,7 +156,7 @@ __device__ __forceinline__ void load_tile_async(smem_tile<T, all, d>& tile, int 
   }
 }
 
-/// Tells the checks what a kernel has come to: element (row, column) of its intermediate `name` for query
+/// Shows the checks an intermediate result: element (row, column) of the intermediate `name` for query
 /// head `head` of all is `value` times `factor`. Nothing on a GPU.
 #ifdef __CUDACC__
 __device__ __forceinline__ void probe(const char*, std::int64_t, int, int, f32, float = 1) {}

@@ -20,7 +20,7 @@ std::vector<Job> clean_cases(const Stage& stage);
 /// The case whose rows of O lie far apart.
 std::vector<Job> far_apart_cases(const Stage& stage);
 
-/// The case whose mask is not in the corner: only who asks n.visible_keys() gets it right.
+/// The case whose mask is not in the corner: only a file that asks n.visible_keys() gets it right.
 std::vector<Job> moved_mask_cases(const Stage& stage);
 
 /// The cases that the claim is counted on; of a stage of kernels the last of them have `banks`.

@@ -40,7 +40,7 @@ std::string feedback_on(const Lab& lab, const Counter& counter, const std::vecto
 std::string bypass_in(const Stage& stage, const Job& job, const Report& report);
 
 /// What a stage of kernels computed beside the ledger in a job that was watched, by its machine code; ""
-/// where that is nothing to speak of.
+/// where that is too little to matter.
 std::string uncounted_in(const Stage& stage, const Job& job, const Report& report);
 
 }  // namespace flashladder::lab

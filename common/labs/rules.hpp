@@ -6,9 +6,9 @@
 
 namespace flashladder::lab {
 
-// What a lab's file may be: docs/labs.md, "The rules". It is no list of bad words. The text is held against
-// what would let it hide from a reader or reach the insides of the ladder; what the compiler made of it may
-// refer to what a stage needs and nothing else, and may keep nothing from one call to the next.
+// What a lab's file may be: docs/labs.md, "The rules". It is no list of bad words. The text must not have
+// what would hide something from a reader or reach the insides of the ladder. What the compiler made of it
+// may refer to what a stage needs and nothing else, and may keep nothing from one call to the next.
 
 /// A lab's file, and what it is for.
 struct Handed {

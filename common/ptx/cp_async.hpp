@@ -31,10 +31,10 @@ __device__ __forceinline__ void cp_async_wait() {
 
 namespace simt {
 
-/// Issues a copy of 16 bytes: the destination is NaN until it is waited for.
+/// Begins a copy of 16 bytes: the destination is NaN until it is waited for.
 void issue_copy(SharedArray* array, std::byte* to, GlobalBuffer* buffer, std::int64_t byte, bool valid,
                 Where where);
-/// Ends the group of copies issued since the last one.
+/// Ends the group of copies begun since the last one.
 void commit_copies();
 /// Lets all but the `pending` youngest groups arrive.
 void wait_for_copies(std::size_t pending);

@@ -139,7 +139,7 @@ struct MmaOperands {
 template <class T>
 void multiply_fragments(MmaOperands mine, Where where);
 
-/// What a lane brings to ldmatrix: a row of 8 numbers; and takes home.
+/// What a lane brings to ldmatrix, a row of 8 numbers, and what it receives.
 struct LdmatrixOperands {
   const std::byte* row;  ///< Its address.
   std::uint32_t* r;      ///< Four registers.

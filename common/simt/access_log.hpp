@@ -36,7 +36,7 @@ struct Access {
 struct Cost {
   std::uint64_t actual;  ///< Wavefronts or sectors.
   std::uint64_t ideal;   ///< The fewest.
-  std::uint64_t bytes;   ///< Distinct bytes asked for.
+  std::uint64_t bytes;   ///< Distinct bytes requested.
 };
 
 /// Wavefronts of one shared-memory instruction. The hardware serves 32 lanes at a time when each asks for
@@ -44,7 +44,7 @@ struct Cost {
 /// distinct 4-byte words that fall into one of the 32 banks. `lanes`: the active lanes, in order.
 Cost shared_cost(std::span<const Access* const> lanes);
 
-/// 32-byte sectors of one global-memory instruction. Ideal: the distinct bytes asked for, in whole sectors.
+/// 32-byte sectors of one global-memory instruction. Ideal: the distinct bytes requested, in whole sectors.
 /// Buffers start on a sector.
 Cost global_cost(std::span<const Access* const> lanes);
 

@@ -80,7 +80,7 @@ class SharedMemory {
   std::deque<SharedArray> arrays_;
 };
 
-/// An asynchronous copy that a thread issued and has not waited for.
+/// An asynchronous copy that a thread began and has not waited for.
 struct PendingCopy {
   SharedArray* array;        ///< Where to.
   std::uint32_t offset;      ///< First byte of the block's shared memory that it writes.

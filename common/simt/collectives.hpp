@@ -8,7 +8,7 @@ namespace flashladder::simt {
 
 /// The running lane comes to a warp instruction. Returns the meeting to the last lane of `mask` to come,
 /// which executes the instruction for all and calls finish(); returns nullptr to the others, once that is
-/// done. Throws KernelError when lanes are at odds.
+/// done. Throws KernelError when the lanes' instructions conflict.
 Meeting* meet(std::uint32_t mask, const char* name, Where where, void* operands);
 
 /// Ends a meeting: the lanes' accesses since the last one are put together, and all go on.
@@ -24,7 +24,7 @@ void collective(std::uint32_t mask, const char* name, Where where, Operands& min
   }
 }
 
-/// What a lane brings to a shuffle, and takes home.
+/// What a lane brings to a shuffle, and what it receives.
 struct ShuffleOperands {
   std::uint32_t value;   ///< What it has.
   std::uint32_t result;  ///< What it gets.

@@ -35,7 +35,7 @@ class Emulator {
   static Emulator& current();
 
   bool counts = true;  ///< Whether launches leave a ledger: see Uncounted.
-  /// Receives values that kernels show on their way (the name of an intermediate, its place, the value),
+  /// Receives intermediates that kernels show by probe() (the name, the place, the value),
   /// from several OS threads at a time. nullptr: nobody looks.
   static inline void (*probe)(const char* name, std::int64_t head, int row, int column,
                               float value) = nullptr;

@@ -8,7 +8,7 @@
 
 namespace flashladder::simt {
 
-/// Set in an address, it makes one that no memory has: what a host must not reach itself is given to it so.
+/// Set in an address, it makes one that no memory has: so the host gets what it must not access itself.
 inline constexpr std::uintptr_t device_only = std::uintptr_t{1} << 54;
 
 /// A piece of device memory with a name: what a gmem pointer points into. It either owns its memory, which

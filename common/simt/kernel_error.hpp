@@ -59,7 +59,7 @@ struct KernelFault {
   uint3 block = {};     ///< blockIdx.
   uint3 thread = {};    ///< threadIdx of the thread that the error was found in.
   Where where;          ///< The source line at fault.
-  Where other;          ///< The other line, where two are at odds (a race, two barriers).
+  Where other;          ///< The other line, where two conflict (a race, two barriers).
   std::string buffer;   ///< The buffer concerned, or empty.
   std::string details;  ///< What happened, in words.
 };

@@ -43,14 +43,14 @@ struct Counters {
   bool operator==(const Counters&) const = default;  ///< Equal in each counter.
 };
 
-/// Traffic between the threads and one global buffer, as issued: before any cache.
+/// What the threads request of one global buffer, before caches.
 struct GlobalTraffic {
   std::uint64_t element_bytes = 0;        ///< Of one element of the buffer.
   std::uint64_t read_bytes = 0;           ///< By loads and asynchronous copies.
   std::uint64_t written_bytes = 0;        ///< By stores.
   std::uint64_t atomic_bytes = 0;         ///< By atomic operations.
   std::uint64_t distinct_read_bytes = 0;  ///< (banks) As read_bytes, but lanes of one warp instruction that
-                                          ///< ask for the same bytes count once, as in a GPU's counters.
+                                          ///< request the same bytes count once, as in a GPU's counters.
   std::uint64_t distinct_written_bytes = 0;  ///< (banks) As written_bytes, likewise.
   std::uint64_t sectors = 0;         ///< (banks) 32-byte sectors touched, summed over warp instructions.
   std::uint64_t atomic_sectors = 0;  ///< (banks) Those of them that atomic operations touch.
@@ -75,7 +75,7 @@ struct SharedTraffic {
   bool operator==(const SharedTraffic&) const = default;  ///< Equal in each count.
 };
 
-/// What the busiest thread of all did: a launch ends no sooner.
+/// What the busiest thread of all did: a launch cannot end before it.
 struct Busiest {
   std::uint64_t operations = 0;  ///< On f32; a step of mac() is one.
   std::uint64_t global = 0;      ///< Accesses to global memory.

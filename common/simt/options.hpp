@@ -4,7 +4,7 @@
 namespace flashladder::simt {
 
 /// In which order blocks begin, and in which order the threads of a block that can run do run. A right
-/// kernel does not care.
+/// kernel gives the same results in every order.
 enum class Schedule {
   forward,  ///< The next lane, then the next warp; the next block.
   reverse,  ///< The last lane of the last warp first; the last block first.
@@ -21,8 +21,8 @@ struct Options {
                             ///< a block ends before the next begins.
   /// Accesses that a thread may make without synchronising, before `check` takes it for an endless loop.
   std::uint64_t access_budget = 4'000'000;
-  /// Added to the number that a kernel asks of a row: what ask_for_row() returns. By that it is seen
-  /// whether the kernel goes by what it asked.
+  /// Added to the number of visible keys that a kernel asks for: what ask_for_row() returns. It shows
+  /// whether the kernel uses the answer.
   int added_to_rows = 0;
 };
 

@@ -10,7 +10,7 @@
 
 namespace flashladder::simt {
 
-/// Why an access is wrong, and whose earlier access it is at odds with.
+/// Why an access is wrong, and with which earlier access it conflicts.
 struct Conflict {
   ErrorKind kind;              ///< race_*, uninitialised_*, missing_wait.
   bool earlier_wrote = false;  ///< Whether the earlier access was a write.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Iterable
 from xml.etree import ElementTree
 
-from pages import Site, SiteError
+from docs.site.pages import Site, SiteError
 
 
 # What a page shows, in this order: types before what is made of them, and nothing private.

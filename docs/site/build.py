@@ -1,7 +1,7 @@
 """Makes the guide, a static site: stages, diffs, theory, labs, notebooks, the API reference, search. A browser reads it
 from the files, without a server or a network. Usually called as ./ladder docs, which makes what it needs.
 
-  python docs/site/build.py --out DIR --program build/release/flashladder --xml build/release/docs/xml
+  python3 -m docs.site.build --out DIR --program build/release/flashladder --xml build/release/docs/xml
 """
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "common/course"))
-from api import declarations_of, pages_of, write_api, write_graph
-from pages import Site, SiteError
-from program import run
+from common.course.program import run
+from common.course.registry import ROOT
+from docs.site.api import declarations_of, pages_of, write_api, write_graph
+from docs.site.pages import Site, SiteError
 
-ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build/release"
 
 
@@ -67,7 +66,7 @@ def failed(sentence: str) -> int:
 def build(options: argparse.Namespace, work: Path) -> None:
     stages = json.loads(ask(options.program, "--json"))
     # The diffs count what stages do, which takes a while: beside Sphinx.
-    with subprocess.Popen([sys.executable, "-B", ROOT / "common/course/diff.py", "--site", work / "diff"], text=True,
+    with subprocess.Popen([sys.executable, "-B", "-m", "common.course.diff", "--site", work / "diff"], text=True, cwd=ROOT,
                           env={**os.environ, "FLASHLADDER_PROGRAM": str(options.program.resolve())},
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as diffs:
         try:

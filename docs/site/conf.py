@@ -1,13 +1,8 @@
 """Sphinx's configuration of the guide. docs/site/build.py adds what depends on the build: places, version, words."""
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 project = "FlashLadder"
 author = "the authors of FlashLadder"
 html_title = "FlashLadder"
-extensions = ["myst_parser", "breathe", "extension"]
+extensions = ["myst_parser", "breathe", "docs.site.extension"]
 exclude_patterns = ["**.html"]  # listings, which pages take in whole
 highlight_language = "none"     # indented lines are commands and formulas
 smartquotes = False             # --all is no dash

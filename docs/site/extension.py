@@ -18,7 +18,7 @@ from sphinx.environment import BuildEnvironment
 from sphinx.util import logging
 from sphinx.util.osutil import relative_uri
 
-from mathml import FormulaError, to_mathml
+from docs.site.mathml import FormulaError, to_mathml
 
 logger = logging.getLogger(__name__)
 

@@ -10,14 +10,13 @@ import json
 import os
 import re
 import shutil
-import sys
 from base64 import b64decode
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Iterator
 
-sys.path.append(str(Path(__file__).resolve().parents[2] / "common/course"))
-from diff_model import without_markers  # noqa: E402
+from common.course.diff_model import without_markers
+from common.course.registry import digits
 
 # Bytes; what is larger, or no text, is there to be saved. The page of a listing is up to 12 times as large.
 LARGEST_LISTING = 80_000
@@ -25,12 +24,12 @@ TRACKS = ("on a CPU", "forward on a GPU", "backward", "Hopper", "inference", "ma
 # The parts of the navigation, in order, and the pages of each, where * stands for one name. What no part has comes
 # last.
 PARTS = {
-    "Start": ("first_hour", "readme", "stages/index"),
+    "Start": ("first_hour", "usage", "stages/index", "measured"),
     "Theory": ("theory/memory_hierarchy", "theory/online_softmax", "theory/io_complexity", "theory/*"),
     "Practice": ("labs", "notebooks/index"),
     "Look up": ("mistakes", "glossary"),
     "Teach": ("lecturer",),
-    "Reference": ("vocabulary", "checks", "architecture", "common/*", "api"),
+    "Reference": ("vocabulary", "checks", "architecture", "readme", "common/*", "api"),
 }
 # Pages that are listed below a page, not beside it.
 BELOW = {"stages/index": "stages/*", "labs": "labs/*", "notebooks/index": "notebooks/*", "api": "api/*/*"}
@@ -245,7 +244,7 @@ class Site:
 
     def facts(self, stage: dict) -> dict[str, str]:
         """What the registry and the files say of a stage."""
-        number, folder, dims = f"{stage['number']:02d}", folder_of(stage), stage["head_dims"]
+        number, folder, dims = digits(stage["number"]), folder_of(stage), stage["head_dims"]
         if isinstance(dims, dict):
             dims = f"d up to {dims['up_to']}"
         elif len(dims) > 2 and dims == list(range(dims[0], dims[-1] + 1, dims[0])):
@@ -255,14 +254,14 @@ class Site:
         passes = " and ".join(name for name in ("forward", "backward") if stage[name])
         before = next((s for s in self.stages if s["number"] == stage["before"] and s is not stage), None)
         after = [link_to(s) for s in self.stages if s["before"] == stage["number"] and s is not stage]
-        kernels = [f"{s['number']:02d}" for s in (before, stage) if s is not None and s["backend"] != "cpu"]
+        kernels = [digits(s["number"]) for s in (before, stage) if s is not None and s["backend"] != "cpu"]
         sources = sorted(path.name for path in (self.root / folder).iterdir() if path.suffix in (".cpp", ".cu"))
         return {
             "Track": dict(enumerate(TRACKS)).get(stage["number"] // 10, ""),
             "Takes": f"{', '.join(stage['dtypes'])}; {dims}; {passes}",
             "Measured against": link_to(before) if before is not None else "",
             "Then": ", ".join(after),
-            "Diff": f"[what changes from {before['number']:02d} to {number}](site:diff/{diff_of(stage)}.html)"
+            "Diff": f"[what changes from {digits(before['number'])} to {number}](site:diff/{diff_of(stage)}.html)"
                     if before is not None and diff_of(stage) else "",
             "Source": ", ".join(f"[{name}](site:{self.listing(f'{folder}/{name}')})" for name in sources),
             "Counts": f"`./ladder ledger {' '.join(kernels)}{'' if stage['forward'] else ' --backward'}`"
@@ -272,7 +271,7 @@ class Site:
         }
 
     def facts_of_lab(self, stage: dict) -> dict[str, str]:
-        return {"Begin": f"`./ladder lab new {stage['number']:02d} my_lab`", "Grade": "`./ladder lab grade my_lab`",
+        return {"Begin": f"`./ladder lab new {digits(stage['number'])} my_lab`", "Grade": "`./ladder lab grade my_lab`",
                 "The stage, solved": link_to(stage)}
 
     def notebook(self, file: str) -> str:
@@ -312,8 +311,8 @@ class Site:
 
     def tree(self, pages: list[str], caption: str = "") -> str:
         """Sphinx's list of pages below a page. It is not shown in the page."""
-        names = {f"stages/{s['number']:02d}": f"{s['number']:02d} {s['name']}" for s in self.stages}
-        names |= {"readme": "Set-up and use", "stages/index": "The ladder"}
+        names = {f"stages/{digits(s['number'])}": f"{digits(s['number'])} {s['name']}" for s in self.stages}
+        names |= {"readme": "The map of the repository", "stages/index": "The ladder"}
         entries = "".join(f"{names[page]} </{page}>\n" if page in names else f"/{page}\n" for page in pages)
         caption = f":caption: {caption}\n" if caption else ""
         return f"\n\n```{{toctree}}\n:hidden:\n{caption}\n{entries}```\n" if pages else ""
@@ -337,17 +336,17 @@ class Site:
 
 
 def folder_of(stage: dict) -> str:
-    return f"stages/{stage['number']:02d}_{stage['name']}"
+    return f"stages/{digits(stage['number'])}_{stage['name']}"
 
 
 def diff_of(stage: dict) -> str:
-    """The page of a stage's diff, as common/course/diff.py makes one where the stage before is of the same track."""
+    """The page of a stage's diff, as ./ladder diff makes one where the stage before is of the same track."""
     before, number = stage["before"], stage["number"]
-    return f"{before:02d}-{number:02d}" if before != number and before // 10 == number // 10 else ""
+    return f"{digits(before)}-{digits(number)}" if before != number and before // 10 == number // 10 else ""
 
 
 def link_to(stage: dict) -> str:
-    return f"[{stage['number']:02d} {stage['name']}](/stages/{stage['number']:02d}.md)"
+    return f"[{digits(stage['number'])} {stage['name']}](/stages/{digits(stage['number'])}.md)"
 
 
 def listed(facts: dict[str, str]) -> str:

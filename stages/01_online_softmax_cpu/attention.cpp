@@ -1,5 +1,5 @@
 // Stage 01: the online softmax. One pass over the keys, with a running maximum, a running sum and an
-// accumulator that is rescaled whenever the maximum grows. No score outlives its key.
+// accumulator that is rescaled whenever the maximum grows. No score is kept.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -33,9 +33,9 @@ void forward(const Forward& call) {
           for (std::int64_t c = 0; c < p.d; ++c) dot += Q[i][c] * K[j][c];
           const Score S_ij = scale * dot;
 
-          // lab: bring m, l and acc up to date with this key; read the score once, and keep none
-          // The only read of this score. Both sums so far were taken against m: e^(m - m_new) moves them to
-          // m_new.
+          // lab: update m, l and acc with this key; read the score once, and keep none
+          // The only read of this score. Both sums so far are relative to m: e^(m - m_new) makes them
+          // relative to m_new.
           const float s = S_ij;
           const float m_new = std::max(m, s);
           const float rescale = std::exp(m - m_new);  // m = -inf at the first key: rescale = 0

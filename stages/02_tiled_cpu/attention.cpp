@@ -30,7 +30,7 @@ using Vec = Simd<W>;
 constexpr int R = 6;
 constexpr int C = W == 16 ? 4 : 2;
 
-// A tile of scores [Bc, Br] and the columns of V that it meets [Bc, C*W] take 15 KiB each: both stay in a
+// A tile of scores [Bc, Br] and the columns of V that it needs [Bc, C*W] take 15 KiB each: both stay in a
 // first cache of 32 KiB.
 constexpr int Br = 64;  // query rows of a tile
 constexpr int Bc = 60;  // keys of a tile, a multiple of R
@@ -128,8 +128,8 @@ void output_block(const float* Pt, std::int64_t keys,   // [keys, rows] of [Bc, 
   }
 }
 
-/// The online softmax of W rows: turns their scores into P = e^(S - m_new), brings m and l up to date and
-/// leaves alpha = e^(m - m_new), by which O is still to be multiplied.
+/// The online softmax of W rows: turns their scores into P = e^(S - m_new), updates m and l, and stores
+/// alpha = e^(m - m_new), by which O is still to be multiplied.
 void softmax(std::int64_t keys, float* St, float* m, float* l, float* alpha) {  // St: [keys, W] of [Bc, Br]
   // lab: stage 01's update, for W rows and a whole tile of keys at once; no loop over lanes
   Vec m_new = load<W>(m);
@@ -226,7 +226,7 @@ void forward(const Forward& call) {
 
   const std::int64_t Tr = (problem.Nq + Br - 1) / Br;
   const std::int64_t heads = problem.batch * problem.q_heads;
-  // lab: all tiles of Br rows of all heads, dealt out to the threads, each of which has a buffer of its own
+  // lab: all tiles of Br rows of all heads, distributed over the threads; each has a buffer of its own
   // Under a causal mask the last tiles of a head see the most keys. They go first, so that no thread starts
   // on a long one when the others are about to finish.
 #pragma omp parallel for schedule(dynamic) num_threads(threads)

@@ -11,7 +11,7 @@ namespace {
 constexpr int Br = 32, Bc = 32;  // rows of a tile of Q, keys of a tile of K and V
 constexpr int warps = 4, threads = 32 * warps;
 
-// A warp takes a quarter of the rows of a tile and all of its columns. Its lanes stand on them 4 x 8.
+// A warp takes a quarter of the rows of a tile and all of its columns. Its lanes form a 4 x 8 grid.
 constexpr int warp_rows = Br / warps;
 constexpr int row_lanes = 4, key_lanes = 8;
 constexpr int rows = warp_rows / row_lanes, keys = Bc / key_lanes;  // of a thread

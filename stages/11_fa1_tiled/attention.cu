@@ -10,12 +10,12 @@ namespace {
 constexpr int Br = 32, Bc = 32;  // rows of a tile of Q, keys of a tile of K and V
 constexpr int warps = 4, threads = 32 * warps;
 
-// Split-K: a warp takes all rows of a tile and a quarter of its keys. Its lanes stand on them 8 x 4.
+// Split-K: a warp takes all rows of a tile and a quarter of its keys. Its lanes form an 8 x 4 grid.
 constexpr int warp_rows = Br, warp_keys = Bc / warps;
 constexpr int row_lanes = 8, key_lanes = 4;
 constexpr int rows = warp_rows / row_lanes, keys = warp_keys / key_lanes;  // of a thread
 
-// What the warps exchange is added up by all threads, four of them to a row, 32 columns of O at a time.
+// All threads add up what the warps exchange: four threads for each row, 32 columns of O at a time.
 constexpr int own_lanes = threads / Br;
 constexpr int columns = 32, own_columns = columns / own_lanes;
 
@@ -64,10 +64,10 @@ __global__ void __launch_bounds__(threads) fa1_forward(gmem<const f32> Qg,  // [
     load_tile<d, threads>(K, Kh, n.K.row, j0, n.Nk);
     load_tile<d, threads>(V, Vh, n.V.row, j0, n.Nk);
     for (int i0 = 0; i0 < n.Nq; i0 += Br) {
-      // Q, m and l, like K and V, change without a barrier: the one after O_part was read has come between.
+      // Q, K, V, m and l change without a new barrier: the one after O_part was read lies in between.
       // lab: the tile of Q, and m and l of its rows as the tile of keys before has left them
       load_tile<d, threads>(Q, Qh, n.Q.row, i0, n.Nq);
-      if (own_x0 == 0) {  // who wrote m and l: a head of one tile of rows has no barrier between
+      if (own_x0 == 0) {  // the thread that wrote m and l: a head of one tile has no barrier between
         f32 m_old = -INFINITY, l_old = 0.f;
         if (j0 > 0 && i0 + own_r < n.Nq) {
           m_old = mh[i0 + own_r];
@@ -145,8 +145,8 @@ __global__ void __launch_bounds__(threads) fa1_forward(gmem<const f32> Qg,  // [
       const f32 alpha = expf(m_old - finite(m_new)), beta = expf(m_tile - finite(m_new));
       const f32 l_kept = alpha * l_old, l_new = l_kept + beta * l_tile;
       const f32 divisor = l_new == 0.f ? f32(1.f) : l_new;  // a row that sees no key keeps O = 0
-      // Divided, not multiplied by 1 / l_new: a tile that brings nothing must leave O as it is, to the last
-      // bit.
+      // Divided, not multiplied by 1 / l_new: a tile that a row does not see must not change O, not even
+      // its last bit.
       const f32 weight_old = l_kept / divisor, weight_new = beta / divisor;
       // end of lab
 
@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(threads) fa1_forward(gmem<const f32> Qg,  // [
         for (int x = 0; x < own_columns; ++x) {
           const int c = own_x0 + x * own_lanes;
           f32 sum = 0.f, o = 0.f;
-          // lab: one element of O: as the tile before has left it, brought up to date, stored
+          // lab: one element of O: as the tile before has left it, updated, stored
 #pragma unroll
           for (int w = 0; w < warps; ++w) sum += O_part(w * Br + own_r, c);
           if (j0 > 0 && i < n.Nq) o = Oh[i * n.O.row + d0 + c];
@@ -224,7 +224,7 @@ const Stage stage{
     .name = "fa1_tiled",
     .title = "FA1",
     .idea = "tiles of K/V outside, of Q inside; S and P stay on chip, O, m and l travel",
-    .claim = "HBM elements exactly the closed form; extra memory 2 Nq Nk -> 2 Nq per head",
+    .claim = "global elements exactly the closed form; extra memory 2 Nq Nk -> 2 Nq per head",
     .before = 10,
     .supports = {.dtypes = fp32_only, .head_dims = fp32_head_dims},
     .backend = kernel_backend,

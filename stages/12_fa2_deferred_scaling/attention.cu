@@ -10,12 +10,12 @@ namespace {
 constexpr int Br = 32, Bc = 32;  // rows of a tile of Q, keys of a tile of K and V
 constexpr int warps = 4, threads = 32 * warps;
 
-// Split-K: a warp takes all rows of a tile and a quarter of its keys. Its lanes stand on them 8 x 4.
+// Split-K: a warp takes all rows of a tile and a quarter of its keys. Its lanes form an 8 x 4 grid.
 constexpr int warp_rows = Br, warp_keys = Bc / warps;
 constexpr int row_lanes = 8, key_lanes = 4;
 constexpr int rows = warp_rows / row_lanes, keys = warp_keys / key_lanes;  // of a thread
 
-// What the warps exchange is added up by all threads, four of them to a row, 32 columns of O at a time.
+// All threads add up what the warps exchange: four threads for each row, 32 columns of O at a time.
 constexpr int own_lanes = threads / Br;
 constexpr int columns = 32, own_columns = columns / own_lanes;
 
@@ -67,9 +67,9 @@ __global__ void __launch_bounds__(threads) fa2_forward(gmem<const f32> Qg,  // [
     load_tile<d, threads>(K, Kh, n.K.row, j0, n.Nk);
     load_tile<d, threads>(V, Vh, n.V.row, j0, n.Nk);
     for (int i0 = 0; i0 < n.Nq; i0 += Br) {
-      // Q, m and l, like K and V, change without a barrier: the one after O_part was read has come between.
+      // Q, K, V, m and l change without a new barrier: the one after O_part was read lies in between.
       load_tile<d, threads>(Q, Qh, n.Q.row, i0, n.Nq);
-      if (own_x0 == 0) {  // who wrote m and l: a head of one tile of rows has no barrier between
+      if (own_x0 == 0) {  // the thread that wrote m and l: a head of one tile has no barrier between
         f32 m_old = -INFINITY, l_old = 0.f;
         if (j0 > 0 && i0 + own_r < n.Nq) {
           m_old = mh[i0 + own_r];
@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(threads) fa2_forward(gmem<const f32> Qg,  // [
 #pragma unroll
       for (int a = 0; a < rows; ++a) {
         const int r = r0 + a * row_lanes;
-        // lab: the maximum that the exponentials of row r are taken against
+        // lab: the maximum that the exponentials of row r are relative to
         // given: const f32 m_new = 0.f;
         const f32 m_new = fmaxf(m[r], max_over_warps(m_part, r));
         // end of lab
@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(threads) fa2_forward(gmem<const f32> Qg,  // [
         __syncthreads();  // O_part changes: all warps have read it
       }
       if (own_x0 == 0 && i < n.Nq) {
-        // lab: what is kept of the row: for the next tile, or for good
+        // lab: what is kept of the row: for the next tile, or as the result
         if (last) {
           Lh[i] = m_new + logf(l_new);
         } else {

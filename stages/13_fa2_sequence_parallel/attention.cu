@@ -1,4 +1,4 @@
-// FlashAttention-2's second idea (Dao 2023, section 3.2): the loops are turned, tiles of Q outside, and the
+// FlashAttention-2's second idea (Dao 2023, section 3.2): the loops are swapped, tiles of Q outside; the
 // outer loop is the grid: one block per tile of Q, so that O, m and l never leave the chip and a single
 // head fills many blocks. The four warps of a block still split the keys of a tile.
 #include "common/kernel/host.hpp"
@@ -9,12 +9,12 @@ namespace {
 constexpr int Br = 32, Bc = 32;  // rows of a tile of Q, keys of a tile of K and V
 constexpr int warps = 4, threads = 32 * warps;
 
-// Split-K: a warp takes all rows of a tile and a quarter of its keys. Its lanes stand on them 8 x 4.
+// Split-K: a warp takes all rows of a tile and a quarter of its keys. Its lanes form an 8 x 4 grid.
 constexpr int warp_rows = Br, warp_keys = Bc / warps;
 constexpr int row_lanes = 8, key_lanes = 4;
 constexpr int rows = warp_rows / row_lanes, keys = warp_keys / key_lanes;  // of a thread
 
-// What the warps exchange is added up by all threads, four of them to a row, 32 columns of O at a time.
+// All threads add up what the warps exchange: four threads for each row, 32 columns of O at a time.
 constexpr int own_lanes = threads / Br;
 constexpr int columns = 32, own_columns = columns / own_lanes;
 
@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(threads) fa2_forward(gmem<const f32> Qg,  // [
   const gmem<const f32> Vh = Vg + n.V.at(b, n.kv_head(h));
   const gmem<f32> Oh = Og + n.O.at(b, h), Lh = Lg + n.row0(b, h);
 
-  // lab: what the block has of its rows before the first tile of keys
+  // lab: what the block needs for its rows before the first tile of keys
   load_tile<d, threads>(Q, Qh, n.Q.row, i0, n.Nq);
   if (t < Br) {
     m[t] = -INFINITY;
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(threads) fa2_forward(gmem<const f32> Qg,  // [
   // end of lab
   f32 o[d / columns][own_columns] = {};  // O~ of its row and columns
   for (int j0 = 0; j0 < n.Nk; j0 += Bc) {
-    // K, V, m and l change without a barrier: the one after O_part was read has come between.
+    // K, V, m and l change without a new barrier: the one after O_part was read lies in between.
     load_tile<d, threads>(K, Kh, n.K.row, j0, n.Nk);
     load_tile<d, threads>(V, Vh, n.V.row, j0, n.Nk);
     __syncthreads();  // Q, K, V, m and l are read: all of them must be there
@@ -199,7 +199,7 @@ __global__ void __launch_bounds__(threads) fa2_forward(gmem<const f32> Qg,  // [
 void forward(const Forward& f) {
   const ForwardBuffers<> x(f);
   for_head_dim<32, 64, 128>(f.problem.d, [&](auto d) {
-    // lab: the grid, in which the loop over the tiles of Q has gone
+    // lab: the grid, which replaces the loop over the tiles of Q
     // given: launch("fa2_forward", fa2_forward<d>, dim3(1, x.heads, x.batch), threads,
     // given:        3 * tile_bytes<d>, x.Q, x.K, x.V, x.O, x.L, x.sizes);
     launch("fa2_forward", fa2_forward<d>, dim3(tiles(f.problem.Nq, Br), x.heads, x.batch), threads,
@@ -216,7 +216,7 @@ const Stage stage{
     .name = "fa2_sequence_parallel",
     .title = "FA2: sequence parallelism",
     .idea = "a block for every tile of Q; O, m and l never leave the chip",
-    .claim = "HBM writes Tc (Nq d + 2 Nq) - Nq -> Nq d + Nq; blocks BH -> BH Tr; extra memory 2 Nq -> 0",
+    .claim = "global writes Tc (Nq d + 2 Nq) - Nq -> Nq d + Nq; blocks BH -> BH Tr; extra memory 2 Nq -> 0",
     .before = 12,
     .supports = {.dtypes = fp32_only, .head_dims = fp32_head_dims},
     .backend = kernel_backend,

@@ -1,5 +1,5 @@
 // FlashAttention-2's third idea (Dao 2023, section 3.3): the four warps of a block split Q instead of K.
-// Each has rows of its own and all keys, so that m, l and O of a row live in one warp and nothing is
+// Each has rows of its own and all keys, so that m, l and O of a row are in one warp and nothing is
 // exchanged between warps.
 #include "common/kernel/host.hpp"
 
@@ -9,7 +9,7 @@ namespace {
 constexpr int Br = 32, Bc = 32;  // rows of a tile of Q, keys of a tile of K and V
 constexpr int warps = 4, threads = 32 * warps;
 
-// Split-Q: a warp takes a quarter of the rows of a tile and all of its keys. Its lanes stand on them 4 x 8.
+// Split-Q: a warp takes a quarter of the rows of a tile and all of its keys. Its lanes form a 4 x 8 grid.
 constexpr int warp_rows = Br / warps, warp_keys = Bc;
 constexpr int row_lanes = 4, key_lanes = 8;
 constexpr int rows = warp_rows / row_lanes, keys = warp_keys / key_lanes;  // of a thread
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(threads) fa2_forward(gmem<const f32> Qg,  // [
     f32 alpha[rows];
 #pragma unroll
     for (int a = 0; a < rows; ++a) {
-      // lab: P~, alpha, l and m of row a, with no other warp's help
+      // lab: P~, alpha, l and m of row a, without any other warp
       f32 m_tile = s[a][0];
 #pragma unroll
       for (int c = 1; c < keys; ++c) m_tile = fmaxf(m_tile, s[a][c]);

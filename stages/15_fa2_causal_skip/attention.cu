@@ -8,7 +8,7 @@ namespace {
 constexpr int Br = 32, Bc = 32;  // rows of a tile of Q, keys of a tile of K and V
 constexpr int warps = 4, threads = 32 * warps;
 
-// Split-Q: a warp takes a quarter of the rows of a tile and all of its keys. Its lanes stand on them 4 x 8.
+// Split-Q: a warp takes a quarter of the rows of a tile and all of its keys. Its lanes form a 4 x 8 grid.
 constexpr int warp_rows = Br / warps, warp_keys = Bc;
 constexpr int row_lanes = 4, key_lanes = 8;
 constexpr int rows = warp_rows / row_lanes, keys = warp_keys / key_lanes;  // of a thread

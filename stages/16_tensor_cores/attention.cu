@@ -1,5 +1,5 @@
-// Tensor cores: both products are done by mma.sync on 16-bit numbers, with sums in fp32. What a warp holds
-// of S after the first product is, packed in pairs, what the second takes as P: P stays in registers.
+// Tensor cores: mma.sync computes both products of 16-bit numbers, with sums in fp32. The numbers of S that
+// a warp holds after the first product, packed in pairs, are the P of the second: P stays in registers.
 #include "common/kernel/host.hpp"
 
 namespace flashladder::stage_16 {
@@ -8,7 +8,7 @@ namespace {
 constexpr int Br = 64, Bc = 32;  // rows of a tile of Q, keys of a tile of K and V
 constexpr int warps = 4, threads = 32 * warps;
 
-// Split-Q: a warp takes 16 rows of a tile and all of its keys, as mma.m16n8k16 deals them out: lane 4 g + t
+// Split-Q: a warp takes 16 rows of a tile and all of its keys, as mma.m16n8k16 assigns them: lane 4 g + t
 // has rows g and g + 8, and of every 8 columns 2 t and 2 t + 1.
 constexpr int warp_rows = Br / warps;
 constexpr int row_lanes = 8, key_lanes = 4;
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(threads) fa2_forward(gmem<const T> Qg,  // [ba
     }
 
     // O~ = e^(m - m_new) O~ + P~ V
-    // lab: O~ with P~ V, fragment by fragment; P~ goes on from the registers that it is in
+    // lab: O~ with P~ V, fragment by fragment; P~ is used from the registers that it is in
 #pragma unroll
     for (int c = 0; c < Bc / 8; c += 2) {
       const std::uint32_t p[4] = {round_pair<T>(s[c][0], s[c][1]), round_pair<T>(s[c][2], s[c][3]),

@@ -10,7 +10,7 @@ namespace {
 constexpr int Br = 64, Bc = 32;  // rows of a tile of Q, keys of a tile of K and V
 constexpr int warps = 4, threads = 32 * warps;
 
-// Split-Q: a warp takes 16 rows of a tile and all of its keys, as mma.m16n8k16 deals them out: lane 4 g + t
+// Split-Q: a warp takes 16 rows of a tile and all of its keys, as mma.m16n8k16 assigns them: lane 4 g + t
 // has rows g and g + 8, and of every 8 columns 2 t and 2 t + 1.
 constexpr int warp_rows = Br / warps;
 constexpr int row_lanes = 8, key_lanes = 4;

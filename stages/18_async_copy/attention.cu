@@ -8,7 +8,7 @@ namespace {
 constexpr int Br = 64, Bc = 32;  // rows of a tile of Q, keys of a tile of K and V
 constexpr int warps = 4, threads = 32 * warps;
 
-// Split-Q: a warp takes 16 rows of a tile and all of its keys, as mma.m16n8k16 deals them out: lane 4 g + t
+// Split-Q: a warp takes 16 rows of a tile and all of its keys, as mma.m16n8k16 assigns them: lane 4 g + t
 // has rows g and g + 8, and of every 8 columns 2 t and 2 t + 1.
 constexpr int warp_rows = Br / warps;
 constexpr int row_lanes = 8, key_lanes = 4;
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(threads) fa2_forward(gmem<const T> Qg,  // [ba
 
   load_tile_async<Br, d, threads>(Q, 0, Qh, n.Q.row, i0, n.Nq, place);
   const int visible = n.visible_keys(i0 + Br - 1);  // to the last row, which sees the most
-  // lab: begin to bring the first tile of K and V, if there is one; with Q, one group of copies
+  // lab: begin to copy the first tile of K and V, if there is one; with Q, one group of copies
   if (visible > 0) {
     load_tile_async<Bc, d, threads>(K, 0, Kh, n.K.row, 0, n.Nk, place);
     load_tile_async<Bc, d, threads>(V, 0, Vh, n.V.row, 0, n.Nk, place);
@@ -61,8 +61,8 @@ __global__ void __launch_bounds__(threads) fa2_forward(gmem<const T> Qg,  // [ba
 #pragma unroll
   for (int a = 0; a < rows; ++a) m[a] = -INFINITY;
   for (int j0 = 0; j0 < visible; j0 += Bc) {
-    // lab: begin to bring the next tile, if there is one, and see that this one has come; `now` is where
-    //   this tile begins in K and in V
+    // lab: begin to copy the next tile, if there is one, and make sure that this one is there; `now` is
+    //   where this tile begins in K and in V
     // given: const int now = 0;
     const int now = j0 / Bc % 2 * Bc, next = Bc - now;  // where the buffers begin
     if (j0 + Bc < visible) {

@@ -1,7 +1,7 @@
-// Tuned: larger tiles, in most of which a warp has 32 rows, so that each fragment of K and V serves two
-// products; with two buffers one barrier a tile, with one, in which K and V take turns, two; powers of 2
-// whose scale is folded into one multiply-add, computed between the products; m is raised, and O~ rescaled,
-// only where P~ would become too large; the blocks with the most tiles first; O leaves in whole rows.
+// Tuned: in most tiles a warp has 32 rows, so that each fragment of K and V serves two products. A tile
+// takes one barrier with two buffers, and two with one, in which K and V take turns. Powers of 2, with the
+// scale in one multiply-add, are computed between the products. m is raised, and O~ rescaled, only where P~
+// would become too large. The blocks with the most tiles come first. O is written in whole rows.
 #include <array>
 #include <utility>
 
@@ -52,8 +52,8 @@ __global__ void __launch_bounds__(32 * warps)
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / key_lanes, t = lane % key_lanes;
   const int r0 = warp * warp_rows + g;  // its rows of a tile: r0 + 16 * f + a * row_lanes
   constexpr Swizzle<d> place;
-  // Under the mask the last rows, which see the most keys, first, of all heads: no block has much left to
-  // do when the others end. Without it head after head, whose K and V then stay in the L2 cache.
+  // Under the mask the last rows come first, of all heads, since they see the most keys: no block has much
+  // left to do when the others end. Without it, head after head: its K and V then stay in the L2 cache.
   const int h = causal ? blockIdx.x : blockIdx.y, b = causal ? blockIdx.y : blockIdx.z;
   const int i0 = (causal ? gridDim.z - 1 - blockIdx.z : blockIdx.x) * Br;
   const gmem<const T> Qh = Qg + n.Q.at(b, h);
@@ -88,10 +88,10 @@ __global__ void __launch_bounds__(32 * warps)
   for (int f = 0; f < M; ++f) m[f][0] = m[f][1] = -INFINITY;
   for (int j0 = 0; j0 < visible; j0 += Bc) {
     const int now = j0 / Bc % stages * Bc, next = j0 + Bc, to = next / Bc % stages * Bc;  // where tiles lie
-    // lab: see that what is read next has come, begin to bring what is read after it
+    // lab: make sure that what is read next is there, begin to copy what is read after it
     cp_async_wait<0>();
-    __syncthreads();  // K, and V of two buffers, is read: its copies must have arrived; what was read last
-                      // changes, V of the tile before, and of two buffers K: all warps must have read it
+    __syncthreads();  // K (with two buffers V too) is read: its copies must have arrived. V of the tile
+                      // before (with two buffers K too) changes: all warps must have read it
     if (stages == 1) {
       bring_V(j0, now);
     } else if (next < visible) {
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(32 * warps)
       }
       // end of lab
     }
-    // lab: with one buffer see that V has come, begin to bring the next K
+    // lab: with one buffer make sure that V is there, begin to copy the next K
     if (stages == 1) {
       cp_async_wait<0>();
       __syncthreads();  // V is read, K changes: V's copies must have arrived, all warps have read K
@@ -177,7 +177,7 @@ __global__ void __launch_bounds__(32 * warps)
     }
 
     // P~ = e^(S - m), l += rowsum P~, of which each lane keeps its own part, and O~ += P~ V, for 16 keys at
-    // a time: the exponentials of the next 16 are computed while the tensor cores are at these.
+    // a time: the exponentials of the next 16 are computed while the tensor cores work on these.
 #pragma unroll
     for (int c = 0; c < Bc / 8; c += 2) {
       // lab: P~ of these keys, as powers of 2 and as mma takes it, and l
@@ -249,7 +249,7 @@ __global__ void __launch_bounds__(32 * warps)
   }
 }
 
-/// The emulator is one GPU, and takes only that one's rows.
+/// The emulator stands for one GPU, and takes only that GPU's rows.
 template <Row row>
 constexpr bool is_compiled = kernel_backend == Backend::cuda || row.architecture == architecture();
 

@@ -1,7 +1,7 @@
 // FlashAttention-1, backward (Dao et al. 2022, Algorithm 4): tiles of K and V in the outer loop, tiles of Q
 // in the inner one, one block per key/value head. S and P are computed again from Q, K and the m and l that
 // the forward pass saved, and never leave the chip. dK and dV of a tile of keys stay in registers until all
-// rows have passed by; dQ travels to global memory and back at every step.
+// rows have been used; dQ travels to global memory and back at every step.
 #include "common/kernel/host.hpp"
 
 namespace flashladder::stage_20 {
@@ -10,13 +10,13 @@ namespace {
 constexpr int Br = 32, Bc = 32;  // rows of a tile of Q, keys of a tile of K and V
 constexpr int warps = 4, threads = 32 * warps;
 
-// Of S and dP a warp takes all rows of a tile and a quarter of its keys. Its lanes stand on them 8 x 4.
+// Of S and dP a warp takes all rows of a tile and a quarter of its keys. Its lanes form an 8 x 4 grid.
 constexpr int warp_keys = Bc / warps;
 constexpr int row_lanes = 8, key_lanes = 4;
 constexpr int rows = Br / row_lanes, keys = warp_keys / key_lanes;  // of a thread
 
-// Of dK and dV it takes the lines of those keys, of dQ a quarter of the rows. Its lanes stand on them 4
-// x 8.
+// Of dK and dV it takes the lines of those keys, of dQ a quarter of the rows. There its lanes form a grid
+// of 4 x 8.
 constexpr int line_lanes = 4, column_lanes = 8;
 constexpr int lines = warp_keys / line_lanes;  // of a thread; Br = Bc
 
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(threads) fa1_backward(gmem<const f32> Qg,   //
   const gmem<f32> dKh = dKg + n.dK.at(b, g), dVh = dVg + n.dV.at(b, g);
 
   for (int j0 = 0; j0 < n.Nk; j0 += Bc) {
-    // K and V change without a barrier: the one at the end of a step has come between.
+    // K and V change without a new barrier: the one at the end of a step lies in between.
     load_tile<d, threads>(K, Kh, n.K.row, j0, n.Nk);
     load_tile<d, threads>(V, Vh, n.V.row, j0, n.Nk);
     f32 dk[lines][d / column_lanes] = {}, dv[lines][d / column_lanes] = {};
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(threads) fa1_backward(gmem<const f32> Qg,   //
       const gmem<f32> dQh = dQg + n.dQ.at(b, h);
       for (int i0 = 0; i0 < n.Nq; i0 += Br) {
         load_tile<d, threads>(Q, Qh, n.Q.row, i0, n.Nq);
-        // dO and, on its way, D = rowsum(dO * O): a warp to a row. Rows past the end become 0.
+        // dO and, while it is loaded, D = rowsum(dO * O): a warp to a row. Rows past the end become 0.
         for (int r = warp; r < Br; r += warps) {
           f32 sum = 0.f;
           for (int c = lane; c < d; c += 32) {

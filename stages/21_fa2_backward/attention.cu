@@ -9,13 +9,13 @@ namespace {
 constexpr int Br = 32, Bc = 32;  // rows of a tile of Q, keys of a tile of K and V
 constexpr int warps = 4, threads = 32 * warps;
 
-// Of S and dP a warp takes all rows of a tile and a quarter of its keys. Its lanes stand on them 8 x 4.
+// Of S and dP a warp takes all rows of a tile and a quarter of its keys. Its lanes form an 8 x 4 grid.
 constexpr int warp_keys = Bc / warps;
 constexpr int row_lanes = 8, key_lanes = 4;
 constexpr int rows = Br / row_lanes, keys = warp_keys / key_lanes;  // of a thread
 
-// Of dK and dV it takes the lines of those keys, of dQ a quarter of the rows. Its lanes stand on them 4
-// x 8.
+// Of dK and dV it takes the lines of those keys, of dQ a quarter of the rows. There its lanes form a grid
+// of 4 x 8.
 constexpr int line_lanes = 4, column_lanes = 8;
 constexpr int lines = warp_keys / line_lanes;  // of a thread; Br = Bc
 

@@ -1,6 +1,6 @@
 // Tensor cores for the backward pass: all five products are done by mma.sync on 16-bit numbers, with sums
-// in fp32. S and dP are computed transposed, a warp for 16 keys: then what a warp holds of P^T and dS^T is,
-// packed in pairs, the operand of dV += P^T dO and dK += dS^T Q. Of both, dS alone goes through shared
+// in fp32. S and dP are computed transposed, a warp for 16 keys. Then the P^T and dS^T that a warp holds,
+// packed in pairs, are the operands of dV += P^T dO and dK += dS^T Q. Only dS goes through shared
 // memory, for dQ.
 #include "common/kernel/host.hpp"
 

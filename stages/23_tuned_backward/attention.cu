@@ -1,4 +1,4 @@
-// The tuned backward pass: swizzled tiles; Q and dO of the next step copied while this one is worked on;
+// The tuned backward pass: swizzled tiles; Q and dO of the next step are copied during this one;
 // more keys a warp, so that each fragment of Q and dO serves more products; powers of 2; dQ added to in the
 // order in which a warp has it, 16 bytes a lane; the blocks with the most tiles first.
 #include <utility>
@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(helpers) prepare(gmem<const T> Og,    // [batc
     store4(dQ_sum + e, make_float4(0.f, 0.f, 0.f, 0.f));
 }
 
-/// Column blocks that the warps share out dQ of a tile into: where they read the least of dS and K.
+/// Column blocks into which the warps divide dQ of a tile: the number with the fewest reads of dS and K.
 template <int Br, int d, int warps>
 constexpr int column_blocks = [] {
   int best = 0;
@@ -160,8 +160,8 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
   const int r0 = warp / blocks * (16 * R), column0 = warp % blocks * (8 * X);  // its rows and columns of dQ
   constexpr Swizzle<d> place;
   constexpr Swizzle<Br> place_dS;
-  // Under the mask the first keys, which the most rows see, first, of all heads: no block has much left to
-  // do when the others end. But one batch entry after another: L2 holds Q, dO and dQ of so many heads.
+  // Under the mask the first keys come first, of all heads, since the most rows see them: no block has much
+  // left to do when the others end. But batch entry after batch entry: L2 holds Q, dO and dQ of its heads.
   const int hkv = causal ? blockIdx.x : blockIdx.y, b = blockIdx.z;
   const int j0 = (causal ? blockIdx.y : blockIdx.x) * Bc;
   const float scale2 = n.scale * log2_e;
@@ -387,7 +387,7 @@ __global__ void __launch_bounds__(helpers) convert(gmem<const f32> dQ_sumg,  // 
   }
 }
 
-/// The emulator is one GPU, and takes only that one's rows.
+/// The emulator stands for one GPU, and takes only that GPU's rows.
 template <Row row>
 constexpr bool is_compiled = kernel_backend == Backend::cuda || row.architecture == architecture();
 

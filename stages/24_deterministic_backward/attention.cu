@@ -1,4 +1,4 @@
-// Deterministic: the tiles of keys are dealt out to a fixed number of splits. A block takes the tiles of
+// Deterministic: a fixed number of splits divide the tiles of keys. A block takes the tiles of
 // its split one after the other and adds their dQ to memory of its own, by plain loads and stores; a kernel
 // that follows sums the splits, always in the same order. No atomics, so every run gives the same bits.
 #include <algorithm>
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(helpers) prepare(gmem<const T> Og,    // [batc
   }
 }
 
-/// Column blocks that the warps share out dQ of a tile into: where they read the least of dS and K.
+/// Column blocks into which the warps divide dQ of a tile: the number with the fewest reads of dS and K.
 template <int Br, int d, int warps>
 constexpr int column_blocks = [] {
   int best = 0;
@@ -156,8 +156,8 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
   const int r0 = warp / blocks * (16 * R), column0 = warp % blocks * (8 * X);  // its rows and columns of dQ
   constexpr Swizzle<d> place;
   constexpr Swizzle<Br> place_dS;
-  // Under the mask the first keys, which the most rows see, first, of all heads and batch entries: no block
-  // has much left to do when the others end.
+  // Under the mask the first keys come first, of all heads and batch entries, since the most rows see them:
+  // no block has much left to do when the others end.
   const int hkv = causal ? blockIdx.x : blockIdx.y, b = causal ? blockIdx.y : blockIdx.z;
   const int split = causal ? blockIdx.z : blockIdx.x, splits = causal ? gridDim.z : gridDim.x;
   const float scale2 = n.scale * log2_e;
@@ -306,8 +306,8 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
           }
         }
       }
-      // What the split has of dQ so far, which this very thread has written. Of all its tiles of keys the
-      // first is seen by the most rows: it comes to each row that another one comes to, and before it.
+      // The split's sum of dQ so far, which this same thread has written. The most rows see the first of
+      // its tiles of keys: that tile has written each row to which a later one adds.
       const gmem<f32> dQ =
           dQ_splitg + (((split * std::int64_t{heads} + n.head(b, h)) * rows + i0 + r0) * d +
                        column0 / 8 * 128 + 4 * lane);
@@ -410,16 +410,16 @@ __global__ void __launch_bounds__(helpers)
   }
 }
 
-/// Into how many splits the Tc tiles of keys are dealt out: so many that there are 256 blocks, but at least
-/// two tiles for each, and as many for each as for the others. The shape of the problem alone decides, and
-/// not the GPU.
+/// How many splits divide the Tc tiles of keys: so many that there are 256 blocks, but at least two tiles
+/// for each, and as many for each as for the others. It depends on the shape of the problem alone, and not
+/// on the GPU.
 unsigned splits_of(unsigned kv_heads, unsigned Tc) {
   const unsigned most = std::min((256 + kv_heads - 1) / kv_heads, (Tc + 1) / 2),
                  each = (Tc + most - 1) / most;
   return (Tc + each - 1) / each;
 }
 
-/// The emulator is one GPU, and takes only that one's rows.
+/// The emulator stands for one GPU, and takes only that GPU's rows.
 template <Row row>
 constexpr bool is_compiled = kernel_backend == Backend::cuda || row.architecture == architecture();
 

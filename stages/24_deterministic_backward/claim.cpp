@@ -27,11 +27,11 @@ const Expr lanes("lanes", [](const Symbols& n) { return n.d % 64 == 0 ? 8 : 4; }
 }  // namespace
 
 Claim claim() {
-  // The tiles of keys are dealt out to splits: for 256 blocks or more, at least two tiles for each where
-  // there are, and as many for each.
+  // Splits divide the tiles of keys: for 256 blocks or more, at least two tiles for each where there are, and
+  // as many for each.
   const Expr most = min(ceil_div(256, BHkv), ceil_div(Tc, 2));
   const Expr splits = named("splits", ceil_div(Tc, ceil_div(Tc, most)));
-  // Those of them that write to dQ of row tile i.
+  // Those of them that add to row tile i.
   const Expr parts_i = named("parts_i", min(live_i, splits));
   const Expr fragments = ceil_div(Nq, 16);  // of 16 rows
   Claim claim{.tile = {.Br = 64, .Bc = 128}, .tile_for = tile_for};

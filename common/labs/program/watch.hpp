@@ -4,8 +4,8 @@
 
 namespace flashladder::lab {
 
-// What the student's file does is watched where it cannot be avoided: the compiler puts a call before each
-// load and store (-fsanitize=thread, without that tool's library) and one into each basic block
+// What the student's file does is watched in a way that it cannot avoid: the compiler puts a call before
+// each load and store (-fsanitize=thread, without that tool's library) and one into each basic block
 // (-fsanitize-coverage=trace-pc). The functions that they call are in watch.cpp.
 
 /// From here on all that the student's file does is recorded. Throws Error where there is no memory for it.

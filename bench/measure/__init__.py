@@ -1,0 +1,1 @@
+"""Programs that measure on a GPU or a CPU and write results."""

@@ -1,0 +1,122 @@
+"""What each idea of a tuned pass is worth: its stage without one of them at a time, timed in turns with the whole.
+
+    python3 -m bench.measure.ablation --pass forward --out bench/results/h200/ablation_forward.json    # on a GPU
+
+Without an idea means: one of bench/variants/ablations/PASS/*.patch, or another tile for all head dimensions.
+bench.report.ablation_tables writes the tables of the READMEs from these files.
+"""
+
+import argparse
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+from bench.measure.facts import gpu, new_file, write_result
+from bench.variants.tuned import SHARED_BYTES, tuned
+from bench.variants.variants import (VariantError, make_all, measure, problem, read_table, small_problems,
+                                     with_rows)
+from common.course.registry import ROOT
+
+PATCHES = ROOT / "bench/variants/ablations"
+HEAD_DIMS, LENGTHS = (64, 128, 256), (1024, 4096, 16384)
+# Ideas that are a tile, by pass: what they leave out, and what changes in the tile without.
+TILES = {
+    "forward": {
+        "16 rows a warp, not 32, and so 64 a tile, not 128: each fragment of K and V serves one product, and twice as "
+        "many bytes of K and V are copied": lambda t: {"Br": 16 * t["warps"]},
+        "the other number of buffers of K and V": lambda t: {"stages": 3 - t["stages"]},
+        "another number of steps over d unrolled, 4 for 2, else half":
+            lambda t: {"unroll": t["unroll"] // 2 if t["unroll"] > 2 else 4}},
+    "backward": {
+        "half as many keys a tile: a fragment of Q and dO serves half the products, and twice as many bytes of Q, dO "
+        "and dQ travel": lambda t: {"Bc": t["Bc"] // 2},
+        "the other number of buffers of Q and dO": lambda t: {"stages": 3 - t["stages"]},
+        "half as many rows of S at a time": lambda t: {"step": max(16, t["step"] // 2)},
+        "another number of steps over d unrolled, 2 for 1, else half": lambda t: {"unroll": t["unroll"] // 2 or 2}}}
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--pass", dest="which", choices=list(TILES), required=True,
+                        help="of which the tuned stage is measured")
+    parser.add_argument("--out", type=new_file, required=True, help="the JSON file to write")
+    parser.add_argument("--commit", help="what is measured; asked of git where left out")
+    parser.add_argument("--rounds", type=int, default=11, help="runs of each variant and shape (11)")
+    parser.add_argument("--build", type=Path, default=ROOT / "build/release", help="build folder (build/release)")
+    args = parser.parse_args()
+    if args.rounds < 1:
+        parser.error("--rounds takes a number from 1 on")
+    return args
+
+
+def patches(stage):
+    return sorted((PATCHES / stage.which).glob("*.patch"))
+
+
+def variants(stage, facts):
+    """Name and what is to be compiled of each: the whole, without a patch, with another tile."""
+    text = stage.table.read_text()
+    rows = [row for row in read_table(stage) if (row["architecture"], row["dtype"]) == (facts["architecture"], "bf16")
+            and row["d"] in HEAD_DIMS]
+    if not rows:
+        raise VariantError(f"the table of stage {stage.number} has no rows for this GPU: ./ladder tune makes them")
+    yield "", {"table": with_rows(text, rows)}
+    for path in patches(stage):
+        yield path.read_text().splitlines()[0], {"table": with_rows(text, rows), "patch": path}
+    for what, change in TILES[stage.which].items():
+        fit = []
+        for row in rows:
+            tile = dict(zip(stage.fields, row["tile"], strict=True))
+            other = [*{**tile, **change(tile)}.values()]
+            if other != row["tile"] and not stage.does_not_fit(other, row["d"], SHARED_BYTES[facts["architecture"]]):
+                fit.append({**row, "tile": other})
+        if fit:
+            yield what, {"table": with_rows(text, fit)}
+
+
+def measured(args, facts, folder, say):
+    stage, names, orders = tuned(args.which), {}, []
+    for i, (what, order) in enumerate(variants(stage, facts)):
+        names[f"{i:02}"] = what
+        orders.append({"stage": stage, "folder": folder, "name": f"{i:02}", "build": args.build, "backend": "cuda",
+                       "architecture": facts["architecture"], **order})
+    say(f"Compiling {len(orders)} variants ...")
+    made = {one["name"]: one for one in make_all(orders, say)}
+    groups = [(d, causal) for d in HEAD_DIMS for causal in (False, True)]
+    tasks = []
+    for d, causal in groups:
+        has = [one["library"] for one in made.values()
+               if any((kernel["d"], kernel["causal"]) == (d, causal) for kernel in one["kernels"])]
+        tasks.append({"libraries": has, "check": small_problems(stage, d, causal, "bf16"),
+                      "time": [problem(d, causal, "bf16", N) for N in LENGTHS]})
+    say("Checking and timing ...")
+    found = []
+    for (d, causal), result in zip(groups, measure(args.build, folder, tasks, args.rounds, say), strict=True):
+        whole = [statistics.median(ms) for ms in result[made["00"]["library"]]["ms"]]
+        for name, one in made.items():
+            if one["library"] not in result:
+                continue
+            spilled = next(kernel["spilled"] for kernel in one["kernels"]
+                           if (kernel["d"], kernel["causal"]) == (d, causal))
+            row = {"without": names[name], "d": d, "causal": causal, "spilled": spilled}
+            if result[one["library"]]["wrong"]:
+                raise VariantError(f"without '{names[name]}' the stage is not right: {result[one['library']]['wrong']}")
+            row["ratio"] = [statistics.median(ms) / base for ms, base in
+                            zip(result[one["library"]]["ms"], whole, strict=True)]
+            found.append(row)
+    return found
+
+
+def main():
+    args, facts = arguments(), gpu()
+    with tempfile.TemporaryDirectory(prefix="flashladder-ablation-") as folder:
+        rows = measured(args, facts, folder, lambda text: print(text, file=sys.stderr, flush=True))
+    write_result(args.out, facts, args.commit, lengths=LENGTHS, rounds=args.rounds, rows=rows)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except VariantError as error:
+        sys.exit(f"ablation: {error}")

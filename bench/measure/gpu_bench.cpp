@@ -1,0 +1,125 @@
+// The stages of kernels on a GPU, over the grid of the FlashAttention papers (batch * N = 16k tokens, heads
+// * d = 2048), forward and backward pass, and over batch * heads at a fixed length. Each benchmark is one
+// measurement: a run that is checked against the fp64 oracle on rows of the last head, and everywhere for
+// elements that are no finite numbers, then runs timed by the GPU's own clock with the L2 cache emptied
+// before each, until 2 s have gone by or 20 are done, but at least 3. Time is their median. Before the
+// first of them come the GPU's peaks (gpu_peaks.cpp), so that each result is also a percentage of what
+// cuBLAS reached in the same run and of the roofline's bound.
+#include "bench/measure/gpu_bench.hpp"
+
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <regex>
+#include <string>
+#include <vector>
+
+#include "bench/measure/gpu_backward.hpp"
+#include "bench/measure/gpu_peaks.hpp"
+#include "bench/measure/gpu_tensors.hpp"
+#include "bench/measure/on_gpu.hpp"
+#include "common/attention/workspace.hpp"
+
+namespace flashladder {
+namespace {
+
+Timing time_forward(benchmark::State& state, const Stage& stage, const Problem& p, const Peaks& peaks) {
+  Tensors& t = Tensors::of(p.dtype);
+  Workspace workspace(free_memory(Backend::cuda));
+  const auto run = [&] { run_forward(stage, t.forward(p, workspace)); };
+  Tensors::poison(t.O);
+  Tensors::poison(t.L);
+  run();
+  synchronise(Backend::cuda);
+  t.check_forward_pass(p);
+  const Timing ms = time_on_gpu(run);
+  report_speed(state, p, Pass::forward, ms, peaks);
+  return ms;
+}
+
+/// A pass of a stage on a problem, and its benchmark's name.
+struct Case {
+  const Stage* stage;
+  Problem problem;
+  std::string name;
+  bool backward;
+};
+
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  const auto add = [&](const Stage& stage, const std::string& family, const Problem& p) {
+    all.push_back({&stage, p,
+                   label(stage) + "/" + family + "/d:" + std::to_string(p.d) +
+                       "/N:" + std::to_string(p.Nq) + "/BH:" + std::to_string(p.batch * p.q_heads) +
+                       (p.causal ? "/causal" : "/full"),
+                   family == "backward"});
+  };
+  const auto add_grid = [&](const Stage* stage, const std::string& family) {
+    for (std::int64_t d : {64, 128, 256}) {
+      if (!stage->supports.head_dim(d)) continue;
+      for (bool causal : {false, true}) {
+        for (std::int64_t N = 512; N <= Tensors::tokens; N *= 2) {
+          Problem p;
+          p.batch = Tensors::tokens / N;
+          p.q_heads = p.kv_heads = Tensors::width / d;
+          p.Nq = p.Nk = N;
+          p.d = d;
+          p.causal = causal;
+          p.dtype = stage->supports.dtypes.back();  // bf16 on tensor cores
+          add(*stage, family, p);
+        }
+      }
+    }
+  };
+  for (const Stage* stage : cuda_stages()) {
+    if (stage->forward != nullptr) add_grid(stage, "grid");
+  }
+  for (int number : {12, 13}) {
+    for (std::int64_t heads : {1, 2, 4, 8, 16, 32, 64, 96, 128, 132, 136, 160, 192, 256, 264, 384, 512}) {
+      Problem p;
+      p.q_heads = p.kv_heads = heads;
+      p.Nq = p.Nk = 1024;
+      p.d = 64;
+      add(on_backend(find_stage(number), Backend::cuda), "heads", p);
+    }
+  }
+  for (const Stage* stage : cuda_stages()) {
+    if (stage->backward != nullptr) add_grid(stage, "backward");
+  }
+  return all;
+}
+
+/// Where --benchmark_filter selects one of `all`, it is to select the peaks too.
+void select_peaks_with(const std::vector<Case>& all) {
+  const std::string filter = benchmark::GetBenchmarkFilter();
+  if (filter.empty() || filter == "all" || filter.front() == '-')
+    return;  // these select them by themselves
+  try {
+    const std::regex wanted(filter, std::regex::extended);
+    if (std::any_of(all.begin(), all.end(), [&](const Case& one) {
+          return std::regex_search(one.name + "/iterations:1/manual_time", wanted);
+        }))
+      benchmark::SetBenchmarkFilter(filter + "|^peak/");
+  } catch (const std::regex_error&) {  // Google Benchmark will say so
+  }
+}
+
+}  // namespace
+
+void register_gpu_benchmarks(bool& any_failed) {
+  if (!unavailable(Backend::cuda).empty()) return;
+  for (const auto& [key, value] : gpu_facts()) benchmark::AddCustomContext(key, value);
+  static Peaks peaks;  // of this run: it outlives the registration
+  register_gpu_peaks(peaks, any_failed);
+  const std::vector<Case> all = cases();
+  for (const auto& [stage, problem, name, backward] : all) {
+    const auto time = backward ? time_backward : time_forward;
+    add_gpu_benchmark(name, any_failed, [time, stage = stage, p = problem](benchmark::State& state) {
+      state.SetLabel(std::string(to_string(p.dtype)));  // also of one that fails or does not fit
+      return time(state, *stage, p, peaks);
+    });
+  }
+  select_peaks_with(all);
+}
+
+}  // namespace flashladder

@@ -1,0 +1,169 @@
+"""What the scripts that run through PyTorch share: its backends as functions, what is right, what is the peak, and where
+a result comes from."""
+
+import statistics
+import time
+from importlib import metadata
+
+from bench.measure.facts import nvidia_smi
+
+MISSING = {"torch": "this Python has no PyTorch: pip install torch",
+           "flashladder": "this Python has no flashladder: pip install . at the top of the repository"}
+
+
+class Missing(Exception):
+    """One sentence for the user."""
+
+
+def libraries():
+    """The modules torch, and flashladder with its flashladder.torch."""
+    try:
+        import torch
+    except ImportError:
+        raise Missing(MISSING["torch"]) from None
+    try:
+        import flashladder
+        import flashladder.torch
+    except ImportError:
+        raise Missing(MISSING["flashladder"]) from None
+    return torch, flashladder
+
+
+def device_of(torch, given):
+    """The device that was given, else a GPU where PyTorch finds one, else the CPU."""
+    found = torch.cuda.is_available()
+    if given == "cuda" and not found:
+        raise Missing("PyTorch finds no GPU: --device cpu does without")
+    return given or ("cuda" if found else "cpu")
+
+
+def flash_attn(q, k, v, causal):
+    """Attention by the package flash-attn of FlashAttention's authors, which takes [batch, N, heads, d]. ImportError
+    where it is not installed, or does not fit this PyTorch."""
+    from flash_attn import flash_attn_func
+    return flash_attn_func(*(x.transpose(1, 2) for x in (q, k, v)), causal=causal).transpose(1, 2)
+
+
+def backends():
+    """Name of each peer, and what peer() makes its attention of: of PyTorch's the SDPBackend."""
+    from torch.nn.attention import SDPBackend
+    return {"fa2": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION,
+            "memory-efficient": SDPBackend.EFFICIENT_ATTENTION, "math": SDPBackend.MATH, "flash-attn": flash_attn}
+
+
+def peer(backend):
+    """Attention by one backend, as a function of (q, k, v, causal). Where it is causal, lengths are to be equal:
+    PyTorch aligns the mask at the top left, and flash-attn at the bottom right."""
+    if backend is flash_attn:
+        return flash_attn
+    from torch.nn.attention import sdpa_kernel
+    from torch.nn.functional import scaled_dot_product_attention
+
+    def attention(q, k, v, causal):
+        with sdpa_kernel(backend):
+            return scaled_dot_product_attention(q, k, v, is_causal=causal)
+    return attention
+
+
+def own(flashladder, stages):
+    """The same by flashladder; `stages` as flashladder.torch.attention takes them."""
+    def attention(q, k, v, causal):
+        return flashladder.torch.attention(q, k, v, causal=causal, stage=stages)
+    return attention
+
+
+def definition(torch, Q, K, V, causal):
+    """Attention of one head as it is written, in the dtype of Q [rows, d], K and V [keys, d]; aligned at the bottom
+    right."""
+    S = Q @ K.T * Q.shape[1] ** -0.5
+    if causal:
+        hidden = torch.ones(S.shape, dtype=torch.bool, device=S.device).triu(1 + S.shape[1] - S.shape[0])
+        S = S.masked_fill(hidden, float("-inf"))
+    return torch.softmax(S, dim=-1) @ V
+
+
+def is_off(torch, found, right, low):
+    """Why `found` is wrong, "" if it is not, by the rule of the checks (common/check/check.hpp): the largest error and the
+    2-norm of all, against those of `low`, the plain computation in the dtype. `right` is in fp64. In fp32 PyTorch's
+    products add up in blocks, which errs the less against one number after the other the more there are: there 16 times
+    its error is allowed where it is twice in 16 bits."""
+    error, plain = found.double() - right, low.double() - right
+    stored = 2 * ((right.to(low.dtype) + 0.3 - 0.3).double() - right).abs().max()
+    roundoff = torch.finfo(low.dtype).eps / 2
+    times = 16 if low.dtype == torch.float32 else 2
+    for what, is_, allowed in (("off by", error.abs().max(), times * plain.abs().max() + stored),
+                               ("off in its norm by", error.norm(), times * max(plain.norm(), roundoff * right.norm()))):
+        if not is_ <= allowed:  # NaN is not <= anything
+            return f"{what} {is_:.3g}, allowed {allowed:.3g}"
+    return ""
+
+
+def wrong_output(torch, o, q, k, v, causal):
+    """What is wrong with O; "" if nothing. Of the first head and the last one the last rows are compared, and everywhere
+    there must be numbers. One query head for each key/value head."""
+    for head in ((0, 0), (-1, -1)):
+        Q, K, V = q[head][-64:].detach(), k[head].detach(), v[head].detach()
+        right = definition(torch, Q.double(), K.double(), V.double(), causal)
+        if why := is_off(torch, o[head][-64:].detach(), right, definition(torch, Q, K, V, causal)):
+            return f"O is {why}"
+    return "" if torch.isfinite(o).all() else "O has elements that are no finite numbers"
+
+
+def wrong_gradients(torch, gradients, q, k, v, do, causal):
+    """What is wrong with dQ, dK and dV; "" if nothing. The last head is compared, and everywhere there must be numbers.
+    One query head for each key/value head."""
+    of_head = [x[-1, -1] for x in (q, k, v, do)]
+
+    def plain(dtype):
+        *inputs, dO = (x.detach().to(dtype) for x in of_head)
+        for x in inputs:
+            x.requires_grad_()
+        return torch.autograd.grad(definition(torch, *inputs, causal), inputs, dO)
+
+    for name, found, right, low in zip(("dQ", "dK", "dV"), gradients, plain(torch.float64), plain(q.dtype)):
+        if why := is_off(torch, found[-1, -1], right, low):
+            return f"{name} is {why}"
+        if not torch.isfinite(found).all():
+            return f"{name} has elements that are no finite numbers"
+    return ""
+
+
+def milliseconds(torch, run, device):
+    """How long a call of `run` takes, by the GPU's own clock where it runs on one."""
+    if device == "cpu":
+        begin = time.perf_counter()
+        run()
+        return 1e3 * (time.perf_counter() - begin)
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin.record()
+    run()
+    end.record()
+    torch.cuda.synchronize()
+    return begin.elapsed_time(end)
+
+
+def gemm_peak(torch, dtype, device, runs=20):
+    """TFLOP/s of a large product of random matrices: what others are percentages of. Measured as `./ladder bench` does,
+    but that the matrices, of 8192 x 8192, do not fit into the L2 cache, so that it is not emptied."""
+    n = 8192 if device == "cuda" else 512
+    A, B = (torch.randn(n, n, device=device, dtype=dtype) for _ in range(2))
+    C = torch.empty_like(A)
+    times = [milliseconds(torch, lambda: torch.matmul(A, B, out=C), device) for _ in range(runs + 2)]
+    return 2 * n**3 / statistics.median(times[2:]) / 1e9
+
+
+def package():
+    """The version of flash-attn, where that is installed. It is not imported, which may fail in ways of its own."""
+    try:
+        return {"flash-attn": metadata.version("flash-attn")}
+    except metadata.PackageNotFoundError:
+        return {}
+
+
+def machine(torch, commit):
+    """What a result was measured on."""
+    if not torch.cuda.is_available():
+        return {"gpu": None, "torch": torch.__version__, "commit": commit, **package()}
+    driver, = nvidia_smi("driver_version") or ["unknown"]
+    return {"gpu": torch.cuda.get_device_name(), "driver": driver, "torch": torch.__version__,
+            "cudnn": torch.backends.cudnn.version(), "commit": commit, **package()}

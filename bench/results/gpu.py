@@ -1,0 +1,138 @@
+"""What `./ladder bench` measured on a GPU, read from the JSON that it wrote."""
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent / "h200"
+TOKENS, WIDTH = 16384, 2048  # batch * N and heads * d of the papers' grid
+NAME = re.compile(r"(\d+) (\w+)/(grid|heads|backward)/d:(\d+)/N:(\d+)/BH:(\d+)/(full|causal)")
+PEAK = re.compile(r"peak/(\w+)")
+KINDS = [(64, "full"), (128, "full"), (256, "full"), (64, "causal"), (128, "causal"), (256, "causal")]
+
+
+class BadResult(Exception):
+    """One sentence for the user."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """A stage on one shape; of one that did not fit into memory, None and why. The grid's backward passes are a family."""
+
+    stage: int
+    name: str
+    family: str  # "grid", "heads" or "backward"
+    d: int
+    N: int
+    BH: int
+    mask: str  # "full" or "causal"
+    tflops: float | None
+    spread: float | None  # half the interquartile range over the median
+    dtype: str  # "fp32" or "bf16"
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Run:
+    """All of one file. Of the peaks those that were measured: gemm_bf16 and gemm_fp32 in TFLOP/s, copy in TB/s."""
+
+    context: dict
+    results: list[Result]
+    peaks: dict[str, float]
+
+
+def load(path):
+    """The JSON of a file of results. Throws BadResult."""
+    try:
+        data = json.loads(path.read_text())
+    except OSError as error:
+        raise BadResult(f"{path} cannot be read: {error.strerror}: bench.measure.measure_all writes it") from error
+    except ValueError as error:
+        raise BadResult(f"{path} is no JSON ({error}): measure it again, with bench.measure.measure_all") from error
+    if not isinstance(data, dict):
+        raise BadResult(f"{path} is no file of results: measure it again, with bench.measure.measure_all")
+    return data
+
+
+def read(path):
+    """The run of a file; one without results where it is of another kind. Throws BadResult."""
+    data = load(path)
+    results, peaks = [], {}
+    for one in data.get("benchmarks", []):
+        stage, peak = NAME.match(one["name"]), PEAK.match(one["name"])
+        failed = one.get("error_message", "") if one.get("error_occurred") else None
+        if stage:
+            number, name, family, d, N, BH, mask = stage.groups()
+            value = positive(path, one, "TFLOP/s") if failed is None else None
+            if not one.get("label"):
+                raise BadResult(f"{path}: {one['name']} has no label with its dtype: measure it again")
+            shape = int(d), int(N), int(BH), mask
+            results.append(Result(int(number), name, family, *shape, value, spread(one), one["label"], failed or ""))
+        elif peak and failed is None:
+            peaks[peak[1]] = positive(path, one, "TB/s" if peak[1] == "copy" else "TFLOP/s")
+    return Run(data.get("context", {}), results, peaks)
+
+
+def spread(one):
+    """Half the interquartile range of a row's times over their median; None where it has no quartiles."""
+    if "ms_upper_quartile" not in one:
+        return None
+    return (one["ms_upper_quartile"] - one["ms_lower_quartile"]) / 2 / one["ms"]
+
+
+def require(path, found):
+    """Throws BadResult where a file has nothing of what it is for."""
+    if not found:
+        raise BadResult(f"{path} has no results in it: measure it again, with bench.measure.measure_all")
+
+
+def positive(path, one, counter):
+    value = one.get(counter)
+    if not isinstance(value, float) or not 0 < value < float("inf"):  # NaN is not > 0
+        raise BadResult(f"{path}: {counter} of {one['name']} is {value}, not a speed: measure it again")
+    return value
+
+
+class Measured:
+    """One pass of a run: speeds by (stage, d, mask, N) over the papers' grid, and by (stage, heads) at one length, each a
+    Result; the dtype of each stage."""
+
+    def __init__(self, run, backward=False):
+        self.context, self.peaks = run.context, run.peaks
+        self.grid, self.heads, self.names, self.dtypes = {}, {}, {}, {}
+        for one in run.results:
+            if (one.family == "backward") != backward:
+                continue
+            self.names[one.stage], self.dtypes[one.stage] = one.name, one.dtype
+            if one.family != "heads":
+                self.grid[one.stage, one.d, one.mask, one.N] = one
+            else:
+                self.heads[one.stage, one.BH] = one
+
+    @property
+    def stages(self):
+        """Their numbers, in order."""
+        return sorted(self.names)
+
+    @property
+    def gpu(self):
+        return self.context["gpu"]
+
+    def tflops(self, stage, d, mask, N):
+        """None where it was not measured, or did not fit into memory."""
+        one = self.grid.get((stage, d, mask, N))
+        return one.tflops if one else None
+
+    def peak(self, stage):
+        """TFLOP/s of the matrix product in the stage's dtype; None where that was not measured."""
+        return self.peaks.get(f"gemm_{self.dtypes[stage]}")
+
+    def gains(self, stage, before, N):
+        """Times as fast as `before` at one N, over all d and masks; empty where `before` is None."""
+        pairs = [(self.tflops(stage, *kind, N), self.tflops(before, *kind, N)) for kind in KINDS]
+        return [mine / other for mine, other in pairs if mine and other]
+
+
+def kind_text(d, mask):
+    return f"d = {d}" + (", causal" if mask == "causal" else "")

@@ -1,0 +1,252 @@
+// Variants of a stage of kernels, each compiled into a library of its own by bench/variants/variants.py:
+// all are checked on small problems, and on a GPU those that are right are timed on large ones, in turns,
+// on the same tensors. Prints JSON.
+#include <dlfcn.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <future>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "common/attention/workspace.hpp"
+#include "common/check/check.hpp"
+#include "common/check/inputs.hpp"
+#include "common/check/run.hpp"
+
+namespace flashladder {
+namespace {
+
+using nlohmann::ordered_json;
+
+/// A library and the stage in it.
+struct Variant {
+  std::string path;
+  const Stage* stage;
+
+  /// Whether its backward pass is meant: it has no other.
+  bool backward() const { return stage->forward == nullptr; }
+};
+
+/// Throws Error where the library cannot be loaded or holds no stage.
+Variant load(const std::string& path) {
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // kept until the program ends
+  if (library == nullptr) throw Error(std::string("a variant cannot be loaded: ") + dlerror());
+  using Get = const Stage*();
+  const auto get = reinterpret_cast<Get*>(dlsym(library, "flashladder_variant"));
+  if (get == nullptr) throw Error(path + " holds no variant: bench/variants/variants.py makes them");
+  return {path, get()};
+}
+
+Problem problem_of(const ordered_json& json) {
+  Problem p;
+  p.batch = json.at("batch");
+  p.q_heads = p.kv_heads = json.at("heads");
+  p.Nq = json.at("Nq");
+  p.Nk = json.at("Nk");
+  p.d = json.at("d");
+  p.causal = json.at("causal");
+  p.dtype = parse_dtype(json.at("dtype").get<std::string>());
+  return p;
+}
+
+/// What a pass is checked with: forward, or where the stage has no forward pass backward.
+class Expectation {
+ public:
+  Expectation(const Inputs& inputs, bool backward) : inputs_(inputs) {
+    const Dtype dtype = inputs.problem.dtype;
+    if (backward) {
+      saved_ = saved_forward(inputs);
+      dO_ = random_output_gradient(inputs.problem, 1);
+      gradients_ = expect_backward(inputs, saved_, dO_, dtype);
+    } else {
+      forward_ = expect_forward(inputs, dtype);
+    }
+  }
+
+  /// What is wrong with a variant, "" where it is right.
+  std::string wrong(const Variant& variant) const {
+    try {
+      const Verdict verdict =
+          variant.backward()
+              ? run_and_check_backward(*variant.stage, inputs_, saved_, dO_, Layout::padded, gradients_)
+              : run_and_check(*variant.stage, inputs_, Layout::padded, forward_);
+      return verdict.why;
+    } catch (const Error& error) {  // such as more shared memory than the GPU has
+      return error.what();
+    }
+  }
+
+ private:
+  const Inputs& inputs_;
+  Expected forward_;
+  Result<float> saved_;
+  std::vector<float> dO_;
+  ExpectedGradients gradients_;
+};
+
+/// A problem with inputs of one family, and what is right for it.
+struct Case {
+  std::string name;
+  Inputs inputs;
+  Expectation expected;
+
+  Case(const Family& family, const Problem& p, bool backward)
+      : name(to_string(p) + ", " + std::string(family.name)),
+        inputs(make_inputs(family, p, 1)),
+        expected(inputs, backward) {}
+};
+
+/// What is wrong with each variant on these problems with inputs of all families; "" where nothing is.
+std::vector<std::string> all_wrong(const std::vector<Variant>& variants, const ordered_json& problems) {
+  std::vector<std::string> wrong(variants.size());
+  if (variants.empty()) return wrong;
+  const bool backward = variants.front().backward();
+  std::vector<std::future<std::unique_ptr<Case>>> cases;  // what is right takes longer than the variants
+  for (const ordered_json& one : problems) {
+    for (const Family& family : input_families())
+      cases.push_back(std::async(std::launch::async, [&family, p = problem_of(one), backward] {
+        return std::make_unique<Case>(family, p, backward);
+      }));
+  }
+  for (auto& made : cases) {
+    const std::unique_ptr<Case> one = made.get();
+    for (std::size_t i = 0; i < variants.size(); ++i) {
+      if (!wrong[i].empty()) continue;
+      const std::string why = one->expected.wrong(variants[i]);
+      if (!why.empty()) wrong[i] = one->name + ": " + why;
+    }
+  }
+  return wrong;
+}
+
+/// Memory on the GPU for `elements` 16-bit numbers, of random values that come again.
+std::unique_ptr<BackendMemory> random_memory(std::int64_t elements, Dtype dtype, std::uint64_t seed) {
+  Problem p;
+  p.dtype = dtype;
+  p.Nq = p.Nk = (1 << 20) / p.d;
+  const std::vector<float> values = random_inputs(p, seed).Q;
+  std::vector<std::byte> bytes(values.size() * 2);
+  for (std::size_t i = 0; i < values.size(); ++i) store_as(dtype, values[i], &bytes[2 * i]);
+  auto memory = std::make_unique<BackendMemory>(Backend::cuda, 2 * elements);
+  const auto piece = static_cast<std::int64_t>(bytes.size());
+  for (std::int64_t at = 0; at < memory->bytes(); at += piece)
+    memory->upload(at, bytes.data(), std::min(piece, memory->bytes() - at));
+  return memory;
+}
+
+/// Q, K, V, O and for a backward pass dO, dQ, dK and dV on the GPU, large enough for all problems with so
+/// many elements in each.
+struct Tensors {
+  Dtype dtype;
+  std::int64_t elements;
+  bool backward;
+  std::vector<std::unique_ptr<BackendMemory>> memory;
+
+  Tensors(Dtype dtype, std::int64_t elements, bool backward)
+      : dtype(dtype), elements(elements), backward(backward) {
+    for (std::uint64_t seed = 1; seed <= (backward ? 8 : 4); ++seed)
+      memory.push_back(random_memory(elements, dtype, seed));
+  }
+};
+
+/// Milliseconds of `rounds` runs of each variant on `p`, a run of each in turn.
+/// @param tensors  is kept from call to call: making random numbers takes longer than the runs
+std::vector<std::vector<double>> times(const std::vector<Variant>& variants, const Problem& p, int rounds,
+                                       std::unique_ptr<Tensors>& tensors) {
+  const std::int64_t elements = p.batch * p.q_heads * p.Nq * p.d;
+  const bool backward = variants.front().backward();
+  if (tensors == nullptr || tensors->dtype != p.dtype || tensors->elements < elements ||
+      tensors->backward != backward)
+    tensors = std::make_unique<Tensors>(p.dtype, elements, backward);
+  BackendMemory L(Backend::cuda, p.batch * p.q_heads * p.Nq * 4);
+  const std::vector<float> near(p.batch * p.q_heads * p.Nq, std::log(static_cast<float>(p.Nk)));
+  L.upload(0, reinterpret_cast<const std::byte*>(near.data()), L.bytes());  // P is then about 1 / Nk
+  Workspace workspace(free_memory(Backend::cuda));
+  const auto tensor = [&](int i) {
+    return Tensor{tensors->memory[i]->data(), p.dtype, {p.q_heads * p.Nq * p.d, p.Nq * p.d, p.d}};
+  };
+  const auto run = [&](const Variant& variant) {
+    const auto rows = static_cast<float*>(L.data());
+    if (variant.backward()) {
+      run_backward(*variant.stage, {p, tensor(0), tensor(1), tensor(2), tensor(3), rows, tensor(4),
+                                    tensor(5), tensor(6), tensor(7), workspace});
+    } else {
+      run_forward(*variant.stage, {p, tensor(0), tensor(1), tensor(2), tensor(3), rows, workspace});
+    }
+  };
+  for (const Variant& variant : variants) run(variant);  // the first run loads the code
+  synchronise(Backend::cuda);
+  std::vector<std::vector<double>> ms(variants.size());
+  GpuTimer timer;
+  for (int round = 0; round < rounds; ++round) {
+    for (std::size_t i = 0; i < variants.size(); ++i) {
+      timer.start();
+      run(variants[i]);
+      ms[i].push_back(timer.stop());
+    }
+  }
+  return ms;
+}
+
+/// {"check": [problem ...], "time": [problem ...]} for the libraries: for each whether it is right, and the
+/// milliseconds of those that are.
+ordered_json measure(const ordered_json& task, const std::vector<Variant>& all, int rounds,
+                     std::unique_ptr<Tensors>& tensors) {
+  ordered_json result = ordered_json::object();
+  if (std::ranges::any_of(all, [&](const Variant& one) { return one.backward() != all[0].backward(); }))
+    throw Error("variants of a forward and of a backward pass cannot be compared");
+  const std::vector<std::string> wrong = all_wrong(all, task.at("check"));
+  std::vector<Variant> right;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    result[all[i].path] = {{"wrong", wrong[i]}, {"ms", ordered_json::array()}};
+    if (wrong[i].empty()) right.push_back(all[i]);
+  }
+  for (const ordered_json& one : task.at("time")) {
+    if (right.empty()) break;
+    const auto ms = times(right, problem_of(one), rounds, tensors);
+    for (std::size_t i = 0; i < right.size(); ++i) result[right[i].path]["ms"].push_back(ms[i]);
+  }
+  return result;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app(
+      "Checks and times variants of a stage that bench/variants/variants.py has compiled; prints JSON.");
+  std::string tasks_path;
+  int rounds = 7;
+  app.add_option("tasks", tasks_path,
+                 "JSON: an array of {libraries, check, time}; see bench/variants/variants.py")
+      ->required()
+      ->check(CLI::ExistingFile);
+  app.add_option("--rounds", rounds, "runs of each variant and problem")->check(CLI::Range(1, 1000));
+  CLI11_PARSE(app, argc, argv);
+  const ordered_json tasks = ordered_json::parse(std::ifstream(tasks_path));
+  std::unique_ptr<Tensors> tensors;
+  ordered_json results = ordered_json::array();
+  for (const ordered_json& task : tasks) {
+    std::vector<Variant> variants;
+    for (const std::string path : task.at("libraries")) variants.push_back(load(path));
+    results.push_back(measure(task, variants, rounds, tensors));
+    std::fprintf(stderr, "  %zu of %zu\n", results.size(), tasks.size());
+  }
+  std::puts(results.dump().c_str());
+  return 0;
+}
+
+}  // namespace
+}  // namespace flashladder
+
+int main(int argc, char** argv) {
+  try {
+    return flashladder::run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "flashladder_variants: %s\n", error.what());
+    return 1;
+  }
+}

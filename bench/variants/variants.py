@@ -1,0 +1,174 @@
+"""Variants of a tuned stage: its source with another table of tiles, or with a patch, each compiled into a library of
+its own, which the program flashladder_variants checks and times. The autotuner, the ablation and what atomics cost are
+made of them."""
+
+import concurrent.futures
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+from bench.results.gpu import TOKENS, WIDTH
+from common.course.registry import ROOT
+
+DTYPES = {"6__half": "fp16", "13__nv_bfloat16": "bf16"}
+
+
+class VariantError(Exception):
+    """One sentence for the user."""
+
+
+def run(command, what):
+    """The output of a command; VariantError with its first error where it fails."""
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+    if done.returncode == 0:
+        return done.stdout + done.stderr
+    errors = [line for line in (done.stderr + done.stdout).splitlines() if "error" in line.lower()]
+    last = (done.stderr or done.stdout).strip().splitlines()[-1:]
+    raise VariantError(f"{what}: {(errors or last or [f'exit status {done.returncode}'])[0]}")
+
+
+def compiler(stage, build, backend):
+    """The compiler that the build folder uses: nvcc for cuda, else that of C++."""
+    suffix = f"/{stage.place.name}.cu" if backend == "cuda" else f"/{stage.place.name}/attention.cu"
+    try:
+        commands = json.loads((build / "compile_commands.json").read_text())
+    except OSError:
+        raise VariantError(f"there is no build in {build}: ./ladder setup makes one") from None
+    for one in commands:
+        if one["file"].endswith(suffix):
+            return shlex.split(one["command"])[0]
+    raise VariantError(f"the build in {build} has no nvcc: install the CUDA Toolkit, then ./ladder setup")
+
+
+def rows_text(rows):
+    """Rows {architecture, dtype, d, causal, tile: [Br, Bc, ...]} as the table has them."""
+    return "".join(f"    {{{row['architecture']}, Dtype::{row['dtype']}, {row['d']}, "
+                   f"{'true' if row['causal'] else 'false'}, {{{', '.join(map(str, row['tile']))}}}}},\n" for row in rows)
+
+
+def read_table(stage, text=None):
+    """The rows of the stage's table, or of another text of it."""
+    text = stage.table.read_text() if text is None else text
+    row = re.compile(r"^ *\{(\d+), Dtype::(\w+), (\d+), (true|false), \{(\d+(?:, \d+)*)\}\},$", re.M)
+    found = [{"architecture": int(m[1]), "dtype": m[2], "d": int(m[3]), "causal": m[4] == "true",
+              "tile": [int(number) for number in m[5].split(",")]} for m in row.finditer(text)]
+    if not found or len(found) != text.count("Dtype::") or any(len(one["tile"]) != len(stage.fields) for one in found):
+        raise VariantError(f"{stage.folder}/table.hpp is not as ./ladder tune writes it: take it from the repository "
+                           "again")
+    return found
+
+
+def with_rows(text, rows):
+    """The table's text with these rows."""
+    head, rest = text.split("    // clang-format off\n")
+    return head + "    // clang-format off\n" + rows_text(rows) + "    // clang-format on" + rest.split("    // clang-format on")[1]
+
+
+def new_table(rows, best, architecture):
+    """The rows of the table with the best tiles in. What was not tuned of a new architecture is as it was there."""
+    mine = [row for row in rows if row["architecture"] == architecture]
+    if not mine:
+        older = [row["architecture"] for row in rows if row["architecture"] <= architecture]
+        like = max(older, default=min(row["architecture"] for row in rows))
+        mine = [{**row, "architecture": architecture} for row in rows if row["architecture"] == like]
+    chosen = {(row["dtype"], row["d"], row["causal"]): row["tile"] for row in best}
+    mine = [{**row, "tile": chosen.get((row["dtype"], row["d"], row["causal"]), row["tile"])} for row in mine]
+    others = [row for row in rows if row["architecture"] != architecture]
+    return sorted(others + mine, key=lambda row: (row["architecture"], row["dtype"] != "fp16", row["d"], row["causal"]))
+
+
+def until_now(stage, architecture):
+    """The table's rows of an architecture; of a new one those that it begins with."""
+    return [row for row in new_table(read_table(stage), [], architecture) if row["architecture"] == architecture]
+
+
+def make(stage, folder, name, *, build, backend, architecture=90, table=None, patch=None):
+    """Compiles the stage with another text of its table, or with a patch file: {name, library, kernels}, where kernels
+    has a line for each kernel that was compiled for a GPU: {dtype, d, causal, tile, registers, spilled}."""
+    place = Path(folder) / name
+    shutil.copytree(ROOT / stage.folder, place / stage.folder)
+    if table is not None:
+        (place / stage.folder / "table.hpp").write_text(table)
+    if patch is not None:
+        # Whatever the folder of the stage is called in the patch.
+        run(["patch", "-p2", "-s", "-F0", "-d", place / stage.folder, "-i", patch], f"{Path(patch).name} no longer applies")
+    # The wrapper's own name for the stage lets one program hold many.
+    source = place / ("variant.cu" if backend == "cuda" else "variant.cpp")
+    source.write_text(f'#define stage_{stage.number} variant\n#include "{stage.folder}/attention.cu"\n'
+                      'extern "C" const flashladder::Stage* flashladder_variant() {\n'
+                      "  return &flashladder::variant::stage;\n}\n")
+    library = place / "variant.so"
+    archives = [build / f"common/libflashladder_{part}.a" for part in ("common", "simt")]
+    words = [compiler(stage, build, backend), "-std=c++20", "-O2", "-shared", f"-I{place}", f"-I{ROOT}", source,
+             *archives, "-o", library]
+    # Each keeps to its own copy of the emulator, or of the CUDA runtime, whatever the program has.
+    if backend == "cuda":
+        words += ["-Xcompiler=-fPIC,-fno-gnu-unique", f"-arch=sm_{architecture}", "-Xptxas=-v", "-Xlinker=-Bsymbolic"]
+    else:
+        words += ["-fPIC", "-fno-gnu-unique", "-Wl,-Bsymbolic"]
+    output = run(words, f"variant {name} does not compile")
+    return {"name": name, "library": str(library), "kernels": resources(stage, output) if backend == "cuda" else []}
+
+
+def resources(stage, output):
+    """What ptxas -v says of each kernel that has a tile."""
+    pattern, kernels = re.compile(rf"{stage.kernel}I(6__half|13__nv_bfloat16)Li(\d+)ELb([01])E((?:Li\d+E)+)"), []
+    for part in output.split("Compiling entry function")[1:]:
+        kernel, registers = pattern.search(part), re.search(r"Used (\d+) registers", part)
+        spilled = re.search(r"(\d+) bytes spill stores", part)
+        if kernel is None:
+            continue  # one that goes before or after it
+        tile = [int(number) for number in re.findall(r"\d+", kernel[4])]
+        if not (registers and spilled and len(tile) == len(stage.fields)):
+            raise VariantError("ptxas -v reports in a form that bench/variants/variants.py does not know")
+        kernels.append({"dtype": DTYPES[kernel[1]], "d": int(kernel[2]), "causal": kernel[3] == "1", "tile": tile,
+                        "registers": int(registers[1]), "spilled": int(spilled[1])})
+    if not kernels:
+        raise VariantError("ptxas -v reported no kernel that has a tile")
+    return kernels
+
+
+def make_all(orders, say):
+    """make(**order) for all, as many at a time as there are processors."""
+    made = []
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        for one in concurrent.futures.as_completed([pool.submit(make, **order) for order in orders]):
+            made.append(one.result())
+            say(f"  compiled {len(made)} of {len(orders)}")
+    return sorted(made, key=lambda one: one["name"])
+
+
+def measure(build, folder, tasks, rounds, say):
+    """Runs flashladder_variants on [{libraries, check, time}], where check and time are problems {batch, heads, Nq, Nk,
+    d, causal, dtype}: for each task {library: {wrong, ms: [milliseconds of each round, for each problem of time]}}."""
+    path = Path(folder) / "tasks.json"
+    path.write_text(json.dumps(tasks))
+    command, errors = [build / "bench/flashladder_variants", path, "--rounds", str(rounds)], []
+    # To a file: a pipe would be full long before the program ends, while its other output is being read.
+    with open(Path(folder) / "found.json", "w+") as found:
+        with subprocess.Popen(command, stdout=found, stderr=subprocess.PIPE, text=True) as program:
+            for line in program.stderr:
+                say(line.rstrip())
+                errors.append(line.strip())
+        if program.returncode != 0:
+            raise VariantError(f"the variants could not be measured: {(errors or ['no reason given'])[-1]}")
+        found.seek(0)
+        return json.load(found)
+
+
+def problem(d, causal, dtype, N):
+    """Of the papers' grid."""
+    return {"batch": TOKENS // N, "heads": max(1, WIDTH // d), "Nq": N, "Nk": N, "d": d, "causal": causal,
+            "dtype": dtype}
+
+
+def small_problems(stage, d, causal, dtype):
+    """On which a variant shows that it is right: lengths that no tile divides, several tiles, a head dimension between
+    those of the table where the stage has such, rows without a key."""
+    sizes = [(2, 2, 65, 97, d - 8 * stage.between), (1, 1, 300, 520, d)] + ([(1, 2, 130, 31, d)] if causal else [])
+    return [{"batch": b, "heads": h, "Nq": Nq, "Nk": Nk, "d": dim, "causal": causal, "dtype": dtype}
+            for b, h, Nq, Nk, dim in sizes]

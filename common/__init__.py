@@ -1,0 +1,1 @@
+"""What the stages share. In Python it is the package course alone; python/ is the module flashladder."""

@@ -1,0 +1,1 @@
+"""Texts; in Python it is the package site alone, which makes the guide of them."""

@@ -1,0 +1,1 @@
+"""Notebooks, what executes them (run) and what they share (helpers)."""
