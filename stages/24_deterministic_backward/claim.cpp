@@ -27,8 +27,8 @@ const Expr lanes("lanes", [](const Symbols& n) { return n.d % 64 == 0 ? 8 : 4; }
 }  // namespace
 
 Claim claim() {
-  // Splits divide the tiles of keys: for 256 blocks or more, at least two tiles for each where there are, and
-  // as many for each.
+  // Splits divide the tiles of keys: for 256 blocks or more, at least two tiles for each where there are,
+  // and as many for each.
   const Expr most = min(ceil_div(256, BHkv), ceil_div(Tc, 2));
   const Expr splits = named("splits", ceil_div(Tc, ceil_div(Tc, most)));
   // Those of them that add to row tile i.
