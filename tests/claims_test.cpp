@@ -1,6 +1,6 @@
 // The claims of the CPU stages: extra memory from the workspace, which is their only source of memory, and
-// passes over the scores from a counting element type. The closed forms stand here, in the symbols of the
-// problem.
+// passes over the scores from a counting element type. The closed forms are those of stages/0*/claim.cpp;
+// what else is claimed there, the labs count.
 #include <cstdlib>
 
 #include "catch.hpp"
@@ -8,6 +8,7 @@
 #include "common/check/allocations.hpp"
 #include "common/check/check.hpp"
 #include "common/check/inputs.hpp"
+#include "common/claims/cpu_claim.hpp"
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -66,33 +67,46 @@ std::int64_t extra_bytes(const Stage& stage, const Problem& problem) {
   return workspace.peak_bytes();
 }
 
+/// What the stage's claim says of a counter.
+std::int64_t claimed(int number, std::string_view counter, const Problem& problem, int threads = 1) {
+  const CpuClaim& claim = *cpu_claim_of(find_stage(number));
+  const CpuForm* form = claim.forward.find(counter);
+  REQUIRE(form != nullptr);
+  return form->count.value(claim.symbols(problem, threads));
+}
+
 TEST_CASE("extra memory of 00 is that of S and P, 2 Nq Nk elements", "[claim][00_naive_cpu]") {
   for (Problem p : {square(16, 8), square(300, 64, true)}) {
-    CHECK(extra_bytes(find_stage(0), p) == 2 * p.Nq * p.Nk * 4);
-    p.Nk = 7;
-    CHECK(extra_bytes(find_stage(0), p) == 2 * p.Nq * p.Nk * 4);
+    for (std::int64_t Nk : {p.Nk, std::int64_t{7}}) {
+      p.Nk = Nk;
+      CHECK(extra_bytes(find_stage(0), p) == 2 * p.Nq * p.Nk * 4);
+      CHECK(claimed(0, "extra_memory", p) == 2 * p.Nq * p.Nk * 4);
+    }
   }
 }
 
 TEST_CASE("extra memory of 01 is one row of d elements, whatever N", "[claim][01_online_softmax_cpu]") {
   for (const Problem& p : {square(16, 8), square(300, 64), square(1000, 64, true), square(20, 256)}) {
     CHECK(extra_bytes(find_stage(1), p) == p.d * 4);
+    CHECK(claimed(1, "extra_memory", p) == p.d * 4);
   }
 }
 
 TEST_CASE("extra memory of 02 is threads * tile, whatever N", "[claim][02_tiled_cpu]") {
   for (std::int64_t d : {32, 128}) {
-    const auto bytes = [&](int threads, std::int64_t N, bool causal) {
-      Problem problem = square(N, d, causal);
-      problem.batch = problem.q_heads = problem.kv_heads = 1;  // the sanitizers make long sequences slow
-      return with_threads(threads, [&] { return extra_bytes(find_stage(2), problem); });
-    };
     // The stage's tile: Q transposed, a tile of scores, m, l and a factor for each row.
     const std::int64_t Br = 64, Bc = 60;
     const std::int64_t tile = 4 * Br * (d + Bc + 3);
-    CHECK(bytes(1, 256, false) == tile);
-    for (std::int64_t N : {512, 1024, 4096}) CHECK(bytes(1, N, true) == tile);
-    for (int threads : {2, 3, 8}) CHECK(bytes(threads, 1024, false) == threads * tile);
+    const auto check = [&](int threads, std::int64_t N, bool causal) {
+      Problem problem = square(N, d, causal);
+      problem.batch = problem.q_heads = problem.kv_heads = 1;  // the sanitizers make long sequences slow
+      const std::int64_t bytes = with_threads(threads, [&] { return extra_bytes(find_stage(2), problem); });
+      CHECK(bytes == threads * tile);
+      CHECK(claimed(2, "extra_memory", problem, threads) == threads * tile);
+    };
+    check(1, 256, false);
+    for (std::int64_t N : {512, 1024, 4096}) check(1, N, true);
+    for (int threads : {2, 3, 8}) check(threads, 1024, false);
   }
 }
 
@@ -118,8 +132,10 @@ double reads_per_score(const Stage& stage, const Problem& problem) {
 
 TEST_CASE("reads of each score: 3 in 00, 1 in 01", "[claim][00_naive_cpu][01_online_softmax_cpu]") {
   for (const Problem& p : {square(33, 16), square(33, 16, true), square(128, 64)}) {
-    CHECK(reads_per_score(find_stage(0), p) == 3);
-    CHECK(reads_per_score(find_stage(1), p) == 1);
+    for (const auto& [number, reads] : {std::pair{0, 3}, {1, 1}}) {
+      CHECK(reads_per_score(find_stage(number), p) == reads);
+      CHECK(claimed(number, "score_reads", p) == reads * claimed(number, "scores_made", p));
+    }
   }
 }
 

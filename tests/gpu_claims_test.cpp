@@ -3,6 +3,7 @@
 // the one before.
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 #include "catch.hpp"
 #include "common/check/count.hpp"
@@ -57,11 +58,58 @@ TEST_CASE("every closed form is what the ledger says", "[gpu-claim]") {
         const Symbols symbols = claim->symbols(p);
         for (const ClosedForm& form : pass.forms) {
           INFO(label(*stage) << ", " << pass.name << ", " << to_string(p) << ": " << form.counter << " = "
-                             << form.text);
+                             << form.text());
           CHECK(count_of(ledger, form.counter) == form.value(symbols));
         }
       }
     }
+  }
+}
+
+TEST_CASE("an expression is its text and its value", "[gpu-claim]") {
+  using namespace claims;
+  const Problem p = problem(2, 4, 2, 65, 97, 64, true);  // the first tile of rows sees 64 keys, the last 97
+  const Symbols n(p, {.Br = 32, .Bc = 32, .warps = 4, .share = 2});
+  const std::tuple<Expr, const char*, std::int64_t> all[] = {
+      {BH * Nq * d, "BH Nq d", 8 * 65 * 64},
+      {4 * (2 * BH * Nq), "4 * 2 BH Nq", 4 * 2 * 8 * 65},
+      {BH * (Tr * Tc + ceil_div(Nq, 4)), "BH (Tr Tc + ceil(Nq / 4))", 8 * (3 * 4 + 17)},
+      {Nq - (Br + 1) + 2, "Nq - (Br + 1) + 2", 34},
+      {Nq - (Br - 1), "Nq - (Br - 1)", 34},
+      {2 * (2 * warps / share) * Br, "2 (2 warps / share) Br", 256},
+      {warps / share * Br, "(warps / share) Br", 64},
+      {ceil_div(BH * Tr, warps * share), "ceil(BH Tr / (warps share))", 3},
+      {BH * Tr * if_causal(Tc, Tc - floor_div(Nk, Bc)), "BH Tr (Tc if causal, else Tc - floor(Nk / Bc))",
+       8 * 3 * 4},
+      {BH * sum(live_i), "BH sum(live_i)", 8 * (2 + 3 + 4)},
+      {sum(live_i - whole_i), "sum(live_i - whole_i)", 1 + 1 + 1},
+      {sum(live_i * rows_i) * d, "sum(live_i rows_i) d", (2 * 32 + 3 * 32 + 4) * 64},
+      {sum(max(min(live_i * Bc, Nk) - Bc, 0)), "sum(max(min(live_i Bc, Nk) - Bc, 0))", 32 + 64 + 65},
+      {named("groups", warps / share) * 2, "groups * 2", 4},
+  };
+  for (const auto& [expression, text, value] : all) {
+    CHECK(expression.text() == text);
+    CHECK(expression.value(n) == value);
+  }
+}
+
+TEST_CASE("a claim says what changed, and no more", "[gpu-claim]") {
+  for (const Stage* stage : stages()) {
+    if (claim_of(*stage) == nullptr) continue;
+    const Claim own = own_claim(*stage);
+    const auto check = [&](const Forms<ClosedForm>& said, const Forms<ClosedForm>& all, const Stage* before,
+                           Forms<ClosedForm> Claim::*pass) {
+      if (!said.as_before) return;
+      for (const ClosedForm& form : said.forms) {
+        const ClosedForm* old = (claim_of(*before)->*pass).find(form.counter);
+        INFO(label(*stage) << ": " << form.counter);
+        CHECK(all.find(form.counter)->text() == form.text());
+        CHECK((old == nullptr || old->text() != form.text() || old->least != form.least));
+      }
+      for (const std::string_view counter : said.dropped) CHECK(all.find(counter) == nullptr);
+    };
+    check(own.forward, claim_of(*stage)->forward, &find_stage(stage->before), &Claim::forward);
+    check(own.backward, claim_of(*stage)->backward, backward_before(*stage), &Claim::backward);
   }
 }
 
@@ -136,8 +184,7 @@ TEST_CASE("the backward pass on tensor cores makes 2.5 times the products of a f
       if (!find_stage(number).supports.head_dim(p.d)) continue;
       INFO(number << ", " << to_string(p));
       const Symbols n = claim_of(find_stage(number))->symbols(p);
-      const std::int64_t forward =
-          4 * n.Br * n.Bc * p.d * n.BH * n.sum([&](std::int64_t i) { return n.live(i); });
+      const std::int64_t forward = 4 * n.Br * n.Bc * p.d * n.BH * claims::sum(claims::live_i).value(n);
       const simt::Ledger ledger = count_backward(find_stage(number), random_inputs(p, 1));
       CHECK(2 * static_cast<std::int64_t>(ledger.flops_tensor_cores) == 5 * forward);
       CHECK(ledger.flops_cuda_cores == 0);
@@ -205,9 +252,8 @@ TEST_CASE("a backward pass gives the same bits in every order of blocks and thre
 TEST_CASE("extra memory of stage 24 is at most linear in N, and linear where its splits are all there",
           "[gpu-claim]") {
   const Claim& claim = *claim_of(find_stage(24));
-  const auto form =
-      std::ranges::find(claim.backward_forms, std::string_view("device_bytes"), &ClosedForm::counter);
-  REQUIRE(form != claim.backward_forms.end());
+  const ClosedForm* form = claim.backward.find("device_bytes");
+  REQUIRE(form != nullptr);
   for (std::int64_t heads : {1, 4, 16, 128}) {
     const std::int64_t most = (256 + heads - 1) / heads;  // splits
     for (std::int64_t d : {64, 256}) {
@@ -223,17 +269,17 @@ TEST_CASE("extra memory of stage 24 is at most linear in N, and linear where its
   }
 }
 
-/// Tiles of row tile i that hold a visible pair of row and key, and those of them that hold another pair,
+/// Tiles of row tile n.i that hold a visible pair of row and key, and those of them that hold another pair,
 /// too.
 struct CountedTiles {
   std::int64_t live = 0, masked = 0;
 };
-CountedTiles count_tiles(const Problem& p, const Symbols& n, std::int64_t i) {
+CountedTiles count_tiles(const Problem& p, const Symbols& n) {
   CountedTiles counted;
   for (std::int64_t j = 0; j < n.Tc; ++j) {
     std::int64_t visible = 0,
                  pairs = 0;  // of the tile's real rows and all its keys, those past the end too
-    for (std::int64_t row = i * n.Br; row < std::min((i + 1) * n.Br, p.Nq); ++row) {
+    for (std::int64_t row = n.i * n.Br; row < std::min((n.i + 1) * n.Br, p.Nq); ++row) {
       for (std::int64_t key = j * n.Bc; key < (j + 1) * n.Bc; ++key) {
         ++pairs;
         visible += key < p.Nk && (!p.causal || key <= row + (p.Nk - p.Nq));
@@ -250,19 +296,19 @@ TEST_CASE("live and masked tiles are those that a count of visible pairs gives",
                                    {32, 128}, {64, 128}, {128, 64}, {128, 128}};
   for (const Problem& p : claim_problems()) {
     for (const ClaimedTile& tile : tiles) {
-      const Symbols n(p, tile.Br, tile.Bc);
+      Symbols n(p, tile);
       INFO(to_string(p) << ", tiles of " << tile.Br << " x " << tile.Bc);
-      for (std::int64_t i = 0; i < n.Tr; ++i) {
-        const CountedTiles counted = count_tiles(p, n, i);
-        CHECK(n.live(i) == counted.live);
-        CHECK(n.masked(i) == counted.masked);
+      for (n.i = 0; n.i < n.Tr; ++n.i) {
+        const CountedTiles counted = count_tiles(p, n);
+        CHECK(n.live() == counted.live);
+        CHECK(n.live() - n.whole() == counted.masked);
       }
     }
     if (!find_stage(15).supports.head_dim(p.d)) continue;
     const std::int64_t Br = 32, Bc = 32;
-    const Symbols n(p, Br, Bc);
-    const std::int64_t live = n.sum([&](std::int64_t i) { return n.live(i); });
-    const std::int64_t masked = n.sum([&](std::int64_t i) { return n.masked(i); });
+    const Symbols n(p, {.Br = Br, .Bc = Bc});
+    const std::int64_t live = claims::sum(claims::live_i).value(n);
+    const std::int64_t masked = claims::sum(claims::live_i - claims::whole_i).value(n);
     INFO(to_string(p));
     const simt::Ledger skipping = count_forward(find_stage(15), random_inputs(p, 1));
     CHECK(static_cast<std::int64_t>(skipping.tiles) == n.BH * live);

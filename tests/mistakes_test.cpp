@@ -169,8 +169,7 @@ TEST_CASE("a tile is dead from j Bc = (i + 1) Br on, not only beyond", "[mistake
     CHECK(tiles.live == Tr * (Tr + 1) / 2);
     CHECK(tiles.dead_visited == Tr - 1);  // one in every row of tiles but the last
     const Problem p = square(N, 64, true);
-    const Symbols n(p, Br, Br);
-    CHECK(n.sum([&](std::int64_t i) { return n.live(i); }) == tiles.live);
+    CHECK(claims::sum(claims::live_i).value({p, {.Br = Br, .Bc = Br}}) == tiles.live);
   }
 }
 
@@ -250,9 +249,9 @@ TEST_CASE("FlashAttention equals standard attention up to rounding, not bit by b
 /// Elements that stage `number` reads and writes in global memory, by its closed forms, in tiles of Br x
 /// Bc.
 std::int64_t traffic(int number, const Problem& p, std::int64_t Br, std::int64_t Bc) {
-  const Symbols n(p, Br, Bc);
+  const Symbols n(p, {.Br = Br, .Bc = Bc});
   std::int64_t elements = 0;
-  for (const ClosedForm& form : claim_of(find_stage(number))->forms) {
+  for (const ClosedForm& form : claim_of(find_stage(number))->forward.forms) {
     if (form.counter.starts_with("global.")) elements += form.value(n);
   }
   return elements;

@@ -38,7 +38,7 @@ def table(stage, before):
 
 def counted():
     """Each stage with a claim on the ledger, and the number of the one before it, None where that has none."""
-    found = {stage.number: stage for stage in registry.all_stages() if (stage.folder / "claim.cpp").exists()}
+    found = {stage.number: stage for stage in registry.all_stages() if stage.kernels}
     for stage in found.values():
         yield stage, stage.before if stage.before in found else None
 

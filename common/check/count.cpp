@@ -32,8 +32,8 @@ simt::Ledger count_backward(const Stage& stage, const Inputs& inputs, const simt
 std::vector<CountedPass> passes_of(const Stage& stage) {
   std::vector<CountedPass> passes;
   const Claim& claim = *claim_of(stage);
-  if (stage.forward != nullptr) passes.push_back({"forward", count_forward, claim.forms});
-  if (stage.backward != nullptr) passes.push_back({"backward", count_backward, claim.backward_forms});
+  if (stage.forward != nullptr) passes.push_back({"forward", count_forward, claim.forward.forms});
+  if (stage.backward != nullptr) passes.push_back({"backward", count_backward, claim.backward.forms});
   return passes;
 }
 

@@ -1,8 +1,10 @@
 #pragma once
+#include <span>
 #include <string_view>
 #include <vector>
 
 #include "common/attention/oracle.hpp"
+#include "common/attention/stage.hpp"
 #include "common/claims/closed_form.hpp"
 #include "common/simt/emulator.hpp"
 
@@ -22,7 +24,7 @@ simt::Ledger count_backward(const Stage& stage, const Inputs& inputs, const simt
 struct CountedPass {
   std::string_view name;              ///< "forward" or "backward".
   decltype(&count_forward) count;     ///< count_forward or count_backward.
-  std::span<const ClosedForm> forms;  ///< Of the stage's claim.
+  std::span<const ClosedForm> forms;  ///< Of the stage's claim, claim_of().
 };
 
 /// The passes that a stage of kernels has.

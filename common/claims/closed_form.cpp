@@ -1,29 +1,51 @@
 #include "common/claims/closed_form.hpp"
 
-#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "common/attention/stage.hpp"
+#include "common/claims/cpu_claim.hpp"
 
 namespace flashladder {
+namespace {
 
-Symbols::Symbols(const Problem& p, std::int64_t rows, std::int64_t keys)
-    : problem(p),
-      BH(p.batch * p.q_heads),
-      BHkv(p.batch * p.kv_heads),
-      Nq(p.Nq),
-      Nk(p.Nk),
-      d(p.d),
-      Br(rows),
-      Bc(keys),
-      Tr((p.Nq + rows - 1) / rows),
-      Tc((p.Nk + keys - 1) / keys) {}
-
-std::int64_t Symbols::live(std::int64_t i) const {
-  const std::int64_t last_row = std::min((i + 1) * Br, Nq) - 1;
-  return (problem.visible_keys(last_row) + Bc - 1) / Bc;
+/// All claims of a kind of stage, each after that of the stage before, which has a lower number.
+std::map<int, Claim> kernel_claims() {
+  std::map<int, Claim> all;
+  for (const Stage* stage : stages()) {
+    if (stage->backend == Backend::cpu) continue;
+    Claim claim = own_claim(*stage);
+    if (claim.forward.as_before) claim.forward = claim.forward.after(all.at(stage->before).forward);
+    if (claim.backward.as_before)
+      claim.backward = claim.backward.after(all.at(backward_before(*stage)->number).backward);
+    all.emplace(stage->number, std::move(claim));
+  }
+  return all;
 }
 
-std::int64_t Symbols::masked(std::int64_t i) const {
-  const std::int64_t whole = problem.visible_keys(i * Br) / Bc;  // tiles that the first row sees in full
-  return std::max<std::int64_t>(live(i) - whole, 0);
+std::map<int, CpuClaim> cpu_claims() {
+  std::map<int, CpuClaim> all;
+  for (const Stage* stage : stages()) {
+    if (stage->backend != Backend::cpu) continue;
+    CpuClaim claim = own_cpu_claim(*stage);
+    if (claim.forward.as_before) claim.forward = claim.forward.after(all.at(stage->before).forward);
+    all.emplace(stage->number, std::move(claim));
+  }
+  return all;
+}
+
+}  // namespace
+
+const Claim* claim_of(const Stage& stage) {
+  static const std::map<int, Claim> all = kernel_claims();
+  const auto found = all.find(stage.number);
+  return found == all.end() ? nullptr : &found->second;
+}
+
+const CpuClaim* cpu_claim_of(const Stage& stage) {
+  static const std::map<int, CpuClaim> all = cpu_claims();
+  const auto found = all.find(stage.number);
+  return found == all.end() ? nullptr : &found->second;
 }
 
 std::int64_t count_of(const simt::Ledger& ledger, std::string_view name) {

@@ -22,21 +22,16 @@ using simt::Ledger;
 struct CountedStage {
   const Stage* stage;
   const Claim* claim;
-  std::span<const ClosedForm> forms;  ///< Of the claim, for the pass that was counted.
+  Forms<ClosedForm> claimed;  ///< For the pass that was counted.
   std::vector<Ledger> launches;
   Ledger total;
-
-  const ClosedForm* form(std::string_view counter) const {
-    const auto found = std::ranges::find(forms, counter, &ClosedForm::counter);
-    return found == forms.end() ? nullptr : &*found;
-  }
 };
 
 CountedStage count_stage(const Stage& stage, const Inputs& inputs, bool backward,
                          const simt::Options& how) {
   const Claim* claim = claim_of(stage);
   CountedStage counted{&stage, claim, {}, {}, {}};
-  if (claim != nullptr) counted.forms = backward ? claim->backward_forms : claim->forms;
+  if (claim != nullptr) counted.claimed = backward ? claim->backward : claim->forward;
   try {
     counted.total = (backward ? count_backward : count_forward)(stage, inputs, how, &counted.launches);
   } catch (const UsageError&) {
@@ -173,7 +168,7 @@ std::vector<Row> rows_for(const std::vector<CountedStage>& all, bool banks) {
     rows.push_back(row_of(words, counter));
   // No closed form goes unseen because the rows above did not think of its counter.
   for (const CountedStage& one : all) {
-    for (const ClosedForm& form : one.forms) {
+    for (const ClosedForm& form : one.claimed.forms) {
       if (std::ranges::find(rows, form.counter, &Row::counter) == rows.end())
         rows.push_back(row_of(std::string(form.counter), std::string(form.counter)));
     }
@@ -205,14 +200,11 @@ std::vector<std::string> cell_of(const Row& row, const Column& column, const Pro
   if (column.before != nullptr) first += "  " + ratio_text(count, row.count(*column.before));
   std::vector<std::string> lines = {first};
   const ClosedForm* form =
-      column.stage == nullptr || row.counter.empty() ? nullptr : column.stage->form(row.counter);
+      column.stage == nullptr || row.counter.empty() ? nullptr : column.stage->claimed.find(row.counter);
   if (form == nullptr) return lines;
-  std::string text(form->text);
   const std::int64_t expected = row.form_unit * form->value(column.stage->claim->symbols(problem));
-  if (row.form_unit != 1 && expected != 0) {
-    const bool sum = text.find(" + ") != text.npos || text.find(" - ") != text.npos;
-    text = fmt::format("{} * {}{}{}", row.form_unit, sum ? "(" : "", text, sum ? ")" : "");
-  }
+  std::string text =
+      row.form_unit == 1 || expected == 0 ? form->text() : (row.form_unit * form->count).text();
   text = expected == count                 ? "= " + text
          : form->least && expected < count ? ">= " + text
                                            : fmt::format("!!! not {} = {}", grouped(expected), text);
@@ -253,19 +245,20 @@ std::string symbols_text(const std::vector<CountedStage>& all, const Problem& pr
     tiles.insert({n.Br, n.Bc});
   }
   const bool with_kv_heads = std::ranges::any_of(all, [](const CountedStage& one) {
-    return std::ranges::any_of(
-        one.forms, [](const ClosedForm& form) { return form.text.find("BHkv") != form.text.npos; });
+    return std::ranges::any_of(one.claimed.forms, [](const ClosedForm& form) {
+      return form.text().find("BHkv") != std::string::npos;
+    });
   });
   std::string text;
   for (const auto& [Br, Bc] : tiles) {
-    const Symbols n(problem, Br, Bc);
+    const Symbols n(problem, {.Br = Br, .Bc = Bc});
     if (text.empty()) {
       text = fmt::format("BH = {}, {}Nq = {}, Nk = {}, d = {}", n.BH,
                          with_kv_heads ? fmt::format("BHkv = {}, ", n.BHkv) : "", n.Nq, n.Nk, n.d);
     }
     text += fmt::format("; Br = {}, Bc = {}, Tr = {}, Tc = {}", Br, Bc, n.Tr, n.Tc);
   }
-  return text + ";\n  R, live_i and whole_i: see claim.cpp of the stage";
+  return text + ";\n  live_i and whole_i: see docs/glossary.md; R: see claim.cpp of the stage";
 }
 
 bool holds(const CountedStage& one, const ClosedForm& form, const Problem& problem) {
@@ -274,7 +267,7 @@ bool holds(const CountedStage& one, const ClosedForm& form, const Problem& probl
 
 /// Whether the numbers of this problem need more than random ones, somewhere.
 bool has_more(const CountedStage& one, const Problem& problem) {
-  return std::ranges::any_of(one.forms, [&](const ClosedForm& form) {
+  return std::ranges::any_of(one.claimed.forms, [&](const ClosedForm& form) {
     return form.least && count_of(one.total, form.counter) > form.value(one.claim->symbols(problem));
   });
 }
@@ -294,7 +287,7 @@ void print_table(const std::vector<CountedStage>& all, const LedgerOptions& opti
   std::vector<Row> rows = rows_for(all, options.banks);
   std::erase_if(rows, [&](const Row& row) {
     return std::ranges::all_of(all, [&](const CountedStage& one) {
-      const ClosedForm* form = row.counter.empty() ? nullptr : one.form(row.counter);
+      const ClosedForm* form = row.counter.empty() ? nullptr : one.claimed.find(row.counter);
       return row.count(one.total) == 0 && (form == nullptr || holds(one, *form, problem));
     });
   });
@@ -333,9 +326,9 @@ Json stage_json(const CountedStage& one, const Problem& problem) {
     const Symbols symbols = one.claim->symbols(problem);
     json["tile"] = {{"Br", symbols.Br}, {"Bc", symbols.Bc}};
     json["closed_forms"] = Json::array();
-    for (const ClosedForm& form : one.forms) {
+    for (const ClosedForm& form : one.claimed.forms) {
       json["closed_forms"].push_back({{"counter", form.counter},
-                                      {"text", form.text},
+                                      {"text", form.text()},
                                       {"value", form.value(symbols)},
                                       {"least", form.least},
                                       {"measured", count_of(one.total, form.counter)}});
@@ -421,10 +414,10 @@ int ledger(const LedgerOptions& options) {
   }
   bool good = true;
   for (const CountedStage& one : all) {
-    for (const ClosedForm& form : one.forms) {
+    for (const ClosedForm& form : one.claimed.forms) {
       if (holds(one, form, problem)) continue;
       complain("ladder: stage {}: {} is {}, and its closed form {} gives {}\n", label(*one.stage),
-               form.counter, count_of(one.total, form.counter), form.text,
+               form.counter, count_of(one.total, form.counter), form.text(),
                form.value(one.claim->symbols(problem)));
       good = false;
     }

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "common/claims/closed_form.hpp"
+#include "common/claims/cpu_claim.hpp"
 
 namespace flashladder::lab {
 namespace {
@@ -114,7 +115,7 @@ std::vector<Job> clean_cases(const Stage& stage) {
   // with no other, whose barriers would come between. With d = 64 the stages that exchange O through shared
   // memory do so twice for each tile, and stage 19 has one buffer for K, in which the next tile comes. And
   // a tile of rows that sees no key.
-  const std::int64_t keys = 2 * claim_of(stage)->Bc + 6;
+  const std::int64_t keys = 2 * claim_of(stage)->tile.Bc + 6;
   for (const auto schedule : {simt::Schedule::forward, simt::Schedule::reverse, simt::Schedule::random}) {
     jobs.push_back(random_job(stage, {1, 2, 1, 65, keys, true}, 32));
     jobs.push_back(random_job(stage, {2, 1, 1, 30, keys, false}, 64, 1));
@@ -136,7 +137,7 @@ std::vector<Job> far_apart_cases(const Stage& stage) {
 
 std::vector<Job> moved_mask_cases(const Stage& stage) {
   if (!is_kernel(stage)) return {};
-  const std::int64_t keys = 2 * claim_of(stage)->Bc + 6;
+  const std::int64_t keys = 2 * claim_of(stage)->tile.Bc + 6;
   std::vector<Job> jobs = {random_job(stage, {2, 2, 1, keys, keys, true}, 32)};
   jobs.back().fewer_keys = 11;
   return jobs;
@@ -159,7 +160,7 @@ std::vector<Job> counted_cases(const Stage& stage) {
   }
   for (const bool causal : {false, true}) {
     // Under the mask the first tile of rows does not see all tiles of keys.
-    const std::int64_t rows = std::max<std::int64_t>(128, 2 * claim_of(stage)->Br);
+    const std::int64_t rows = std::max<std::int64_t>(128, 2 * claim_of(stage)->tile.Br);
     jobs.push_back(random_job(stage, {1, 2, 2, rows, rows, causal}, 32, jobs.size()));
     jobs.push_back(random_job(stage, {2, 4, 2, 65, 97, causal}, 64, jobs.size()));
     jobs.push_back(random_job(stage, {1, 3, 1, 130, 31, causal}, 32, jobs.size()));
@@ -169,11 +170,16 @@ std::vector<Job> counted_cases(const Stage& stage) {
   for (const std::int64_t d : {32, 64, 96}) {
     if (!stage.supports.head_dim(d)) continue;
     // Two tiles of rows: a block that does another's work is the busiest.
-    const std::int64_t rows = 2 * claim_of(stage)->Br;
+    const std::int64_t rows = 2 * claim_of(stage)->tile.Br;
     jobs.push_back(random_job(stage, {1, 1, 1, rows, 64, false}, d, jobs.size()));
     jobs.back().banks = true;
   }
   return jobs;
+}
+
+ClaimedTile tile_of(const Stage& stage, const Problem& problem) {
+  if (const CpuClaim* claim = cpu_claim_of(stage)) return claim->symbols(problem, 1);
+  return claim_of(stage)->symbols(problem);
 }
 
 std::string words_of(const Job& job) {
@@ -186,9 +192,8 @@ std::string words_of(const Job& job) {
 }
 
 std::string common_trait(const Stage& stage, const std::vector<Job>& jobs, const std::vector<bool>& right) {
-  const Claim* claim = claim_of(stage);
-  const std::int64_t Br = claim != nullptr ? claim->Br : 64;
-  const auto Bc = [&](const Problem& p) { return claim != nullptr ? claim->symbols(p).Bc : 60; };
+  const auto Br = [&](const Problem& p) { return tile_of(stage, p).Br; };
+  const auto Bc = [&](const Problem& p) { return tile_of(stage, p).Bc; };
   const struct {
     std::string words;
     std::function<bool(const Problem&, Layout)> has;
@@ -221,9 +226,10 @@ std::string common_trait(const Stage& stage, const std::vector<Job>& jobs, const
        [&](const Problem& p, Layout) { return p.Nk % Bc(p) != 0; }},
       {"with Nk a multiple of a tile of keys, so that the last tile is whole",
        [&](const Problem& p, Layout) { return p.Nk % Bc(p) == 0; }},
-      {"with Nq no multiple of a tile of rows", [&](const Problem& p, Layout) { return p.Nq % Br != 0; }},
+      {"with Nq no multiple of a tile of rows",
+       [&](const Problem& p, Layout) { return p.Nq % Br(p) != 0; }},
       {"with more than one tile of keys", [&](const Problem& p, Layout) { return p.Nk > Bc(p); }},
-      {"with more than one tile of rows", [&](const Problem& p, Layout) { return p.Nq > Br; }},
+      {"with more than one tile of rows", [&](const Problem& p, Layout) { return p.Nq > Br(p); }},
       {"with a negative scale", [](const Problem& p, Layout) { return p.scale < 0; }},
       {"with rows that do not lie next to each other: each tensor has strides of its own, from n.Q.row to "
        "n.O.row",

@@ -5,6 +5,7 @@
 
 #include "common/attention/stage.hpp"
 #include "common/check/inputs.hpp"
+#include "common/claims/symbols.hpp"
 #include "common/labs/program/message.hpp"
 
 namespace flashladder::lab {
@@ -24,6 +25,9 @@ std::vector<Job> moved_mask_cases(const Stage& stage);
 
 /// The cases that the claim is counted on; of a stage of kernels the last of them have `banks`.
 std::vector<Job> counted_cases(const Stage& stage);
+
+/// The tile that the stage claims for a problem.
+ClaimedTile tile_of(const Stage& stage, const Problem& problem);
 
 /// "B=2 H=4 Hkv=2 Nq=65 Nk=97 d=32 causal fp32, rows_first"
 std::string words_of(const Job& job);

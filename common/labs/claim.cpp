@@ -7,38 +7,16 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#if __has_include(<experimental/simd>)
-#include <experimental/simd>
-#endif
 
 #include "common/check/count.hpp"
+#include "common/error.hpp"
 #include "common/io/terminal.hpp"
 #include "common/labs/cases.hpp"
 
 namespace flashladder::lab {
 namespace {
 
-// --- the claims of the CPU stages, which tests/claims_test.cpp proves
-
-/// A count of a CPU stage.
-struct CpuForm {  // NOLINT(clang-analyzer-optin.performance.Padding): in the order of a line of the tables
-  std::string_view counter;
-  std::string_view text;
-  Rule rule;
-  std::int64_t (*value)(const Job& job);
-  std::int64_t (*counted)(const Report& report);
-  bool price = false;  ///< Nothing of it is as good: no idea is to have it.
-};
-
-std::int64_t heads(const Job& job) {
-  return job.inputs.problem.batch * job.inputs.problem.q_heads;
-}
-std::int64_t rows(const Job& job) {
-  return heads(job) * job.inputs.problem.Nq;
-}
-std::int64_t scores(const Job& job) {
-  return heads(job) * job.inputs.problem.visible_pairs();
-}
+// --- what the counters of the CPU stages count
 
 /// A count that was taken by watching; -1 where not all was seen.
 template <auto member>
@@ -55,173 +33,36 @@ std::int64_t counted(const Report& report) {
   return report.counted_reads ? report.*member : -1;
 }
 
-constexpr CpuForm extra_memory(std::string_view text, std::int64_t (*value)(const Job&)) {
-  return {"extra_memory", text, Rule::exact, value,
-          [](const Report& report) { return report.extra_bytes; }};
-}
-constexpr CpuForm scores_made = {"scores_made", "BH pairs", Rule::exact, scores,
-                                 counted<&Report::scores_made>};
-constexpr CpuForm K_reads = {"K_reads", "BH pairs d", Rule::at_most,
-                             [](const Job& job) { return scores(job) * job.inputs.problem.d; },
-                             watched<&Watched::K_reads>};
-constexpr CpuForm V_reads = {"V_reads", "BH pairs d", Rule::at_most,
-                             [](const Job& job) { return scores(job) * job.inputs.problem.d; },
-                             watched<&Watched::V_reads>};
-constexpr CpuForm exponentials = {"exp", "2 BH pairs", Rule::at_most,
-                                  [](const Job& job) { return 2 * scores(job); }, watched<&Watched::exp>};
-constexpr CpuForm allocations = {"allocations",
-                                 "0",
-                                 Rule::exact,
-                                 [](const Job&) { return std::int64_t{0}; },
-                                 [](const Report& report) { return report.allocations; },
-                                 true};
-/// Of d in each pair, and of each pair: an eighth more than the stage's own.
-template <int of_d, int of_pair>
-constexpr CpuForm operations = {
-    "operations",
-    of_d == 4 ? "9/8 BH pairs (4 d + 4)" : "9/8 BH pairs (5 d + 6)",
-    Rule::at_most,
-    [](const Job& job) { return 9 * scores(job) * (of_d * job.inputs.problem.d + of_pair) / 8; },
-    computed<&Operations::arithmetic>,
-    true};
-/// Static variables, and what is on the stack beyond `stack` bytes, which single variables take.
-template <std::int64_t stack>
-constexpr CpuForm other_memory = {
-    "other_memory",
-    "0",
-    Rule::exact,
-    [](const Job&) { return std::int64_t{0}; },
-    [](const Report& report) {
-      const Watched& seen = report.watched;
-      return seen.complete ? seen.static_bytes + (seen.stack_bytes > stack ? seen.stack_bytes : 0) : -1;
-    },
-    true};
-
-constexpr CpuForm forms_00[] = {
-    extra_memory("4 * 2 Nq Nk",
-                 [](const Job& job) { return 4 * 2 * job.inputs.problem.Nq * job.inputs.problem.Nk; }),
-    {"score_reads", "3 BH pairs", Rule::exact, [](const Job& job) { return 3 * scores(job); },
-     counted<&Report::score_reads>},
-    scores_made,
-    K_reads,
-    V_reads,
-    exponentials,
-    {"div", "BH pairs", Rule::at_most, scores, computed<&Operations::divisions>},
-    {"workspace_writes", "2 BH pairs", Rule::at_least, [](const Job& job) { return 2 * scores(job); },
-     watched<&Watched::workspace_writes>},
-    operations<4, 4>,
-    allocations,
-    other_memory<1024>,
-};
-constexpr CpuForm forms_01[] = {
-    extra_memory("4 d", [](const Job& job) { return 4 * job.inputs.problem.d; }),
-    {"score_reads", "BH pairs", Rule::exact, scores, counted<&Report::score_reads>},
-    scores_made,
-    K_reads,
-    V_reads,
-    exponentials,
-    {"div", "BH Nq d", Rule::at_most, [](const Job& job) { return rows(job) * job.inputs.problem.d; },
-     computed<&Operations::divisions>},
-    {"output_writes", "BH Nq (d + 1)", Rule::at_most,
-     [](const Job& job) { return rows(job) * (job.inputs.problem.d + 1); },
-     watched<&Watched::output_writes>},
-    operations<5, 6>,
-    allocations,
-    other_memory<1024>,
-};
-
-// Of stage 02: the tile, and how many rows of it a number of K meets while it is in a register.
-constexpr std::int64_t Br = 64, Bc = 60;
-#if __has_include(<experimental/simd>)
-constexpr std::int64_t W = std::experimental::native_simd<float>::size(),
-                       rows_of_block = W == 16 ? 4 * W : 2 * W;
-#else
-constexpr std::int64_t rows_of_block = 1;
-#endif
-
-/// Adds up f(rows, keys) over the tiles of rows, which see so many keys.
-template <class F>
-std::int64_t sum_over_tiles(const Job& job, F f) {
-  const Problem& p = job.inputs.problem;
-  std::int64_t sum = 0;
-  for (std::int64_t begin = 0; begin < p.Nq; begin += Br) {
-    const std::int64_t end = std::min(begin + Br, p.Nq);
-    sum += f(end - begin, p.visible_keys(end - 1));
+/// The count of this name of a report on a stage that claims this.
+std::int64_t cpu_count(std::string_view name, const CpuClaim& claim, const Report& report) {
+  static constexpr std::pair<std::string_view, std::int64_t (*)(const Report&)> all[] = {
+      {"extra_memory", [](const Report& one) { return one.extra_bytes; }},
+      {"allocations", [](const Report& one) { return one.allocations; }},
+      {"score_reads", counted<&Report::score_reads>},
+      {"scores_made", counted<&Report::scores_made>},
+      {"K_reads", watched<&Watched::K_reads>},
+      {"V_reads", watched<&Watched::V_reads>},
+      {"workspace_writes", watched<&Watched::workspace_writes>},
+      {"output_writes", watched<&Watched::output_writes>},
+      {"exp", watched<&Watched::exp>},
+      {"writing_threads", watched<&Watched::writers>},
+      {"busiest_thread_rows", watched<&Watched::most_rows>},
+      {"busiest_thread_writes", watched<&Watched::most_written>},
+      {"locked_accesses", watched<&Watched::locked_accesses>},
+      {"div", computed<&Operations::divisions>},
+      {"operations", computed<&Operations::arithmetic>},
+      {"single_operations", computed<&Operations::on_single_numbers>},
+      {"lane_operations", computed<&Operations::on_lanes>},
+  };
+  if (name == "other_memory") {
+    const Watched& seen = report.watched;
+    const std::int64_t arrays = seen.stack_bytes > claim.stack_bytes ? seen.stack_bytes : 0;
+    return seen.complete ? seen.static_bytes + arrays : -1;
   }
-  return heads(job) * sum;
-}
-
-constexpr CpuForm forms_02[] = {
-    extra_memory("4 threads Br (d + Bc + 3)",
-                 [](const Job& job) {
-                   return std::int64_t{4} * job.threads * Br * (job.inputs.problem.d + Bc + 3);
-                 }),
-#ifdef _OPENMP
-    {"writing_threads", "min(threads, BH Tr)", Rule::at_least,
-     [](const Job& job) {
-       const std::int64_t tiles = sum_over_tiles(job, [](std::int64_t, std::int64_t) { return 1; });
-       return std::min<std::int64_t>(job.threads, tiles);
-     },
-     watched<&Watched::writers>},
-    {"busiest_thread_rows", "ceil(BH Tr / threads) Br", Rule::at_most,
-     [](const Job& job) {
-       const std::int64_t tiles = sum_over_tiles(job, [](std::int64_t, std::int64_t) { return 1; });
-       return (tiles + job.threads - 1) / job.threads * Br;
-     },
-     watched<&Watched::most_rows>},
-    {"busiest_thread_writes", "ceil(BH Tr / threads) Br d (Tc + 2)", Rule::at_most,
-     [](const Job& job) {
-       const std::int64_t tiles = sum_over_tiles(job, [](std::int64_t, std::int64_t) { return 1; });
-       const std::int64_t Tc = (job.inputs.problem.Nk + Bc - 1) / Bc;
-       return (tiles + job.threads - 1) / job.threads * Br * job.inputs.problem.d * (Tc + 2);
-     },
-     watched<&Watched::most_written>, true},
-    // Room for a counter of tasks, and for nothing that a task does.
-    {"locked_accesses", "8 BH Tr", Rule::at_most,
-     [](const Job& job) { return sum_over_tiles(job, [](std::int64_t, std::int64_t) { return 8; }); },
-     watched<&Watched::locked_accesses>, true},
-#endif
-    // Scores, and P over them; where keys are masked once more; alpha, m and l of each tile; Q transposed.
-    {"workspace_writes", "BH sum(Br (2 or, masked, 3) visible_i + 3 Br Tc_i + Br (d + 2))", Rule::at_most,
-     [](const Job& job) {
-       const Problem& p = job.inputs.problem;
-       return sum_over_tiles(job, [&p](std::int64_t, std::int64_t keys) {
-         return Br * ((p.causal ? 3 : 2) * keys + (keys + Bc - 1) / Bc * 3 + p.d + 2);
-       });
-     },
-     watched<&Watched::workspace_writes>, true},
-    {"single_operations", "BH Nq (d + 3)", Rule::at_most,
-     [](const Job& job) { return rows(job) * (job.inputs.problem.d + 3); },
-     computed<&Operations::on_single_numbers>},
-    {"lane_operations", "BH sum(visible_i Br (4 d + 27) + Tc_i Br (2 d + 26))", Rule::at_most,
-     [](const Job& job) {
-       return sum_over_tiles(job, [d = job.inputs.problem.d](std::int64_t, std::int64_t keys) {
-         return keys * Br * (4 * d + 27) + (keys + Bc - 1) / Bc * Br * (2 * d + 26);
-       });
-     },
-     computed<&Operations::on_lanes>, true},
-    {"K_reads", "BH sum(ceil(rows_i / (C W)) visible_i d)", Rule::at_most,
-     [](const Job& job) {
-       return job.inputs.problem.d * sum_over_tiles(job, [](std::int64_t rows, std::int64_t keys) {
-                return (rows + rows_of_block - 1) / rows_of_block * keys;
-              });
-     },
-     watched<&Watched::K_reads>},
-    allocations,
-    other_memory<16384>,
-};
-
-std::span<const CpuForm> cpu_forms(const Stage& stage) {
-  switch (stage.number) {
-    case 0:
-      return forms_00;
-    case 1:
-      return forms_01;
-    case 2:
-      return forms_02;
-    default:
-      return {};
+  for (const auto& [counter, count] : all) {
+    if (counter == name) return count(report);
   }
+  throw Error("nothing is known of the counter " + std::string(name));
 }
 
 // --- the claims of the stages of kernels
@@ -242,9 +83,7 @@ simt::Ledger ledger_of(const Stage& stage, const Job& job) {
 
 const ClosedForm* form_of(const Stage& stage, std::string_view counter) {
   const Claim* claim = claim_of(stage);
-  if (claim == nullptr) return nullptr;
-  const auto found = std::ranges::find(claim->forms, counter, &ClosedForm::counter);
-  return found == claim->forms.end() ? nullptr : &*found;
+  return claim == nullptr ? nullptr : claim->forward.find(counter);
 }
 
 std::int64_t wavefronts(const simt::Ledger& ledger) {
@@ -264,7 +103,7 @@ class StageBefore {
   bool known() const { return known_; }
   /// With its own tile.
   std::vector<std::int64_t> counts(std::string_view counter) { return counts(counter, nullptr); }
-  /// With the tile of `claim`, where it has a closed form.
+  /// With a tile of the size that `claim` has, where it has a closed form.
   std::vector<std::int64_t> counts_with_tile_of(const Claim& claim, std::string_view counter) {
     return counts(counter, &claim);
   }
@@ -279,12 +118,22 @@ class StageBefore {
   }
 
  private:
-  std::vector<std::int64_t> counts(std::string_view counter, const Claim* tile) {
+  std::vector<std::int64_t> counts(std::string_view counter, const Claim* size_of) {
     std::vector<std::int64_t> all;
-    const Claim& claim = tile != nullptr ? *tile : *claim_of(*stage_);
+    const Claim& own = *claim_of(*stage_);
     for (std::size_t i = 0; i < jobs_.size(); ++i) {
-      all.push_back(form(counter) != nullptr ? form(counter)->value(claim.symbols(jobs_[i].inputs.problem))
-                                             : count_of(ledgers()[i], counter));
+      if (form(counter) == nullptr) {
+        all.push_back(count_of(ledgers()[i], counter));
+        continue;
+      }
+      const Problem& problem = jobs_[i].inputs.problem;
+      ClaimedTile its = own.symbols(problem);
+      if (size_of != nullptr) {  // of another tile its size alone: the rest is how this stage goes about it
+        const Symbols other = size_of->symbols(problem);
+        its.Br = other.Br;
+        its.Bc = other.Bc;
+      }
+      all.push_back(form(counter)->value({problem, its}));
     }
     return all;
   }
@@ -320,7 +169,7 @@ bool is_idea(const Counter& counter, const Claim& claim, StageBefore& before,
   if (reaches_all(counter, before.counts(counter.name), jobs)) return false;
   if (!reaches_all(counter, before.counts_with_tile_of(claim, counter.name), jobs)) return true;
   const ClosedForm* form = before.form(counter.name);
-  return form != nullptr && form->text != counter.form;
+  return form != nullptr && form->text() != counter.form;
 }
 
 /// What the reference counts on each job, found when it is first asked for.
@@ -357,7 +206,7 @@ std::vector<Cost> costs_beside(const Claim& claim, const simt::Ledger& reference
              (name.starts_with("shared.") &&
               form.counter.substr(0, unit) == std::string_view(name).substr(0, unit));
     };
-    if (std::ranges::none_of(claim.forms, claims)) all.push_back({name, rule, banks, of});
+    if (std::ranges::none_of(claim.forward.forms, claims)) all.push_back({name, rule, banks, of});
   };
   const auto counter = [&](const char* name, Rule rule, std::uint64_t simt::Counters::*member) {
     add(name, rule, false, [member](const simt::Ledger& ledger) { return ledger.*member; });
@@ -444,10 +293,10 @@ std::vector<Counter> kernel_counters(const Lab& lab, const std::vector<Job>& job
   StageBefore stage_before(lab, jobs);
   const auto reference = std::make_shared<Reference>(*lab.stage);
   std::vector<Counter> all;
-  for (const ClosedForm& form : claim.forms) {
+  for (const ClosedForm& form : claim.forward.forms) {
     Counter counter{
         .name = std::string(form.counter),
-        .form = std::string(form.text),
+        .form = form.text(),
         .rule = rule_of(form.counter),
         .idea = false,
         .claimed = [&claim,
@@ -466,21 +315,26 @@ std::vector<Counter> kernel_counters(const Lab& lab, const std::vector<Job>& job
 }
 
 std::vector<Counter> cpu_counters(const Lab& lab, const std::vector<Job>& jobs) {
-  const std::span<const CpuForm> before =
-      lab.before() == nullptr ? std::span<const CpuForm>() : cpu_forms(*lab.before());
+  const CpuClaim& claim = *cpu_claim_of(*lab.stage);
+  const CpuClaim* before = lab.before() == nullptr ? nullptr : cpu_claim_of(*lab.before());
+  const auto value = [](const CpuClaim& of, const CpuForm& form, const Job& job) {
+    return form.count.value(of.symbols(job.inputs.problem, job.threads));
+  };
   std::vector<Counter> all;
-  for (const CpuForm& form : cpu_forms(*lab.stage)) {
-    Counter counter{.name = std::string(form.counter),
-                    .form = std::string(form.text),
-                    .rule = form.rule,
-                    .idea = false,
-                    .claimed = form.value,
-                    .counted = [&form](const Job&, const Report& report) { return form.counted(report); },
-                    .before = {}};
-    const auto old = std::ranges::find(before, form.counter, &CpuForm::counter);
-    counter.idea = !form.price && old == before.end();
-    for (std::size_t i = 0; old != before.end() && i < jobs.size(); ++i) {
-      counter.before.push_back(old->value(jobs[i]));
+  for (const CpuForm& form : claim.forward.forms) {
+    Counter counter{
+        .name = std::string(form.counter),
+        .form = form.count.text(),
+        .rule = form.rule,
+        .idea = false,
+        .claimed = [&claim, &form, value](const Job& job) { return value(claim, form, job); },
+        .counted = [&claim, &form](const Job&,
+                                   const Report& report) { return cpu_count(form.counter, claim, report); },
+        .before = {}};
+    const CpuForm* old = before == nullptr ? nullptr : before->forward.find(form.counter);
+    counter.idea = !form.price && old == nullptr;
+    for (std::size_t i = 0; old != nullptr && i < jobs.size(); ++i) {
+      counter.before.push_back(value(*before, *old, jobs[i]));
       counter.idea = counter.idea || !reaches(form.rule, counter.before.back(), counter.claimed(jobs[i]));
     }
     all.push_back(std::move(counter));

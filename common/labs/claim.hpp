@@ -4,18 +4,11 @@
 #include <string>
 #include <vector>
 
+#include "common/claims/cpu_claim.hpp"
 #include "common/labs/folder.hpp"
 #include "common/labs/program/message.hpp"
 
 namespace flashladder::lab {
-
-/// How a count may differ from what the claim says.
-enum class Rule {
-  exact,     ///< Not at all.
-  at_most,   ///< It may be smaller: the code is cheaper than the reference.
-  near,      ///< As at_most, or larger by a quarter: there is more than one way to write it.
-  at_least,  ///< It may be larger.
-};
 
 /// One count of a claim.
 struct Counter {

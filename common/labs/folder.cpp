@@ -126,8 +126,10 @@ Lab find_lab(const Stage& stage) {
 std::string version_of(const Lab& lab) {
   std::vector<fs::path> files = {source_path(*lab.stage)};
   if (lab.before() != nullptr) files.push_back(source_path(*lab.before()));
-  for (const char* name : {"claim.cpp", "table.hpp"}) {
-    if (const fs::path file = folder_of(*lab.stage) / name; fs::exists(file)) files.push_back(file);
+  if (const fs::path table = folder_of(*lab.stage) / "table.hpp"; fs::exists(table)) files.push_back(table);
+  for (const Stage* stage = lab.stage;; stage = &find_stage(stage->before)) {  // a claim says what changed
+    files.push_back(folder_of(*stage) / "claim.cpp");
+    if (stage->before == stage->number) break;
   }
   // What the student's file is compiled with and run by, and what judges it.
   for (const char* folder : {"attention", "check", "claims", "kernel", "labs", "ptx", "simt"}) {

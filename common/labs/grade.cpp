@@ -248,8 +248,7 @@ std::string said_by_intermediates(const Program& program, Job job) {
 /// What is wrong with a job of a CPU stage, which shows no intermediates: a mistake that gives such
 /// outputs, or the weights that another run shows.
 std::string said_by_outputs(const Program& program, const Job& job, const Report& report) {
-  const std::int64_t keys_of_tile[] = {job.inputs.problem.Nk, 1, 60};  // of stages 00 to 02
-  std::string known = known_mistake(job, report.result, keys_of_tile[program.stage().number]);
+  std::string known = known_mistake(job, report.result, tile_of(program.stage(), job.inputs.problem).Bc);
   if (!known.empty()) return known;
   const Job weights = weights_job(job);
   const Answers answers = program.run({weights});
@@ -265,13 +264,15 @@ std::string why_wrong(const Program& program, const Run& run) {
   const Report& report = run.answers.reports[first];
   if (report.failure != Failure::none || job.far_apart) return "";
   const Result<double> oracle = oracle_forward(job.inputs);
-  const Claim* const claim = claim_of(program.stage());
-  const std::int64_t Bc = claim != nullptr ? claim->symbols(job.inputs.problem).Bc : 60;
+  const std::int64_t tile_keys = tile_of(program.stage(), job.inputs.problem).Bc;
+  const std::int64_t Bc =
+      tile_keys > 1 ? tile_keys : job.inputs.problem.Nk;  // without tiles any may be off
   std::string lines;
   for (const std::string& line :
        {where_wrong(job.inputs.problem, report.result, oracle),
         keys_in_place(job.inputs, report.result, oracle, Bc),
-        claim != nullptr ? said_by_intermediates(program, job) : said_by_outputs(program, job, report)})
+        claim_of(program.stage()) != nullptr ? said_by_intermediates(program, job)
+                                             : said_by_outputs(program, job, report)})
     lines += line.empty() ? "" : "\n" + line;
   return lines;
 }

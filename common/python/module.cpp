@@ -367,10 +367,10 @@ nb::dict ledger_dict(const Stage& stage, const Problem& problem, const simt::Emu
     tile["Bc"] = symbols.Bc;
     dict["tile"] = tile;
     nb::list forms;
-    for (const ClosedForm& form : backward ? claim->backward_forms : claim->forms) {
+    for (const ClosedForm& form : (backward ? claim->backward : claim->forward).forms) {
       nb::dict entry;
       entry["counter"] = text(form.counter);
-      entry["text"] = text(form.text);
+      entry["text"] = form.text();
       entry["value"] = form.value(symbols);
       entry["least"] = form.least;
       entry["measured"] = count_of(total, form.counter);

@@ -1,53 +1,38 @@
-// What this stage moves, computes and allocates, in the symbols of the problem alone.
+// What this stage moves, computes and allocates: what changed since the stage before.
 #include "common/claims/closed_form.hpp"
 
 namespace flashladder::stage_11 {
-namespace {
 
-constexpr std::int64_t R = 4;  // the threads that hold a row of O
+using namespace claims;
 
-constexpr ClosedForm forms[] = {
-    {"global.Q.read_elements", "BH Tc Nq d", [](const Symbols& n) { return n.BH * n.Tc * n.Nq * n.d; }},
-    {"global.K.read_elements", "BH Nk d", [](const Symbols& n) { return n.BH * n.Nk * n.d; }},
-    {"global.V.read_elements", "BH Nk d", [](const Symbols& n) { return n.BH * n.Nk * n.d; }},
-    {"global.O.read_elements", "BH (Tc - 1) Nq d",
-     [](const Symbols& n) { return n.BH * (n.Tc - 1) * n.Nq * n.d; }},
-    {"global.m.read_elements", "BH (Tc - 1) Nq", [](const Symbols& n) { return n.BH * (n.Tc - 1) * n.Nq; }},
-    {"global.l.read_elements", "BH (Tc - 1) Nq", [](const Symbols& n) { return n.BH * (n.Tc - 1) * n.Nq; }},
-    {"global.O.written_elements", "BH Tc Nq d", [](const Symbols& n) { return n.BH * n.Tc * n.Nq * n.d; }},
-    {"global.m.written_elements", "BH Tc Nq", [](const Symbols& n) { return n.BH * n.Tc * n.Nq; }},
-    {"global.l.written_elements", "BH Tc Nq", [](const Symbols& n) { return n.BH * n.Tc * n.Nq; }},
-    {"global.L.written_elements", "0", [](const Symbols&) { return std::int64_t{0}; }},
-    {"device_bytes", "4 * 2 BH Nq", [](const Symbols& n) { return 4 * 2 * n.BH * n.Nq; }},
-    {"blocks", "BH", [](const Symbols& n) { return n.BH; }},
-    {"tiles", "BH Tr Tc", [](const Symbols& n) { return n.BH * n.Tr * n.Tc; }},
-    {"masked_tiles", "BH Tr Tc if causal, else those with the end of the keys",
-     [](const Symbols& n) {
-       return n.BH * n.Tr * (n.problem.causal ? n.Tc : n.Nk % n.Bc == 0 ? 0 : 1);
-     }},
-    {"flops_cuda_cores", "4 Br Bc d BH Tr Tc",
-     [](const Symbols& n) { return 4 * n.Br * n.Bc * n.d * n.BH * n.Tr * n.Tc; }},
-    {"exp", "BH Tr Tc Br (Bc + 2R)",
-     [](const Symbols& n) { return n.BH * n.Tr * n.Tc * n.Br * (n.Bc + 2 * R); }},
-    {"div", "BH Tr Tc Br 2R", [](const Symbols& n) { return n.BH * n.Tr * n.Tc * n.Br * 2 * R; }},
-    {"mul", "BH Tr Tc Br (Bc + 2d + 2R)",
-     [](const Symbols& n) { return n.BH * n.Tr * n.Tc * n.Br * (n.Bc + 2 * n.d + 2 * R); }},
-    {"log", "0", [](const Symbols&) { return std::int64_t{0}; }},
-    {"barriers", "BH Tr Tc (3 + 2 d / 32)",
-     [](const Symbols& n) { return n.BH * n.Tr * n.Tc * (3 + 2 * n.d / 32); }},
-    {"shared.m_part.written_elements", "BH Tr Tc 4 Br",
-     [](const Symbols& n) { return n.BH * n.Tr * n.Tc * 4 * n.Br; }},
-    {"shared.m_part.read_elements", "BH Tr Tc 4 Br (4 R + R)",
-     [](const Symbols& n) { return n.BH * n.Tr * n.Tc * 4 * n.Br * (4 * R + R); }},
-    {"shared.l_part.written_elements", "BH Tr Tc 4 Br",
-     [](const Symbols& n) { return n.BH * n.Tr * n.Tc * 4 * n.Br; }},
-    {"shared.O_part.written_elements", "BH Tr Tc 4 Br d",
-     [](const Symbols& n) { return n.BH * n.Tr * n.Tc * 4 * n.Br * n.d; }},
-};
-
-}  // namespace
-
-extern const Claim claim;
-const Claim claim{.Br = 32, .Bc = 32, .forms = forms};
+Claim claim() {
+  Claim claim{.tile = {.Br = 32, .Bc = 32, .R = 4}};  // threads that hold a row of O
+  claim.forward.as_before = true;
+  claim.forward.dropped = {"global.S.read_elements", "global.P.read_elements", "global.S.written_elements",
+                           "global.P.written_elements"};
+  claim.forward.forms = {
+      {"global.K.read_elements", BH * Nk * d},
+      {"global.V.read_elements", BH * Nk * d},
+      {"global.O.read_elements", BH * (Tc - 1) * Nq * d},
+      {"global.m.read_elements", BH * (Tc - 1) * Nq},
+      {"global.l.read_elements", BH * (Tc - 1) * Nq},
+      {"global.O.written_elements", BH * Tc * Nq * d},
+      {"global.m.written_elements", BH * Tc * Nq},
+      {"global.l.written_elements", BH * Tc * Nq},
+      {"global.L.written_elements", 0},
+      {"device_bytes", 4 * (2 * BH * Nq)},
+      {"blocks", BH},
+      {"exp", BH * Tr * Tc * Br * (Bc + 2 * R)},
+      {"div", 2 * BH * Tr * Tc * Br * R},
+      {"mul", BH * Tr * Tc * Br * (Bc + 2 * d + 2 * R)},
+      {"log", 0},
+      {"barriers", BH * Tr * Tc * (3 + 2 * d / 32)},
+      {"shared.m_part.written_elements", 4 * BH * Tr * Tc * Br},  // 4 warps
+      {"shared.m_part.read_elements", 4 * BH * Tr * Tc * Br * (4 * R + R)},
+      {"shared.l_part.written_elements", 4 * BH * Tr * Tc * Br},
+      {"shared.O_part.written_elements", 4 * BH * Tr * Tc * Br * d},
+  };
+  return claim;
+}
 
 }  // namespace flashladder::stage_11

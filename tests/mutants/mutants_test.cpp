@@ -198,7 +198,7 @@ void judge_by_all_checks(const Mutant& mutant, Caught& caught) {
 /// through shared memory do so twice per tile, and in stage 19 the tiles of K take turns in one buffer; and
 /// a tile of rows that sees no key.
 void judge_by_emulator(const Stage& stage, int most_d) {
-  const std::int64_t keys = 2 * claim_of(stage)->Bc + 6;
+  const std::int64_t keys = 2 * claim_of(stage)->tile.Bc + 6;
   std::vector<Problem> problems = {problem(1, 2, 1, 65, keys, 32, true),
                                    problem(2, 1, 1, 33, keys, 64, false),
                                    problem(1, 1, 1, 140, 8, 32, true)};
@@ -264,7 +264,7 @@ void judge_by_claim(const Stage& stage, Caught& caught) {
   for (const CountedPass& pass : passes_of(stage)) REQUIRE(pass.forms.size() > 10);
   for (bool causal : {false, true}) {
     // Under the mask the first tile of rows does not see all tiles of keys.
-    const std::int64_t rows = std::max<std::int64_t>(128, 2 * claim->Br);
+    const std::int64_t rows = std::max<std::int64_t>(128, 2 * claim->tile.Br);
     Problem negative = problem(1, 1, 1, 1, 139, 64, causal);
     negative.scale = -0.2f;
     for (const Problem& p : {problem(1, 2, 2, rows, rows, 32, causal), problem(2, 4, 2, 65, 97, 32, causal),

@@ -1,0 +1,82 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "common/claims/symbols.hpp"
+
+/// What claims are written in: `BH * sum(live_i) * Br * Bc` is a number for each problem, and a text.
+namespace flashladder::claims {
+
+/// An expression that evaluates and prints itself. Each operator makes both of both: the text of a product
+/// is that of its factors side by side, and its value is the product of theirs.
+class Expr {
+ public:
+  /// How the value is found.
+  using Value = std::function<std::int64_t(const Symbols&)>;
+  /// What holds the text together, the loosest first: within something tighter it takes parentheses.
+  enum class Bond { choice, sum, quotient, product, single };
+
+  /// A number, from 0 on.
+  Expr(std::int64_t number);
+  /// What is written `text` and has this value.
+  Expr(std::string text, Value value, Bond bond = Bond::single);
+
+  /// For a problem and a tile.
+  std::int64_t value(const Symbols& n) const { return value_(n); }
+  /// In symbols: "BH sum(live_i) Br Bc".
+  const std::string& text() const { return text_; }
+  /// The text, in parentheses where it holds together less than `bond`.
+  std::string text_within(Bond bond) const;
+
+ private:
+  std::string text_;
+  Value value_;
+  Bond bond_;
+};
+
+Expr operator+(const Expr& a, const Expr& b);  ///< "a + b"
+Expr operator-(const Expr& a, const Expr& b);  ///< "a - b"
+Expr operator*(const Expr& a, const Expr& b);  ///< "a b", and "4 * 2" for numbers.
+Expr operator/(const Expr& a, const Expr& b);  ///< "a / b", where nothing is left over.
+
+Expr ceil_div(const Expr& a, const Expr& b);   ///< "ceil(a / b)"
+Expr floor_div(const Expr& a, const Expr& b);  ///< "floor(a / b)"
+Expr min(const Expr& a, const Expr& b);        ///< "min(a, b)"
+Expr max(const Expr& a, const Expr& b);        ///< "max(a, b)"
+
+/// "a if causal, else b"
+Expr if_causal(const Expr& a, const Expr& b);
+
+/// "sum(term)": over the row tiles of a head, of each of which live_i and its like are then.
+Expr sum(const Expr& term);
+
+/// What has a name of its own: `name`, with the value of `meaning`.
+Expr named(const std::string& name, const Expr& meaning);
+
+// The symbols, each as Symbols explains it.
+inline const Expr BH("BH", &Symbols::BH);
+inline const Expr BHkv("BHkv", &Symbols::BHkv);
+inline const Expr Nq("Nq", &Symbols::Nq);
+inline const Expr Nk("Nk", &Symbols::Nk);
+inline const Expr d("d", &Symbols::d);
+inline const Expr Br("Br", &Symbols::Br);
+inline const Expr Bc("Bc", &Symbols::Bc);
+inline const Expr Tr("Tr", &Symbols::Tr);
+inline const Expr Tc("Tc", &Symbols::Tc);
+inline const Expr R("R", &Symbols::R);
+inline const Expr D("D", &Symbols::D);
+inline const Expr warps("warps", &Symbols::warps);
+inline const Expr share("share", &Symbols::share);
+inline const Expr stages("stages", &Symbols::stages);
+inline const Expr step("step", &Symbols::step);
+inline const Expr threads("threads", &Symbols::threads);
+inline const Expr pairs("pairs", [](const Symbols& n) { return n.problem.visible_pairs(); });
+
+// Of row tile i, for sum().
+inline const Expr rows_i("rows_i", &Symbols::rows);
+inline const Expr visible_i("visible_i", &Symbols::visible);
+inline const Expr live_i("live_i", &Symbols::live);
+inline const Expr whole_i("whole_i", &Symbols::whole);
+
+}  // namespace flashladder::claims

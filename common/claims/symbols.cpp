@@ -1,0 +1,36 @@
+#include "common/claims/symbols.hpp"
+
+#include <algorithm>
+
+namespace flashladder {
+
+Symbols::Symbols(const Problem& p, const ClaimedTile& tile)
+    : ClaimedTile(tile),
+      problem(p),
+      BH(p.batch * p.q_heads),
+      BHkv(p.batch * p.kv_heads),
+      Nq(p.Nq),
+      Nk(p.Nk),
+      d(p.d),
+      Tr((p.Nq + tile.Br - 1) / tile.Br),
+      Tc((p.Nk + tile.Bc - 1) / tile.Bc) {
+  if (D == 0) D = d;
+}
+
+std::int64_t Symbols::rows() const {
+  return std::min(Br, Nq - i * Br);
+}
+
+std::int64_t Symbols::visible() const {
+  return problem.visible_keys(i * Br + rows() - 1);
+}
+
+std::int64_t Symbols::live() const {
+  return (visible() + Bc - 1) / Bc;
+}
+
+std::int64_t Symbols::whole() const {
+  return problem.visible_keys(i * Br) / Bc;
+}
+
+}  // namespace flashladder
