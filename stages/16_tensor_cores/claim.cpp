@@ -11,8 +11,8 @@ Claim claim() {
   claim.forward.forms = {
       {"flops_tensor_cores", 4 * Br * Bc * d * BH * sum(live_i)},  // all of them
       {"flops_cuda_cores", 0},
-      {"flops_during_copies", 0},
       {"bytes_in_flight", 0},
+      {"flops_during_copies", 0},
       {"shared.P.array_bytes", 0},
       {"shared_bytes_per_block", 2 * (Br + 2 * Bc) * d},
   };
