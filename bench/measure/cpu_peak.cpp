@@ -13,7 +13,7 @@ constexpr int steps = 2'000'000;
 void multiply_adds(benchmark::State& state) {
   const Vec factor = 0.999f, term = 0.5f;
   for (auto _ : state) {  // NOLINT(clang-analyzer-deadcode.DeadStores): it is never read
-    Vec sum[sums];  // never leaves the registers
+    Vec sum[sums];        // never leaves the registers
     for (int i = 0; i < sums; ++i) sum[i] = static_cast<float>(i);
     for (int step = 0; step < steps; ++step) {
       for (int i = 0; i < sums; ++i) sum[i] = sum[i] * factor + term;
