@@ -33,6 +33,8 @@ struct Symbols : ClaimedTile {
   std::int64_t threads = 1;  ///< Of a CPU stage.
   std::int64_t i = 0;        ///< The row tile that live_i and its like are of.
 
+  /// Pairs of a query and a key that it sees, in one head.
+  std::int64_t pairs() const { return problem.visible_pairs(); }
   /// Rows of row tile i: Br, but in the last.
   std::int64_t rows() const;
   /// Keys that some row of row tile i sees: those that its last row sees.
