@@ -32,29 +32,37 @@ struct Plain {
 /// their sum. (Fasi, Higham, Mikaitis and Pranesh, Numerical behavior of NVIDIA tensor cores, 2021; one
 /// extra bit is the A100's.)
 struct TensorCores : Plain<false, true> {
-  float dot(const float* q, const float* k, std::int64_t d) const {
-    double sum = 0;
+  /// As dots below.
+  void dots(const float* a, const float* columns, std::int64_t N, std::int64_t d,
+            std::vector<float>& x) const {
+    std::vector<double> sum(x.size()), largest(x.size());
     for (std::int64_t c0 = 0; c0 < d; c0 += 16) {
       const std::int64_t end = std::min(c0 + 16, d);
-      double largest = std::abs(sum);
-      for (std::int64_t c = c0; c < end; ++c) largest = std::max(largest, std::abs(double{q[c]} * k[c]));
-      if (largest == 0) continue;
-      const int place = exponent(largest) - 24;
-      sum = cut(sum, place);
-      for (std::int64_t c = c0; c < end; ++c) sum += cut(double{q[c]} * k[c], place);
-      if (sum != 0) sum = cut(sum, exponent(sum) - 23);
+      for (std::size_t j = 0; j < x.size(); ++j) largest[j] = std::abs(sum[j]);
+      for (std::int64_t c = c0; c < end; ++c) {
+        for (std::size_t j = 0; j < x.size(); ++j)
+          largest[j] = std::max(largest[j], std::abs(double{a[c]} * columns[c * N + j]));
+      }
+      for (std::size_t j = 0; j < x.size(); ++j) sum[j] = cut(sum[j], exponent(largest[j]) - 24);
+      for (std::int64_t c = c0; c < end; ++c) {
+        for (std::size_t j = 0; j < x.size(); ++j)
+          sum[j] += cut(double{a[c]} * columns[c * N + j], exponent(largest[j]) - 24);
+      }
+      for (std::size_t j = 0; j < x.size(); ++j) sum[j] = cut(sum[j], exponent(sum[j]) - 23);
     }
-    return static_cast<float>(sum);
+    for (std::size_t j = 0; j < x.size(); ++j) x[j] = static_cast<float>(sum[j]);
   }
-  /// e where |x| is 2^e ... 2^(e+1); x is no subnormal number, as no product of two floats is.
-  static int exponent(double x) {
-    return static_cast<int>(std::bit_cast<std::uint64_t>(x) >> 52 & 2047) - 1023;
+  /// e where |x| is 2^e ... 2^(e+1), and -1023 for 0; x is no subnormal number, as no product of two floats
+  /// is.
+  static std::int64_t exponent(double x) {
+    return static_cast<std::int64_t>(std::bit_cast<std::uint64_t>(x) >> 52 & 2047) - 1023;
   }
   /// x without what is below 2^place.
-  static double cut(double x, int place) {
-    const int bits = place - exponent(x) + 52;  // of the fraction's 52
-    if (bits > 52) return 0;
-    return bits <= 0 ? x : std::bit_cast<double>(std::bit_cast<std::uint64_t>(x) >> bits << bits);
+  static double cut(double x, std::int64_t place) {
+    const std::int64_t bits =
+        std::clamp<std::int64_t>(place - exponent(x) + 52, 0, 53);  // 52 are fractions
+    const double rest = std::bit_cast<double>(std::bit_cast<std::uint64_t>(x) >> bits << bits);
+    return bits > 52 ? 0 : rest;
   }
 };
 
@@ -75,33 +83,57 @@ std::int64_t key_value_of(const Problem& p, std::int64_t bh) {
   return (bh / p.q_heads * p.kv_heads + p.kv_head(bh % p.q_heads)) * p.Nk * p.d;
 }
 
-/// a . b, both of d elements.
-template <class Way, class T = typename Way::Type>
-T dot(const float* a, const float* b, std::int64_t d, Way way) {
+/// The columns [heads, d, N] of a tensor [heads, N, d].
+template <class T>
+std::vector<T> columns_of(const std::vector<float>& X, std::int64_t N, std::int64_t d) {
+  std::vector<T> columns(X.size());
+  for (std::size_t head = 0; head < X.size(); head += N * d) {
+    for (std::int64_t j = 0; j < N; ++j) {
+      for (std::int64_t c = 0; c < d; ++c) columns[head + c * N + j] = static_cast<T>(X[head + j * d + c]);
+    }
+  }
+  return columns;
+}
+
+/// x[j] = a . B_j, for as many rows of B as x has elements. Each is added up in the order of `way`; many
+/// are side by side, which processors do at once.
+/// @param a        [d]
+/// @param columns  of B, [d, N]
+template <class Way, class T>
+void dots(const T* a, const T* columns, std::int64_t N, std::int64_t d, Way way, std::vector<T>& x) {
   if constexpr (std::is_same_v<Way, TensorCores>) {
-    return way.dot(a, b, d);
+    way.dots(a, columns, N, d, x);
   } else {
-    T sum = 0;
+    std::ranges::fill(x, T(0));
     for (std::int64_t k = 0; k < d; ++k) {
       const std::int64_t c = way.index(k, d);
-      sum = way.add(sum, static_cast<T>(a[c]), static_cast<T>(b[c]));
+      for (std::size_t j = 0; j < x.size(); ++j) x[j] = way.add(x[j], a[c], columns[c * N + j]);
     }
-    return sum;
   }
 }
 
+/// sum += factor * x, both of d elements.
+template <class Way, class T>
+void add_multiple(T* __restrict sum, T factor, const float* __restrict x, std::int64_t d, Way way) {
+  for (std::int64_t c = 0; c < d; ++c) sum[c] = way.add(sum[c], factor, static_cast<T>(x[c]));
+}
+
 /// S[j] = scale * q . K_j for the first `visible` keys.
+/// @param q  [d]
+/// @param K  its columns, [d, Nk]
 template <class Way, class T = typename Way::Type>
-void score_row(const Problem& p, std::int64_t visible, const float* q /* [d] */,
-               const float* K /* [Nk, d] */, Way way, std::vector<T>& S) {
-  S.resize(visible);
+void score_row(const Problem& p, std::int64_t visible, const float* q, const T* K, Way way,
+               std::vector<T>& S) {
+  thread_local std::vector<T> scaled;
+  scaled.assign(q, q + p.d);
   if constexpr (Way::scales_q) {
-    thread_local std::vector<T> scaled;
-    scaled.assign(q, q + p.d);
     for (T& x : scaled) x *= scale_of<T>(p);
-    for (std::int64_t j = 0; j < visible; ++j) S[j] = dot(scaled.data(), K + j * p.d, p.d, way);
-  } else {
-    for (std::int64_t j = 0; j < visible; ++j) S[j] = scale_of<T>(p) * dot(q, K + j * p.d, p.d, way);
+  }
+  S.resize(visible);
+  dots(scaled.data(), K, p.Nk, p.d, way, S);
+  if constexpr (!Way::scales_q) {
+    const T scale = scale_of<T>(p);
+    for (T& s : S) s *= scale;
   }
 }
 
@@ -111,9 +143,10 @@ T softmax_row(const std::vector<T>& S, Way way, std::vector<T>& P) {
   P.resize(S.size());
   T m = -std::numeric_limits<T>::infinity();
   for (T s : S) m = std::max(m, s);
+  for (std::size_t j = 0; j < S.size(); ++j) P[j] = std::exp(S[j] - m);
   T l = 0;
-  for (std::size_t j = 0; j < S.size(); ++j) l += std::exp(S[way.index(j, S.size())] - m);
-  for (std::size_t j = 0; j < S.size(); ++j) P[j] = way.round(std::exp(S[j] - m) / l);
+  for (std::size_t j = 0; j < S.size(); ++j) l += P[way.index(j, S.size())];
+  for (T& x : P) x = way.round(x / l);
   return m + std::log(l);  // no key: m = -inf and l = 0 give -inf
 }
 
@@ -122,6 +155,7 @@ Result<T> forward(const Inputs& inputs, Way way) {
   const Problem& p = inputs.problem;
   const std::int64_t heads = p.batch * p.q_heads;
   Result<T> result{std::vector<T>(inputs.Q.size()), std::vector<T>(heads * p.Nq)};
+  const std::vector<T> K = columns_of<T>(inputs.K, p.Nk, p.d);
 #pragma omp parallel if (heads * p.Nq * p.Nk > 4096)
   {
     std::vector<T> S, P, o(p.d);
@@ -130,13 +164,12 @@ Result<T> forward(const Inputs& inputs, Way way) {
       for (std::int64_t i = 0; i < p.Nq; ++i) {
         const std::int64_t kv = key_value_of(p, bh);
         const std::int64_t visible = p.visible_keys(i);
-        score_row(p, visible, &inputs.Q[(bh * p.Nq + i) * p.d], &inputs.K[kv], way, S);
+        score_row(p, visible, &inputs.Q[(bh * p.Nq + i) * p.d], &K[kv], way, S);
         result.L[bh * p.Nq + i] = softmax_row(S, way, P);
         std::fill(o.begin(), o.end(), T(0));
         for (std::int64_t k = 0; k < visible; ++k) {
           const std::int64_t j = way.index(k, visible);
-          for (std::int64_t c = 0; c < p.d; ++c)
-            o[c] = way.add(o[c], P[j], static_cast<T>(inputs.V[kv + j * p.d + c]));
+          add_multiple(o.data(), P[j], &inputs.V[kv + j * p.d], p.d, way);
         }
         for (std::int64_t c = 0; c < p.d; ++c) result.O[(bh * p.Nq + i) * p.d + c] = way.round(o[c]);
       }
@@ -170,14 +203,15 @@ Gradients<T> backward(const Inputs& inputs, const Result<float>* saved, const st
   const T scale = scale_of<T>(p);
   Gradients<T> result{std::vector<T>(inputs.Q.size()), std::vector<T>(inputs.K.size()),
                       std::vector<T>(inputs.V.size())};
+  const std::vector<T> K_columns = columns_of<T>(inputs.K, p.Nk, p.d),
+                       V_columns = columns_of<T>(inputs.V, p.Nk, p.d);
   // One key/value head at a time: the query heads of its group add into the same dK and dV.
 #pragma omp parallel for
   for (std::int64_t g = 0; g < p.batch * p.kv_heads; ++g) {
     const float* K = &inputs.K[g * p.Nk * p.d];  // [Nk, d]
-    const float* V = &inputs.V[g * p.Nk * p.d];  // [Nk, d]
     T* dK = &result.dK[g * p.Nk * p.d];          // [Nk, d]
     T* dV = &result.dV[g * p.Nk * p.d];          // [Nk, d]
-    std::vector<T> S, P, dP;
+    std::vector<T> S, P, dP, dO_row;
     for (std::int64_t k = 0; k < group * p.Nq; ++k) {
       const std::int64_t r = way.index(k, group * p.Nq);
       const std::int64_t row = g * group * p.Nq + r;
@@ -185,18 +219,20 @@ Gradients<T> backward(const Inputs& inputs, const Result<float>* saved, const st
       const float* dO_i = &dO[row * p.d];     // [d]
       T* dq = &result.dQ[row * p.d];          // [d]
       const std::int64_t visible = p.visible_keys(r % p.Nq);
-      score_row(p, visible, q, K, way, S);
-      softmax_row(S, way, P);
+      score_row(p, visible, q, &K_columns[g * p.Nk * p.d], way, S);
       dP.resize(visible);
-      for (std::int64_t j = 0; j < visible; ++j) dP[j] = dot(dO_i, V + j * p.d, p.d, way);
+      dO_row.assign(dO_i, dO_i + p.d);
+      dots(dO_row.data(), &V_columns[g * p.Nk * p.d], p.Nk, p.d, way, dP);
       T D = 0;
       if (saved == nullptr) {
+        softmax_row(S, way, P);
         for (std::int64_t j = 0; j < visible; ++j) D += P[j] * dP[j];
       } else {
         // Where P is 1, D equals dP. A stage may add up the two in different orders, so some Ways do: D is
         // always added up from the first term on.
         for (std::int64_t c = 0; c < p.d; ++c)
           D = way.add(D, static_cast<T>(dO_i[c]), static_cast<T>(saved->O[row * p.d + c]));
+        P.resize(visible);
         for (std::int64_t j = 0; j < visible; ++j)
           P[j] = way.round(std::exp(S[j] - static_cast<T>(saved->L[row])));
       }
@@ -205,11 +241,9 @@ Gradients<T> backward(const Inputs& inputs, const Result<float>* saved, const st
       if (without != nullptr) leave_dropped(*without, P, dS);
       for (std::int64_t j = 0; j < visible; ++j) {
         if (without != nullptr && P[j] == 0 && dS[j] == 0) continue;
-        for (std::int64_t c = 0; c < p.d; ++c) {
-          dV[j * p.d + c] = way.add(dV[j * p.d + c], P[j], static_cast<T>(dO_i[c]));
-          dK[j * p.d + c] = way.add(dK[j * p.d + c], scale * dS[j], static_cast<T>(q[c]));
-          dq[c] = way.add(dq[c], scale * dS[j], static_cast<T>(K[j * p.d + c]));
-        }
+        add_multiple(dV + j * p.d, P[j], dO_i, p.d, way);
+        add_multiple(dK + j * p.d, scale * dS[j], q, p.d, way);
+        add_multiple(dq, scale * dS[j], K + j * p.d, p.d, way);
       }
     }
   }
@@ -238,6 +272,7 @@ std::vector<double> change_without_key(const Inputs& inputs, const Result<double
   const Problem& p = inputs.problem;
   const std::int64_t rows = p.batch * p.q_heads * p.Nq;
   std::vector<double> change(inputs.Q.size());
+  const std::vector<double> K = columns_of<double>(inputs.K, p.Nk, p.d);
   std::vector<double> S, O_rest(p.d);
 #pragma omp parallel for schedule(dynamic, 16) firstprivate(S, O_rest) if (rows * p.Nk > 4096)
   for (std::int64_t row = 0; row < rows; ++row) {
@@ -247,15 +282,15 @@ std::vector<double> change_without_key(const Inputs& inputs, const Result<double
     const std::int64_t kv = key_value_of(p, row / p.Nq);
     const float* V = &inputs.V[kv];  // [Nk, d]
     std::int64_t key = which == Dropped::first ? 0 : visible - 1;
-    const auto all_scores = [&] { score_row(p, visible, q, &inputs.K[kv], Exact{}, S); };
+    const auto all_scores = [&] { score_row(p, visible, q, &K[kv], Exact{}, S); };
     double s = 0;
     if (which == Dropped::heaviest) {
       all_scores();
       key = std::ranges::max_element(S) - S.begin();
       s = S[key];
     } else {
-      score_row(p, 1, q, &inputs.K[kv + key * p.d], Exact{}, S);
-      s = S[0];
+      for (std::int64_t c = 0; c < p.d; ++c) s += double{q[c]} * inputs.K[kv + key * p.d + c];
+      s *= scale_of<double>(p);
     }
     // O = P V_key + (1 - P) O_rest, and only O_rest is left. Where P is nearly 1, it drowns in O.
     const double P = std::exp(s - oracle.L[row]);
@@ -299,11 +334,11 @@ Statistics plain_statistics(const Inputs& inputs, bool with_P) {
   const std::int64_t rows = p.batch * p.q_heads * p.Nq;
   Statistics all{std::vector<float>(rows), std::vector<float>(rows), {}};
   if (with_P) all.P.assign(rows * p.Nk, 0);
+  const std::vector<float> K = columns_of<float>(inputs.K, p.Nk, p.d);
   std::vector<float> S, P;
 #pragma omp parallel for schedule(dynamic, 16) firstprivate(S, P) if (rows * p.Nk > 4096)
   for (std::int64_t row = 0; row < rows; ++row) {
-    const float* K = &inputs.K[key_value_of(p, row / p.Nq)];  // [Nk, d]
-    score_row(p, p.visible_keys(row % p.Nq), &inputs.Q[row * p.d], K, way, S);
+    score_row(p, p.visible_keys(row % p.Nq), &inputs.Q[row * p.d], &K[key_value_of(p, row / p.Nq)], way, S);
     float m = -std::numeric_limits<float>::infinity(), l = 0;
     for (float s : S) m = std::max(m, s);
     for (float s : S) l += std::exp(s - m);
