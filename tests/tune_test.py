@@ -7,6 +7,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -73,23 +74,21 @@ class TableTest(unittest.TestCase):
                                  f"put what ./ladder tune found into {stage.readme}")
 
     def test_no_kernel_of_the_tables_spills(self):
-        try:
-            variants.compiler(STAGE, BUILD, "cuda")
-        except variants.VariantError as error:
-            self.skipTest(str(error))
-        with tempfile.TemporaryDirectory(prefix="tune test ") as folder:
-            orders = []
-            for stage in STAGES:
-                rows = variants.read_table(stage)
-                for architecture in {r["architecture"] for r in rows}:
-                    mine = [r for r in rows if r["architecture"] == architecture]
-                    orders.append({"stage": stage, "folder": folder, "name": f"{stage.number} for {architecture}",
-                                   "build": BUILD, "backend": "cuda", "architecture": architecture,
-                                   "table": variants.with_rows(stage.table.read_text(), mine)})
-            for one in variants.make_all(orders, lambda text: None):
-                self.assertGreaterEqual(len(one["kernels"]), 20)
-                for kernel in one["kernels"]:
-                    self.assertEqual(kernel["spilled"], 0, (one["name"], kernel))
+        """By what ptxas has said of them in this build."""
+        for stage in STAGES:
+            said = next(BUILD.rglob(f"{stage.place.name}.cu.o.ptxas"), None)
+            if said is None:
+                self.skipTest("this build has no nvcc")
+            entries = re.split("(?=Compiling entry function)", said.read_text())
+            for architecture in {r["architecture"] for r in variants.read_table(stage)}:
+                mine = "".join(one for one in entries if f"for 'sm_{architecture}'" in one)
+                if not mine:
+                    continue  # not one of CMAKE_CUDA_ARCHITECTURES
+                spilled = {(k["dtype"], k["d"], k["causal"], *k["tile"]): k["spilled"]
+                           for k in variants.resources(stage, mine)}
+                for r in variants.read_table(stage):
+                    if r["architecture"] == architecture:
+                        self.assertEqual(spilled[r["dtype"], r["d"], r["causal"], *r["tile"]], 0, (stage.name, r))
 
     def test_a_table_of_another_form_is_refused(self):
         for broken in ("", TEXT.replace("{128, 64, 4, 1, 2}", "{128, 64, 4, 1}"), TEXT.replace(", true,", ", 1,", 1)):
