@@ -351,24 +351,6 @@ class VariantTest(unittest.TestCase):
         table = variants.with_rows(BACKWARD.table.read_text(), rows)
         self.assertEqual(self.wrong(BACKWARD, table=table), ["", ""])
 
-    def test_the_rows_for_other_gpus_are_right(self):
-        """As rows of the GPU that is emulated. A tile is tried once, in the dtype that has it first."""
-        for stage in STAGES:
-            rows, tried = variants.read_table(stage), set()
-            for architecture in sorted({r["architecture"] for r in rows} - {90}):
-                mine = []
-                for r in ({**r, "architecture": 90} for r in rows if r["architecture"] == architecture):
-                    key = (r["d"], r["causal"], *r["tile"])
-                    if r not in rows and key not in tried:
-                        mine.append(r)
-                        tried.add(key)
-                one = variants.make(stage, self.folder, f"{stage.number}_{architecture}", build=BUILD, backend="emulator",
-                                    table=variants.with_rows(stage.table.read_text(), mine))
-                tasks = [{"libraries": [one["library"]], "time": [],
-                          "check": variants.small_problems(stage, r["d"], r["causal"], r["dtype"])} for r in mine]
-                for r, result in zip(mine, variants.measure(BUILD, self.folder, tasks, 1, lambda text: None), strict=True):
-                    self.assertEqual(result[one["library"]]["wrong"], "", r)
-
     def test_a_wrong_variant_is_found(self):
         rows = [row(causal=causal, tile=(64, 64, 4, 1, 2)) for causal in (False, True)]
         patch = SOURCE / "tests/mutants/19_l_of_one_lane.patch"
@@ -401,9 +383,6 @@ class VariantTest(unittest.TestCase):
 
 
 class AblationTest(unittest.TestCase):
-    # Without the mask and with it; small, so that the emulator is quick.
-    TILES = {"forward": [(64, 64, 4, 2, 2), (64, 64, 4, 1, 2)], "backward": [(32, 64, 4, 2, 1, 32, 2), (64, 64, 4, 1, 2, 32, 1)]}
-
     def test_every_patch_applies_and_says_what_it_leaves_out(self):
         for which in ablation.TILES:
             paths = ablation.patches(tuned(which))
@@ -413,25 +392,6 @@ class AblationTest(unittest.TestCase):
                     self.assertFalse(path.read_text().startswith("---"))
                     subprocess.run(["patch", "-p2", "-s", "-F0", "--dry-run", "-d", tuned(which).place, "-i", path],
                                    check=True)
-
-    def test_the_stage_is_right_without_each_idea(self):
-        orders, tasks = [], []
-        with tempfile.TemporaryDirectory(prefix="tune test ") as folder:
-            for which, tiles in self.TILES.items():
-                stage = tuned(which)
-                rows = [row(causal=causal, tile=tile) for causal, tile in zip((False, True), tiles)]
-                table = variants.with_rows(stage.table.read_text(), rows)
-                orders += [{"stage": stage, "folder": folder, "name": f"{which}_{path.stem}", "patch": path,
-                            "build": BUILD, "backend": "emulator", "table": table} for path in ablation.patches(stage)]
-            made = variants.make_all(orders, lambda text: None)
-            for which in self.TILES:
-                libraries = [one["library"] for one in made if one["name"].startswith(which)]
-                tasks += [{"libraries": libraries, "time": [],
-                           "check": variants.small_problems(tuned(which), 64, causal, "bf16")[::2]}
-                          for causal in (False, True)]
-            for result in variants.measure(BUILD, folder, tasks, 1, lambda text: None):
-                for library, found in result.items():
-                    self.assertEqual(found["wrong"], "", library)
 
     def test_the_readmes_have_the_tables_of_the_results(self):
         command = [sys.executable, "-B", "-m", "bench.report.ablation_tables", "--check"]
@@ -573,29 +533,6 @@ class AtomicsTest(unittest.TestCase):
     def test_one_that_should_be_right_and_is_not_ends_it(self):
         with self.assertRaisesRegex(variants.VariantError, f"{atomics.WHOLE} is not right: dQ is off"):
             self.measured(1 << 40, wrong="dQ is off")
-
-    def test_dq_is_wrong_where_it_is_meant_to_be_and_nowhere_else(self):
-        """On the emulator. What is wrong by design is right where there is one tile of keys."""
-        tiles = {False: (64, 64, 4, 1, 2, 32, 1), True: (64, 64, 4, 2, 1, 32, 2)}
-        orders = []
-        with tempfile.TemporaryDirectory(prefix="tune test ") as folder:
-            for i, (_, stage, patch, _) in enumerate(atomics.VARIANTS):
-                rows = [row(causal=causal, tile=tile) for causal, tile in tiles.items()]
-                orders.append({"stage": stage, "folder": folder, "name": str(i), "build": BUILD, "backend": "emulator",
-                               "table": variants.with_rows(stage.table.read_text(), rows),
-                               "patch": patch and atomics.PATCHES / patch})
-            libraries = [one["library"] for one in variants.make_all(orders, lambda text: None)]
-            shape = {"batch": 2, "heads": 2, "Nq": 130, "d": 64, "dtype": "bf16"}
-            tasks = [{"libraries": libraries, "time": [], "check": [{**shape, "Nk": Nk, "causal": causal}]}
-                     for Nk in (60, 130) for causal in (False, True)]
-            found = variants.measure(BUILD, folder, tasks, 1, lambda text: None)
-        for i, result in enumerate(found):
-            for (name, _, _, is_right), library in zip(atomics.VARIANTS, libraries):
-                with self.subTest(variant=name, **tasks[i]["check"][0]):
-                    if is_right or i < 2:
-                        self.assertEqual(result[library]["wrong"], "")
-                    else:  # and nothing but that: no access out of bounds
-                        self.assertRegex(result[library]["wrong"], r"^B=\d.*: dQ.* off by ")
 
 
 if __name__ == "__main__":
