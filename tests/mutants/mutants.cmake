@@ -69,5 +69,6 @@ flashladder_test_program(flashladder_mutant_tests
   cases.cpp mutants/mutants_test.cpp ${mutants_made}/mutants.cpp ${mutant_sources})
 target_include_directories(flashladder_mutant_tests PRIVATE ${CMAKE_CURRENT_BINARY_DIR})
 target_link_libraries(flashladder_mutant_tests PRIVATE flashladder_stages flashladder_simt)
-flashladder_test(mutants quick COMMAND flashladder_mutant_tests "[mutant]" -w NoAssertions)
-set_tests_properties(mutants PROPERTIES COST 1000)  # the longest of the quick ones is to begin first
+flashladder_test(mutants_sample quick COMMAND flashladder_mutant_tests "[mutant]" -w NoAssertions)
+flashladder_test(mutants long COMMAND flashladder_mutant_tests "[every-mutant]" -w NoAssertions)
+set_tests_properties(mutants PROPERTIES COST 1000)  # a long one of those that take one core is to begin first
