@@ -135,14 +135,16 @@ struct BackwardBuffers {
         batch(static_cast<int>(f.problem.batch)) {}
 };
 
-/// Extra device memory of a stage, counted by its workspace.
-class ExtraBuffer : private Workspace::Reservation, public DeviceBuffer<f32> {
+/// Extra device memory of a stage, of elements T, counted by its workspace.
+template <class T = f32>
+class ExtraBuffer : private Workspace::Reservation, public DeviceBuffer<T> {
  public:
   /// `elements` elements, for a Forward or a Backward. Throws OutOfMemory.
-  template <class Pass>
-  ExtraBuffer(const Pass& f, const char* name, std::int64_t elements)
-      : Reservation(f.workspace, elements * 4), DeviceBuffer<f32>(name, elements) {
-    if (f.workspace.poison) poison();
+  template <class Call>
+  ExtraBuffer(const Call& f, const char* name, std::int64_t elements)
+      : Reservation(f.workspace, elements * static_cast<std::int64_t>(sizeof(T))),
+        DeviceBuffer<T>(name, elements) {
+    if (f.workspace.poison) this->poison();
   }
 };
 
