@@ -47,7 +47,7 @@ bool is_large(const Problem& p) {
 /// chosen.
 ///
 /// Where sanitizers watch the memory, one family for all: the same memory is used whatever the numbers are.
-std::vector<Case> begin_cases(const Stage& stage, bool backward) {
+std::vector<Case> begin_cases(const Stage& stage, Pass pass) {
   const std::span<const std::int64_t> dims = stage.supports.head_dims.empty()
                                                  ? std::span<const std::int64_t>(head_dims)
                                                  : stage.supports.head_dims;
@@ -68,8 +68,8 @@ std::vector<Case> begin_cases(const Stage& stage, bool backward) {
     p.dtype = dtypes[turn / dims.size() % dtypes.size()];
     // Backward, D equals dP to the last bit in a plain computation where d = 1, and not in one that fuses:
     // no yardstick. And long rows are tried with short heads.
-    if (backward && p.d == 1) p.d = 2;
-    if (std::max(p.Nq, p.Nk) >= 2000 || (backward && p.d > 64 && is_large(p)))
+    if (pass == Pass::backward && p.d == 1) p.d = 2;
+    if (std::max(p.Nq, p.Nk) >= 2000 || (pass == Pass::backward && p.d > 64 && is_large(p)))
       p.d = *std::ranges::min_element(dims, {}, [](std::int64_t d) { return d < 32 ? 1000 : d; });
     cases.push_back(one);
   };
@@ -197,9 +197,9 @@ std::string Case::text() const {
   return text;
 }
 
-std::vector<Case> make_cases(const Stage& stage, bool backward) {
+std::vector<Case> make_cases(const Stage& stage, Pass pass) {
   // Greedily: of each case the choice with the most pairs that no case has yet, the rarest first.
-  std::vector<Case> cases = begin_cases(stage, backward);
+  std::vector<Case> cases = begin_cases(stage, pass);
   const std::map<Pair, int> possible = possible_pairs(cases);
   std::map<Pair, int> met;
   std::size_t turn = 0;
@@ -222,13 +222,13 @@ std::vector<Case> make_cases(const Stage& stage, bool backward) {
   return cases;
 }
 
-std::array<std::array<Coverage, traits>, traits> coverage_of(const Stage& stage, bool backward) {
+std::array<std::array<Coverage, traits>, traits> coverage_of(const Stage& stage, Pass pass) {
   std::map<Pair, int> met;
-  for (const Case& one : make_cases(stage, backward))
+  for (const Case& one : make_cases(stage, pass))
     for_each_pair(one.levels(), [&](const Pair& pair) { ++met[pair]; });
   std::array<std::array<Coverage, traits>, traits> all{};
   for (auto& row : all) row.fill({.fewest = 1 << 30});
-  for (const auto& [pair, count] : possible_pairs(begin_cases(stage, backward))) {
+  for (const auto& [pair, count] : possible_pairs(begin_cases(stage, pass))) {
     Coverage& of = all[pair[0]][pair[1]];
     of.fewest = std::min(of.fewest, met[pair]);
     of.missing += met[pair] == 0 ? 1 : 0;

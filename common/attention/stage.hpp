@@ -51,6 +51,9 @@ struct Stage {
   /// Computes dQ, dK and dV; null where the stage has no backward pass.
   void (*backward)(const Backward&) = nullptr;
   Saved saved = Saved::L;  ///< What its backward pass is given of the forward pass beside O.
+
+  /// Whether it has this pass.
+  bool has(Pass pass) const { return pass == Pass::forward ? forward != nullptr : backward != nullptr; }
 };
 
 /// The dtype `stage` computes in when the input is of `dtype`: the same where it supports it, else fp32, to

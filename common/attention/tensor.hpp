@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <string_view>
 #include <type_traits>
 
 #include "common/attention/dtype.hpp"
@@ -8,6 +9,17 @@
 #include "common/error.hpp"
 
 namespace flashladder {
+
+/// One of the two passes of attention.
+enum class Pass {
+  forward,   ///< O and L of Q, K and V.
+  backward,  ///< dQ, dK and dV of these and dO.
+};
+
+/// "forward" or "backward".
+constexpr std::string_view to_string(Pass pass) {
+  return pass == Pass::forward ? "forward" : "backward";
+}
 
 /// The Dtype whose elements the C++ type `T` holds; only for types that hold one.
 template <class T>

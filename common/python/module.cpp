@@ -228,8 +228,8 @@ void emulate(simt::Emulator& emulator, Run run) {
 }
 
 /// Calls `pass` with a workspace on the GPU; what it launches goes to `stream`.
-template <class Pass>
-void run_cuda(void* stream, Pass pass) {
+template <class Body>
+void run_cuda(void* stream, Body pass) {
   const simt::UseStream use(stream);
   // Not limited to what is free: asking for it at each call would take longer than a small kernel.
   Workspace workspace(std::numeric_limits<std::int64_t>::max());
@@ -243,8 +243,8 @@ void run_cuda(void* stream, Pass pass) {
 }
 
 /// Calls `pass` with a workspace, on the backend of `stage`.
-template <class Pass>
-void run(const Stage& stage, std::uintptr_t stream, Pass pass) {
+template <class Body>
+void run(const Stage& stage, std::uintptr_t stream, Body pass) {
   const nb::gil_scoped_release released;
   if (stage.backend == Backend::cuda) return run_cuda(reinterpret_cast<void*>(stream), pass);
   Workspace workspace;
@@ -353,7 +353,7 @@ nb::dict problem_dict(const Problem& p) {
 }
 
 nb::dict ledger_dict(const Stage& stage, const Problem& problem, const simt::Emulator& emulator,
-                     bool backward = false) {
+                     Pass pass = Pass::forward) {
   const simt::Ledger total = emulator.total();
   nb::dict dict;
   dict["number"] = stage.number;
@@ -367,7 +367,7 @@ nb::dict ledger_dict(const Stage& stage, const Problem& problem, const simt::Emu
     tile["Bc"] = symbols.Bc;
     dict["tile"] = tile;
     nb::list forms;
-    for (const ClosedForm& form : (backward ? claim->backward : claim->forward).forms) {
+    for (const ClosedForm& form : (pass == Pass::backward ? claim->backward : claim->forward).forms) {
       nb::dict entry;
       entry["counter"] = text(form.counter);
       entry["text"] = form.text();
@@ -449,7 +449,7 @@ nb::dict random_ledger(int number, std::int64_t batch, std::int64_t heads, std::
       emulate(emulator, [&] { ForwardRun(stage, inputs).run(workspace); });
     }
   }
-  return ledger_dict(stage, p, emulator, backward);
+  return ledger_dict(stage, p, emulator, backward ? Pass::backward : Pass::forward);
 }
 
 // --- the rest

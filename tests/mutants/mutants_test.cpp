@@ -166,10 +166,10 @@ void judge_by_all_checks(const Mutant& mutant, Caught& caught) {
   const Stage& stage = *mutant.stage;
   simt::Emulator emulator(one_thread());
   const simt::UseEmulator use(emulator);
-  for (const bool backward : {false, true}) {
-    if (backward ? stage.backward == nullptr : stage.forward == nullptr) continue;
+  for (const Pass pass : {Pass::forward, Pass::backward}) {
+    if (!stage.has(pass)) continue;
     std::uint64_t seed = 0;
-    for (const Case& one : make_cases(stage, backward)) {
+    for (const Case& one : make_cases(stage, pass)) {
       const bool compiled =
           one.problem.d <= mutant.most_d && one.problem.dtype == stage.supports.dtypes.front();
       if (!compiled) continue;
@@ -178,7 +178,7 @@ void judge_by_all_checks(const Mutant& mutant, Caught& caught) {
       caught.emulated([&] {
         const Dtype dtype = computing_dtype(stage, inputs.problem.dtype);
         Verdict verdict;
-        if (backward) {
+        if (pass == Pass::backward) {
           const Result<float> saved = saved_forward(inputs);
           const std::vector<float> dO = random_output_gradient(inputs.problem, 5);
           verdict = run_and_check_backward(stage, inputs, saved, dO, one.layout,
