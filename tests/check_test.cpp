@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "cases.hpp"
 #include "catch.hpp"
 #include "common/check/check.hpp"
 #include "common/check/inputs.hpp"
@@ -478,6 +479,35 @@ TEST_CASE("a pass that a stage has not, or a saved number that is not given, is 
   CHECK(contains(error_of([&] { run_backward(stage, backward); }), "needs m and l of the forward pass"));
   stage.saved = Saved::P;
   CHECK(contains(error_of([&] { run_backward(stage, backward); }), "needs P of the forward pass"));
+}
+
+TEST_CASE("a stage that takes less than others says so, and gets no cases that it does not take",
+          "[check]") {
+  Stage stage = misbehaving([](const Forward&) {});
+  const auto refusal = [&](bool causal, std::int64_t kv_heads) -> std::string {
+    Problem p;
+    p.q_heads = 2;
+    p.kv_heads = kv_heads;
+    p.causal = causal;
+    try {
+      require_supported(stage, p);
+    } catch (const UsageError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  CHECK(refusal(true, 1) == "");
+  stage.supports.features = {.causal = false, .grouped_heads = false, .strides = false};
+  CHECK(refusal(false, 2) == "");
+  CHECK(contains(refusal(true, 2),
+                 "stage 99  takes no causal mask, and B=1 H=2 N=1 d=64 causal fp32 has that"));
+  CHECK(contains(refusal(true, 1), "takes no causal mask and no grouped heads, and"));
+  const std::vector<Case> cases = make_cases(stage, Pass::forward);
+  CHECK(cases.size() > 100);
+  for (const Case& one : cases) {
+    CHECK(refusal(one.problem.causal, one.problem.kv_heads == one.problem.q_heads ? 2 : 1) == "");
+    CHECK(one.layout == Layout::contiguous);
+  }
 }
 
 TEST_CASE("a backward pass is measured against the nearest one before it", "[check]") {

@@ -59,6 +59,15 @@ std::string Support::head_dims_in_words() const {
   return enumerate(words);
 }
 
+std::string Support::missing(const Problem& problem) const {
+  std::vector<std::string> words;
+  for (const Feature& feature : all_features) {
+    if (feature.asked != nullptr && feature.asked(problem) && !(features.*feature.taken))
+      words.push_back(std::string("no ") + feature.name);
+  }
+  return enumerate(words);
+}
+
 void require_supported(const Stage& stage, const Problem& problem) {
   const Dtype dtype = computing_dtype(stage, problem.dtype);
   if (!stage.supports.dtype(dtype)) {
@@ -67,9 +76,12 @@ void require_supported(const Stage& stage, const Problem& problem) {
     throw UsageError("stage " + label(stage) + " does not take " + std::string(to_string(dtype)) +
                      ": it takes " + enumerate(dtypes));
   }
-  if (stage.supports.head_dim(problem.d)) return;
-  throw UsageError("stage " + label(stage) + " does not take head dimension " + std::to_string(problem.d) +
-                   ": it takes " + stage.supports.head_dims_in_words());
+  if (!stage.supports.head_dim(problem.d))
+    throw UsageError("stage " + label(stage) + " does not take head dimension " +
+                     std::to_string(problem.d) + ": it takes " + stage.supports.head_dims_in_words());
+  if (const std::string missing = stage.supports.missing(problem); !missing.empty())
+    throw UsageError("stage " + label(stage) + " takes " + missing + ", and " + to_string(problem) +
+                     " has that: take another stage (./ladder list says what each takes)");
 }
 
 namespace {
