@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <fstream>
 #include <future>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -140,17 +141,31 @@ std::unique_ptr<BackendMemory> random_memory(std::int64_t elements, Dtype dtype,
   return memory;
 }
 
-/// Q, K, V, O and for a backward pass dO, dQ, dK and dV on the GPU, large enough for all problems with so
-/// many elements in each.
+/// The tensors of a pass on the GPU, but for L, large enough for all problems with so many elements in
+/// each.
 struct Tensors {
   Dtype dtype;
   std::int64_t elements;
   Pass pass;
-  std::vector<std::unique_ptr<BackendMemory>> memory;
+  std::map<std::string_view, std::unique_ptr<BackendMemory>> memory;
 
   Tensors(Dtype dtype, std::int64_t elements, Pass pass) : dtype(dtype), elements(elements), pass(pass) {
-    for (std::uint64_t seed = 1; seed <= (pass == Pass::backward ? 8 : 4); ++seed)
-      memory.push_back(random_memory(elements, dtype, seed));
+    std::uint64_t seed = 0;
+    for (const NamedTensor& one : all_tensors) {
+      if (one.given(pass, Saved::L) && one.has_head_rows())
+        memory[one.name] = random_memory(elements, dtype, ++seed);
+    }
+  }
+
+  /// A Forward or a Backward of them.
+  template <class Call>
+  Call call(const Problem& p, const BackendMemory& L, Workspace& workspace) const {
+    Call call{.problem = p, .workspace = workspace};
+    for (const NamedTensor& one : all_tensors) {
+      if (one.given(Call::pass, Saved::L))
+        one.of(call) = one.contiguous(p, one.has_head_rows() ? memory.at(one.name)->data() : L.data());
+    }
+    return call;
   }
 };
 
@@ -158,7 +173,7 @@ struct Tensors {
 /// @param tensors  is kept from call to call: making random numbers takes longer than the runs
 std::vector<std::vector<double>> times(const std::vector<Variant>& variants, const Problem& p, int rounds,
                                        std::unique_ptr<Tensors>& tensors) {
-  const std::int64_t elements = p.batch * p.q_heads * p.Nq * p.d;
+  const std::int64_t elements = p.batch * p.q_heads * std::max(p.Nq, p.Nk) * p.d;
   const Pass pass = variants.front().pass();
   if (tensors == nullptr || tensors->dtype != p.dtype || tensors->elements < elements ||
       tensors->pass != pass)
@@ -167,16 +182,11 @@ std::vector<std::vector<double>> times(const std::vector<Variant>& variants, con
   const std::vector<float> near(p.batch * p.q_heads * p.Nq, std::log(static_cast<float>(p.Nk)));
   L.upload(0, reinterpret_cast<const std::byte*>(near.data()), L.bytes());  // P is then about 1 / Nk
   Workspace workspace(free_memory(Backend::cuda));
-  const auto tensor = [&](int i) {
-    return Tensor{tensors->memory[i]->data(), p.dtype, {p.q_heads * p.Nq * p.d, p.Nq * p.d, p.d}};
-  };
   const auto run = [&](const Variant& variant) {
-    const auto rows = static_cast<float*>(L.data());
     if (variant.pass() == Pass::backward) {
-      run_backward(*variant.stage, {p, tensor(0), tensor(1), tensor(2), tensor(3), rows, tensor(4),
-                                    tensor(5), tensor(6), tensor(7), workspace});
+      run_backward(*variant.stage, tensors->call<Backward>(p, L, workspace));
     } else {
-      run_forward(*variant.stage, {p, tensor(0), tensor(1), tensor(2), tensor(3), rows, workspace});
+      run_forward(*variant.stage, tensors->call<Forward>(p, L, workspace));
     }
   };
   for (const Variant& variant : variants) run(variant);  // the first run loads the code

@@ -52,13 +52,6 @@ struct Support {
 
 inline constexpr Dtype fp32_only[] = {Dtype::fp32};
 
-/// What a backward pass needs of the forward pass beside O.
-enum class Saved {
-  L,        ///< The logsumexp of each row, as all stages return it.
-  m_and_l,  ///< The maximum and the sum of exponentials of each row.
-  P,        ///< All probabilities.
-};
-
 /// One rung of the ladder. Each folder stages/NN_name defines one; lists, tests, charts and tables follow
 /// from it.
 struct Stage {

@@ -251,9 +251,13 @@ void judge_far_apart(const Stage& stage, const FarApart& memory) {
   std::vector<float> L(p.Nq);
   Workspace workspace;
   run_forward(stage,
-              {p, Q.tensor(), K.tensor(), V.tensor(),
-               Tensor{memory.data, p.dtype, {p.Nq * FarApart::row, p.Nq * FarApart::row, FarApart::row}},
-               L.data(), workspace});
+              {.problem = p,
+               .Q = Q.tensor(),
+               .K = K.tensor(),
+               .V = V.tensor(),
+               .O = {memory.data, p.dtype, {p.Nq * FarApart::row, p.Nq * FarApart::row, FarApart::row}},
+               .L = named_tensor("L").contiguous(p, L.data()),
+               .workspace = workspace});
 }
 
 /// The closed forms, and from stage 17 on, but for 22, that shared memory is accessed without bank
