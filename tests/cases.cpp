@@ -47,7 +47,7 @@ bool is_large(const Problem& p) {
 /// chosen.
 ///
 /// Where sanitizers watch the memory, one family for all: the same memory is used whatever the numbers are.
-std::vector<Case> begin_cases(const Stage& stage, bool backward) {
+std::vector<Case> begin_cases(const Stage& stage, Pass pass) {
   const std::span<const std::int64_t> dims = stage.supports.head_dims.empty()
                                                  ? std::span<const std::int64_t>(head_dims)
                                                  : stage.supports.head_dims;
@@ -57,6 +57,7 @@ std::vector<Case> begin_cases(const Stage& stage, bool backward) {
   std::size_t place = 0;
   const auto add = [&](const Shape& shape, bool causal, std::size_t family) {
     // Any two of shape, mask and family meet each head dimension and dtype in turn.
+    if (causal && !stage.supports.features.causal) return;
     const std::size_t turn = 11 * place + (causal ? 7 : 0) + 3 * family;
     Case one{};
     one.family = family;
@@ -68,8 +69,8 @@ std::vector<Case> begin_cases(const Stage& stage, bool backward) {
     p.dtype = dtypes[turn / dims.size() % dtypes.size()];
     // Backward, D equals dP to the last bit in a plain computation where d = 1, and not in one that fuses:
     // no yardstick. And long rows are tried with short heads.
-    if (backward && p.d == 1) p.d = 2;
-    if (std::max(p.Nq, p.Nk) >= 2000 || (backward && p.d > 64 && is_large(p)))
+    if (pass == Pass::backward && p.d == 1) p.d = 2;
+    if (std::max(p.Nq, p.Nk) >= 2000 || (pass == Pass::backward && p.d > 64 && is_large(p)))
       p.d = *std::ranges::min_element(dims, {}, [](std::int64_t d) { return d < 32 ? 1000 : d; });
     cases.push_back(one);
   };
@@ -99,8 +100,8 @@ std::vector<Case> begin_cases(const Stage& stage, bool backward) {
   return cases;
 }
 
-/// All ways to choose heads, batch, layout and scale for a case.
-std::vector<Case> choices(const Case& begun) {
+/// All ways to choose heads, batch, layout and scale for a case, of those that a stage takes.
+std::vector<Case> choices(const Case& begun, const Support& supports) {
   std::vector<Case> all;
   const std::int64_t scores = begun.problem.Nq * begun.problem.Nk;
   for (const Heads& one : all_heads) {
@@ -122,6 +123,8 @@ std::vector<Case> choices(const Case& begun) {
           choice.problem.kv_heads = one.kv;
           choice.problem.batch = batch;
           choice.problem.scale = scale;
+          if (!supports.takes(choice.problem)) continue;
+          if (layout != Layout::contiguous && !supports.features.strides) continue;
           all.push_back(choice);
         }
       }
@@ -141,10 +144,10 @@ void for_each_pair(const Levels& levels, F f) {
 }
 
 /// How many of the choices have a pair.
-std::map<Pair, int> possible_pairs(const std::vector<Case>& begun) {
+std::map<Pair, int> possible_pairs(const std::vector<Case>& begun, const Support& supports) {
   std::map<Pair, int> possible;
   for (const Case& one : begun) {
-    for (const Case& choice : choices(one))
+    for (const Case& choice : choices(one, supports))
       for_each_pair(choice.levels(), [&](const Pair& pair) { ++possible[pair]; });
   }
   return possible;
@@ -197,14 +200,14 @@ std::string Case::text() const {
   return text;
 }
 
-std::vector<Case> make_cases(const Stage& stage, bool backward) {
+std::vector<Case> make_cases(const Stage& stage, Pass pass) {
   // Greedily: of each case the choice with the most pairs that no case has yet, the rarest first.
-  std::vector<Case> cases = begin_cases(stage, backward);
-  const std::map<Pair, int> possible = possible_pairs(cases);
+  std::vector<Case> cases = begin_cases(stage, pass);
+  const std::map<Pair, int> possible = possible_pairs(cases, stage.supports);
   std::map<Pair, int> met;
   std::size_t turn = 0;
   for (Case& one : cases) {
-    const std::vector<Case> all = choices(one);
+    const std::vector<Case> all = choices(one, stage.supports);
     double most = -1;
     for (std::size_t i = 0; i < all.size(); ++i) {
       const Case& choice = all[(i + 7 * turn) % all.size()];  // of equals another one each time
@@ -222,13 +225,13 @@ std::vector<Case> make_cases(const Stage& stage, bool backward) {
   return cases;
 }
 
-std::array<std::array<Coverage, traits>, traits> coverage_of(const Stage& stage, bool backward) {
+std::array<std::array<Coverage, traits>, traits> coverage_of(const Stage& stage, Pass pass) {
   std::map<Pair, int> met;
-  for (const Case& one : make_cases(stage, backward))
+  for (const Case& one : make_cases(stage, pass))
     for_each_pair(one.levels(), [&](const Pair& pair) { ++met[pair]; });
   std::array<std::array<Coverage, traits>, traits> all{};
   for (auto& row : all) row.fill({.fewest = 1 << 30});
-  for (const auto& [pair, count] : possible_pairs(begin_cases(stage, backward))) {
+  for (const auto& [pair, count] : possible_pairs(begin_cases(stage, pass), stage.supports)) {
     Coverage& of = all[pair[0]][pair[1]];
     of.fewest = std::min(of.fewest, met[pair]);
     of.missing += met[pair] == 0 ? 1 : 0;

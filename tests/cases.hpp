@@ -36,7 +36,7 @@ struct Case {
 };
 
 /// The cases of a stage's forward or backward pass.
-std::vector<Case> make_cases(const Stage& stage, bool backward);
+std::vector<Case> make_cases(const Stage& stage, Pass pass);
 
 /// In how many of `cases` levels of two traits come together; `possible` are all the pairs that some choice
 /// of what is chosen has.
@@ -45,6 +45,6 @@ struct Coverage {
   int missing = 0;  ///< Pairs that are possible and in no case.
 };
 /// [first trait][second trait]
-std::array<std::array<Coverage, traits>, traits> coverage_of(const Stage& stage, bool backward);
+std::array<std::array<Coverage, traits>, traits> coverage_of(const Stage& stage, Pass pass);
 
 }  // namespace flashladder

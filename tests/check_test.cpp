@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "cases.hpp"
 #include "catch.hpp"
 #include "common/check/check.hpp"
 #include "common/check/inputs.hpp"
@@ -376,7 +377,9 @@ void writes_past_its_row(const Forward& call) {
 
 void leaves_L_out(const Forward& call) {
   std::vector<float> L(call.problem.batch * call.problem.q_heads * call.problem.Nq);
-  find_stage(0).forward({call.problem, call.Q, call.K, call.V, call.O, L.data(), call.workspace});
+  Forward other = call;
+  other.L.data = L.data();
+  find_stage(0).forward(other);
 }
 void changes_Q(const Forward& call) {
   find_stage(0).forward(call);
@@ -388,7 +391,7 @@ void writes_between_the_rows_of_K(const Forward& call) {
 }
 void uses_what_it_never_wrote(const Forward& call) {
   find_stage(0).forward(call);
-  call.L[0] = call.workspace.array<float>(1)[0];
+  call.head(0, 0).L[0] = call.workspace.array<float>(1)[0];
 }
 void keeps_its_memory(const Forward& call) {
   find_stage(0).forward(call);
@@ -399,8 +402,7 @@ void keeps_its_memory(const Forward& call) {
 void forgets_dV(const Backward& call) {
   std::vector<float> dV(call.problem.batch * call.problem.kv_heads * call.problem.Nk * call.problem.d);
   Backward other = call;
-  const std::int64_t head = call.problem.Nk * call.problem.d;
-  other.dV = {dV.data(), Dtype::fp32, {call.problem.kv_heads * head, head, call.problem.d}};
+  other.dV = named_tensor("dV").contiguous(call.problem, dV.data());
   find_stage(0).backward(other);
 }
 void changes_dO(const Backward& call) {
@@ -459,8 +461,8 @@ TEST_CASE("a pass that a stage has not, or a saved number that is not given, is 
   const Fixture f;
   const Problem& p = f.inputs.problem;
   Workspace workspace;
-  const Forward forward{p, {}, {}, {}, {}, nullptr, workspace};
-  const Backward backward{p, {}, {}, {}, {}, nullptr, {}, {}, {}, {}, workspace};
+  const Forward forward{.problem = p, .workspace = workspace};
+  const Backward backward{.problem = p, .workspace = workspace};
   const auto error_of = [](const auto& run) -> std::string {
     try {
       run();
@@ -478,6 +480,74 @@ TEST_CASE("a pass that a stage has not, or a saved number that is not given, is 
   CHECK(contains(error_of([&] { run_backward(stage, backward); }), "needs m and l of the forward pass"));
   stage.saved = Saved::P;
   CHECK(contains(error_of([&] { run_backward(stage, backward); }), "needs P of the forward pass"));
+}
+
+TEST_CASE("a stage that takes less than others says so, and gets no cases that it does not take",
+          "[check]") {
+  Stage stage = misbehaving([](const Forward&) {});
+  const auto refusal = [&](bool causal, std::int64_t kv_heads) -> std::string {
+    Problem p;
+    p.q_heads = 2;
+    p.kv_heads = kv_heads;
+    p.causal = causal;
+    try {
+      require_supported(stage, p);
+    } catch (const UsageError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  CHECK(refusal(true, 1) == "");
+  stage.supports.features = {.causal = false, .grouped_heads = false, .strides = false};
+  CHECK(refusal(false, 2) == "");
+  CHECK(contains(refusal(true, 2),
+                 "stage 99  takes no causal mask, and B=1 H=2 N=1 d=64 causal fp32 has that"));
+  CHECK(contains(refusal(true, 1), "takes no causal mask and no grouped heads, and"));
+  const std::vector<Case> cases = make_cases(stage, Pass::forward);
+  CHECK(cases.size() > 100);
+  for (const Case& one : cases) {
+    CHECK(refusal(one.problem.causal, one.problem.kv_heads == one.problem.q_heads ? 2 : 1) == "");
+    CHECK(one.layout == Layout::contiguous);
+  }
+  const auto run = [&](Layout layout) -> std::string {
+    Workspace workspace;
+    try {
+      ForwardRun(stage, random_inputs({.q_heads = 2, .kv_heads = 2, .Nq = 3}, 1), layout).run(workspace);
+    } catch (const UsageError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  CHECK(run(Layout::contiguous) == "");
+  CHECK(
+      contains(run(Layout::rows_first), "takes no strides, and Q has some: copy it to contiguous memory"));
+}
+
+TEST_CASE("the table of tensors has each under its name, with its shape", "[check]") {
+  const Problem p{.batch = 2, .q_heads = 6, .kv_heads = 3, .Nq = 5, .Nk = 7, .d = 4, .dtype = Dtype::bf16};
+  Workspace workspace;
+  std::string forward, backward, saved;
+  for (const NamedTensor& one : all_tensors) {
+    const std::string name = one.name;
+    CHECK(&named_tensor(name) == &one);
+    if (one.given(Pass::forward, Saved::L)) forward += name + (one.output_of == Pass::forward ? "! " : " ");
+    if (one.given(Pass::backward, Saved::L))
+      backward += name + (one.output_of == Pass::backward ? "! " : " ");
+    if (one.given(Pass::backward, Saved::m_and_l) && !one.given(Pass::backward, Saved::L))
+      saved += name + " ";
+    CHECK(one.dtype(p) ==
+          (name == "L" || name == "m" || name == "l" || name == "P" ? Dtype::fp32 : p.dtype));
+  }
+  CHECK(forward == "Q K V O! L! ");
+  CHECK(backward == "Q K V O L dO dQ! dK! dV! ");
+  CHECK(saved == "m l ");
+  CHECK(named_tensor("K").shape(p) == std::array<std::int64_t, 4>{2, 3, 7, 4});
+  CHECK(named_tensor("L").shape(p) == std::array<std::int64_t, 4>{2, 6, 5, 1});
+  CHECK(named_tensor("P").elements(p) == 2 * 6 * 5 * 7);
+  CHECK(named_tensor("dV").contiguous(p, nullptr).stride == std::array<std::int64_t, 3>{84, 28, 4});
+  Backward call{.problem = p, .workspace = workspace};
+  named_tensor("dK").of(call).data = &workspace;
+  CHECK(call.dK.data == &workspace);
 }
 
 TEST_CASE("a backward pass is measured against the nearest one before it", "[check]") {

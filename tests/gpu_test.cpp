@@ -98,8 +98,13 @@ TEST_CASE("GPU: the elements of a tensor span more than 2^31", "[gpu]") {
       O.write(result.O);
       L.upload(0, result.L.data(), L.bytes());
       Workspace workspace(free_memory(Backend::cuda));
-      run_forward(*stage, {p, Q.tensor(), K.tensor(), V.tensor(), O.tensor(), static_cast<float*>(L.data()),
-                           workspace});
+      run_forward(*stage, {.problem = p,
+                           .Q = Q.tensor(),
+                           .K = K.tensor(),
+                           .V = V.tensor(),
+                           .O = O.tensor(),
+                           .L = named_tensor("L").contiguous(p, L.data()),
+                           .workspace = workspace});
       synchronise(Backend::cuda);
       result.O = O.read();
       L.download(0, result.L.data(), L.bytes());
@@ -134,9 +139,17 @@ TEST_CASE("GPU: the elements of a gradient span more than 2^31", "[gpu]") {
       for (FarTensor* one : {&dQ, &dK, &dV})
         one->write(std::vector<float>(2 * p.q_heads * std::max(p.Nq, p.Nk) * p.d, NAN));
       Workspace workspace(free_memory(Backend::cuda));
-      run_backward(*stage,
-                   {p, Q.tensor(), K.tensor(), V.tensor(), O.tensor(), static_cast<float*>(L.data()),
-                    dO.tensor(), dQ.tensor(), dK.tensor(), dV.tensor(), workspace});
+      run_backward(*stage, {.problem = p,
+                            .Q = Q.tensor(),
+                            .K = K.tensor(),
+                            .V = V.tensor(),
+                            .O = O.tensor(),
+                            .L = named_tensor("L").contiguous(p, L.data()),
+                            .dO = dO.tensor(),
+                            .dQ = dQ.tensor(),
+                            .dK = dK.tensor(),
+                            .dV = dV.tensor(),
+                            .workspace = workspace});
       synchronise(Backend::cuda);
       const Verdict verdict = check_backward({dQ.read(), dK.read(), dV.read()}, expected);
       CHECK(verdict.why == "");

@@ -120,16 +120,17 @@ TEST_CASE("every two traits come together in the cases", "[check]") {
   std::array<std::array<int, traits>, traits> fewest;
   for (auto& row : fewest) row.fill(1 << 30);
   for (const Stage* stage : tested_stages()) {
-    for (const bool backward : {false, true}) {
-      if (backward ? stage->backward == nullptr : stage->forward == nullptr) continue;
+    for (const Pass pass : {Pass::forward, Pass::backward}) {
+      if (!stage->has(pass)) continue;
       std::set<std::pair<std::int64_t, Dtype>> kernels;
-      for (const Case& one : make_cases(*stage, false)) kernels.emplace(one.problem.d, one.problem.dtype);
+      for (const Case& one : make_cases(*stage, Pass::forward))
+        kernels.emplace(one.problem.d, one.problem.dtype);
       CHECK(kernels.size() >= stage->supports.head_dims.size() * stage->supports.dtypes.size());
-      const auto coverage = coverage_of(*stage, backward);
+      const auto coverage = coverage_of(*stage, pass);
       for (int a = 0; a < traits; ++a) {
         for (int b = a + 1; b < traits; ++b) {
-          INFO(label(*stage) << (backward ? ", backward: " : ": ") << text_of(Trait(a)).name << " and "
-                             << text_of(Trait(b)).name);
+          INFO(label(*stage) << (pass == Pass::backward ? ", backward: " : ": ") << text_of(Trait(a)).name
+                             << " and " << text_of(Trait(b)).name);
           CHECK(coverage[a][b].missing == 0);
           fewest[a][b] = std::min(fewest[a][b], coverage[a][b].fewest);
         }
@@ -159,7 +160,7 @@ TEST_CASE("forward: all families, ragged shapes, masks, heads, layouts", "[stage
     DYNAMIC_SECTION(folder(*stage)) {
       if (!takes_part(*stage, stage->forward != nullptr)) continue;
       std::uint64_t seed = 0;
-      for (const Case& one : make_cases(*stage, false)) {
+      for (const Case& one : make_cases(*stage, Pass::forward)) {
         INFO(one.text());
         check_stage(*stage, one.inputs(seed++), one.layout);
       }
@@ -382,7 +383,7 @@ TEST_CASE("backward: all families, ragged shapes, masks, heads, layouts", "[stag
     DYNAMIC_SECTION(folder(*stage)) {
       if (!takes_part(*stage, stage->backward != nullptr)) continue;
       std::uint64_t seed = 0;
-      for (const Case& one : make_cases(*stage, true)) {
+      for (const Case& one : make_cases(*stage, Pass::backward)) {
         INFO(one.text());
         check_backward_of(*stage, one.inputs(seed++), one.layout);
       }

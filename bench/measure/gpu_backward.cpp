@@ -24,16 +24,14 @@ const Stage& forward_stage(const Problem& p) {
   return *last;
 }
 
-/// What a stage is given of the forward pass beside O and L (Stage::saved).
+/// What a stage is given of the forward pass beside O and L (Stage::saved); m is L.
 struct SavedNumbers {
   std::unique_ptr<BackendMemory> l, P;
-  const float* m = nullptr;
 };
 
 /// m and l are any two that make the same P = exp(S - m) / l: here L and 1.
-void save_m_and_l(const Problem& p, const Tensors& t, SavedNumbers& saved) {
+void save_m_and_l(const Problem& p, SavedNumbers& saved) {
   const std::vector<float> ones(p.batch * p.q_heads * p.Nq, 1);
-  saved.m = static_cast<const float*>(t.L.data());
   saved.l = std::make_unique<BackendMemory>(Backend::cuda, ones.size() * 4);
   saved.l->upload(0, ones.data(), saved.l->bytes());
 }
@@ -54,8 +52,13 @@ void save_P(const Problem& p, const Tensors& t, SavedNumbers& saved) {
   for (std::int64_t j = 0; j < p.Nk; j += p.d) {
     const Tensor V{static_cast<float*>(identity.data()) + (p.Nk - j) * p.d, p.dtype, {0, 0, p.d}};
     const Tensor columns{P + j, p.dtype, {p.q_heads * p.Nq * p.Nk, p.Nq * p.Nk, p.Nk}};
-    run_forward(stage, {p, Tensors::as(p, t.Q), Tensors::as(p, t.K), V, columns,
-                        static_cast<float*>(L.data()), workspace});
+    run_forward(stage, {.problem = p,
+                        .Q = Tensors::as(p, t.Q),
+                        .K = Tensors::as(p, t.K),
+                        .V = V,
+                        .O = columns,
+                        .L = named_tensor("L").contiguous(p, L.data()),
+                        .workspace = workspace});
   }
   synchronise(Backend::cuda);
 }
@@ -99,18 +102,20 @@ Timing time_backward(benchmark::State& state, const Stage& stage, const Problem&
     t.check_forward_pass(p);  // the gradients are checked against what O and L make of them
   }
   SavedNumbers saved;
-  if (stage.saved == Saved::m_and_l) save_m_and_l(p, t, saved);
+  if (stage.saved == Saved::m_and_l) save_m_and_l(p, saved);
   if (stage.saved == Saved::P) save_P(p, t, saved);
-  const auto numbers = [](const std::unique_ptr<BackendMemory>& memory) {
-    return memory ? static_cast<const float*>(memory->data()) : nullptr;
-  };
   for (BackendMemory* gradient : {&t.dQ, &t.dK, &t.dV}) Tensors::poison(*gradient);
   Workspace workspace(free_memory(Backend::cuda) + p.batch * p.q_heads * p.Nq * p.Nk * (saved.P ? 4 : 0));
+  const std::pair<const char*, const BackendMemory*> memory_of[] = {
+      {"Q", &t.Q},   {"K", &t.K},   {"V", &t.V},   {"O", &t.O}, {"L", &t.L},          {"dO", &t.dO},
+      {"dQ", &t.dQ}, {"dK", &t.dK}, {"dV", &t.dV}, {"m", &t.L}, {"l", saved.l.get()}, {"P", saved.P.get()}};
   const auto run = [&] {
-    const auto as = [&](const BackendMemory& memory) { return Tensors::as(p, memory); };
-    run_backward(stage,
-                 {p, as(t.Q), as(t.K), as(t.V), as(t.O), static_cast<const float*>(t.L.data()), as(t.dO),
-                  as(t.dQ), as(t.dK), as(t.dV), workspace, saved.m, numbers(saved.l), numbers(saved.P)});
+    Backward call{.problem = p, .workspace = workspace};
+    for (const auto& [name, memory] : memory_of) {
+      const NamedTensor& one = named_tensor(name);
+      if (one.given(Pass::backward, stage.saved)) one.of(call) = one.contiguous(p, memory->data());
+    }
+    run_backward(stage, call);
   };
   run();
   synchronise(Backend::cuda);

@@ -42,7 +42,7 @@ struct Case {
   const Stage* stage;
   Problem problem;
   std::string name;
-  bool backward;
+  Pass pass;
 };
 
 std::vector<Case> cases() {
@@ -52,7 +52,7 @@ std::vector<Case> cases() {
                    label(stage) + "/" + family + "/d:" + std::to_string(p.d) +
                        "/N:" + std::to_string(p.Nq) + "/BH:" + std::to_string(p.batch * p.q_heads) +
                        (p.causal ? "/causal" : "/full"),
-                   family == "backward"});
+                   family == "backward" ? Pass::backward : Pass::forward});
   };
   const auto add_grid = [&](const Stage* stage, const std::string& family) {
     for (std::int64_t d : {64, 128, 256}) {
@@ -114,8 +114,8 @@ void register_gpu_benchmarks(bool& any_failed) {
   static Peaks peaks;  // of this run: it outlives the registration
   register_gpu_peaks(peaks, any_failed);
   const std::vector<Case> all = cases();
-  for (const auto& [stage, problem, name, backward] : all) {
-    const auto time = backward ? time_backward : time_forward;
+  for (const auto& [stage, problem, name, pass] : all) {
+    const auto time = pass == Pass::backward ? time_backward : time_forward;
     add_gpu_benchmark(name, any_failed, [time, stage = stage, p = problem](benchmark::State& state) {
       state.SetLabel(std::string(to_string(p.dtype)));  // also of one that fails or does not fit
       return time(state, *stage, p, peaks);

@@ -1,6 +1,6 @@
 #pragma once
 #include "bench/measure/on_gpu.hpp"
-#include "common/attention/problem.hpp"
+#include "common/attention/tensor.hpp"
 
 namespace flashladder {
 
@@ -18,9 +18,6 @@ struct Peaks {
 /// Registers the benchmarks peak/gemm_bf16, peak/gemm_fp32 and peak/copy, which set `peaks`; none where the
 /// build has no cuBLAS. One that fails its check sets `any_failed` and no peak.
 void register_gpu_peaks(Peaks& peaks, bool& any_failed);
-
-/// The pass of a stage that was timed.
-enum class Pass { forward, backward };
 
 /// Adds the speed of a pass to its benchmark's results: TFLOP/s, and where the peaks were measured % of
 /// GEMM and % of roofline. FLOPs are those of Problem::forward_flops(), for a backward pass 2.5 times as

@@ -29,11 +29,17 @@ Tensors& Tensors::of(Dtype dtype) {
 }
 
 Tensor Tensors::as(const Problem& p, const BackendMemory& memory) {
-  return {memory.data(), p.dtype, {p.q_heads * p.Nq * p.d, p.Nq * p.d, p.d}};
+  return named_tensor("Q").contiguous(p, memory.data());
 }
 
 Forward Tensors::forward(const Problem& p, Workspace& workspace) {
-  return {p, as(p, Q), as(p, K), as(p, V), as(p, O), static_cast<float*>(L.data()), workspace};
+  return {.problem = p,
+          .Q = as(p, Q),
+          .K = as(p, K),
+          .V = as(p, V),
+          .O = as(p, O),
+          .L = named_tensor("L").contiguous(p, L.data()),
+          .workspace = workspace};
 }
 
 void Tensors::poison(BackendMemory& memory) {

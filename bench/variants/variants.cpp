@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <fstream>
 #include <future>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -29,8 +30,8 @@ struct Variant {
   std::string path;
   const Stage* stage;
 
-  /// Whether its backward pass is meant: it has no other.
-  bool backward() const { return stage->forward == nullptr; }
+  /// The pass that is meant: forward, or backward where it has no other.
+  Pass pass() const { return stage->has(Pass::forward) ? Pass::forward : Pass::backward; }
 };
 
 /// Throws Error where the library cannot be loaded or holds no stage.
@@ -58,9 +59,9 @@ Problem problem_of(const ordered_json& json) {
 /// What a pass is checked with: forward, or where the stage has no forward pass backward.
 class Expectation {
  public:
-  Expectation(const Inputs& inputs, bool backward) : inputs_(inputs) {
+  Expectation(const Inputs& inputs, Pass pass) : inputs_(inputs) {
     const Dtype dtype = inputs.problem.dtype;
-    if (backward) {
+    if (pass == Pass::backward) {
       saved_ = saved_forward(inputs);
       dO_ = random_output_gradient(inputs.problem, 1);
       gradients_ = expect_backward(inputs, saved_, dO_, dtype);
@@ -73,7 +74,7 @@ class Expectation {
   std::string wrong(const Variant& variant) const {
     try {
       const Verdict verdict =
-          variant.backward()
+          variant.pass() == Pass::backward
               ? run_and_check_backward(*variant.stage, inputs_, saved_, dO_, Layout::padded, gradients_)
               : run_and_check(*variant.stage, inputs_, Layout::padded, forward_);
       return verdict.why;
@@ -96,22 +97,22 @@ struct Case {
   Inputs inputs;
   Expectation expected;
 
-  Case(const Family& family, const Problem& p, bool backward)
+  Case(const Family& family, const Problem& p, Pass pass)
       : name(to_string(p) + ", " + std::string(family.name)),
         inputs(make_inputs(family, p, 1)),
-        expected(inputs, backward) {}
+        expected(inputs, pass) {}
 };
 
 /// What is wrong with each variant on these problems with inputs of all families; "" where nothing is.
 std::vector<std::string> all_wrong(const std::vector<Variant>& variants, const ordered_json& problems) {
   std::vector<std::string> wrong(variants.size());
   if (variants.empty()) return wrong;
-  const bool backward = variants.front().backward();
+  const Pass pass = variants.front().pass();
   std::vector<std::future<std::unique_ptr<Case>>> cases;  // what is right takes longer than the variants
   for (const ordered_json& one : problems) {
     for (const Family& family : input_families())
-      cases.push_back(std::async(std::launch::async, [&family, p = problem_of(one), backward] {
-        return std::make_unique<Case>(family, p, backward);
+      cases.push_back(std::async(std::launch::async, [&family, p = problem_of(one), pass] {
+        return std::make_unique<Case>(family, p, pass);
       }));
   }
   for (auto& made : cases) {
@@ -140,18 +141,31 @@ std::unique_ptr<BackendMemory> random_memory(std::int64_t elements, Dtype dtype,
   return memory;
 }
 
-/// Q, K, V, O and for a backward pass dO, dQ, dK and dV on the GPU, large enough for all problems with so
-/// many elements in each.
+/// The tensors of a pass on the GPU, but for L, large enough for all problems with so many elements in
+/// each.
 struct Tensors {
   Dtype dtype;
   std::int64_t elements;
-  bool backward;
-  std::vector<std::unique_ptr<BackendMemory>> memory;
+  Pass pass;
+  std::map<std::string_view, std::unique_ptr<BackendMemory>> memory;
 
-  Tensors(Dtype dtype, std::int64_t elements, bool backward)
-      : dtype(dtype), elements(elements), backward(backward) {
-    for (std::uint64_t seed = 1; seed <= (backward ? 8 : 4); ++seed)
-      memory.push_back(random_memory(elements, dtype, seed));
+  Tensors(Dtype dtype, std::int64_t elements, Pass pass) : dtype(dtype), elements(elements), pass(pass) {
+    std::uint64_t seed = 0;
+    for (const NamedTensor& one : all_tensors) {
+      if (one.given(pass, Saved::L) && one.has_head_rows())
+        memory[one.name] = random_memory(elements, dtype, ++seed);
+    }
+  }
+
+  /// A Forward or a Backward of them.
+  template <class Call>
+  Call call(const Problem& p, const BackendMemory& L, Workspace& workspace) const {
+    Call call{.problem = p, .workspace = workspace};
+    for (const NamedTensor& one : all_tensors) {
+      if (one.given(Call::pass, Saved::L))
+        one.of(call) = one.contiguous(p, one.has_head_rows() ? memory.at(one.name)->data() : L.data());
+    }
+    return call;
   }
 };
 
@@ -159,25 +173,20 @@ struct Tensors {
 /// @param tensors  is kept from call to call: making random numbers takes longer than the runs
 std::vector<std::vector<double>> times(const std::vector<Variant>& variants, const Problem& p, int rounds,
                                        std::unique_ptr<Tensors>& tensors) {
-  const std::int64_t elements = p.batch * p.q_heads * p.Nq * p.d;
-  const bool backward = variants.front().backward();
+  const std::int64_t elements = p.batch * p.q_heads * std::max(p.Nq, p.Nk) * p.d;
+  const Pass pass = variants.front().pass();
   if (tensors == nullptr || tensors->dtype != p.dtype || tensors->elements < elements ||
-      tensors->backward != backward)
-    tensors = std::make_unique<Tensors>(p.dtype, elements, backward);
+      tensors->pass != pass)
+    tensors = std::make_unique<Tensors>(p.dtype, elements, pass);
   BackendMemory L(Backend::cuda, p.batch * p.q_heads * p.Nq * 4);
   const std::vector<float> near(p.batch * p.q_heads * p.Nq, std::log(static_cast<float>(p.Nk)));
   L.upload(0, reinterpret_cast<const std::byte*>(near.data()), L.bytes());  // P is then about 1 / Nk
   Workspace workspace(free_memory(Backend::cuda));
-  const auto tensor = [&](int i) {
-    return Tensor{tensors->memory[i]->data(), p.dtype, {p.q_heads * p.Nq * p.d, p.Nq * p.d, p.d}};
-  };
   const auto run = [&](const Variant& variant) {
-    const auto rows = static_cast<float*>(L.data());
-    if (variant.backward()) {
-      run_backward(*variant.stage, {p, tensor(0), tensor(1), tensor(2), tensor(3), rows, tensor(4),
-                                    tensor(5), tensor(6), tensor(7), workspace});
+    if (variant.pass() == Pass::backward) {
+      run_backward(*variant.stage, tensors->call<Backward>(p, L, workspace));
     } else {
-      run_forward(*variant.stage, {p, tensor(0), tensor(1), tensor(2), tensor(3), rows, workspace});
+      run_forward(*variant.stage, tensors->call<Forward>(p, L, workspace));
     }
   };
   for (const Variant& variant : variants) run(variant);  // the first run loads the code
@@ -199,7 +208,7 @@ std::vector<std::vector<double>> times(const std::vector<Variant>& variants, con
 ordered_json measure(const ordered_json& task, const std::vector<Variant>& all, int rounds,
                      std::unique_ptr<Tensors>& tensors) {
   ordered_json result = ordered_json::object();
-  if (std::ranges::any_of(all, [&](const Variant& one) { return one.backward() != all[0].backward(); }))
+  if (std::ranges::any_of(all, [&](const Variant& one) { return one.pass() != all[0].pass(); }))
     throw Error("variants of a forward and of a backward pass cannot be compared");
   const std::vector<std::string> wrong = all_wrong(all, task.at("check"));
   std::vector<Variant> right;

@@ -59,6 +59,15 @@ std::string Support::head_dims_in_words() const {
   return enumerate(words);
 }
 
+std::string Support::missing(const Problem& problem) const {
+  std::vector<std::string> words;
+  for (const Feature& feature : all_features) {
+    if (feature.asked != nullptr && feature.asked(problem) && !(features.*feature.taken))
+      words.push_back(std::string("no ") + feature.name);
+  }
+  return enumerate(words);
+}
+
 void require_supported(const Stage& stage, const Problem& problem) {
   const Dtype dtype = computing_dtype(stage, problem.dtype);
   if (!stage.supports.dtype(dtype)) {
@@ -67,16 +76,51 @@ void require_supported(const Stage& stage, const Problem& problem) {
     throw UsageError("stage " + label(stage) + " does not take " + std::string(to_string(dtype)) +
                      ": it takes " + enumerate(dtypes));
   }
-  if (stage.supports.head_dim(problem.d)) return;
-  throw UsageError("stage " + label(stage) + " does not take head dimension " + std::to_string(problem.d) +
-                   ": it takes " + stage.supports.head_dims_in_words());
+  if (!stage.supports.head_dim(problem.d))
+    throw UsageError("stage " + label(stage) + " does not take head dimension " +
+                     std::to_string(problem.d) + ": it takes " + stage.supports.head_dims_in_words());
+  if (const std::string missing = stage.supports.missing(problem); !missing.empty())
+    throw UsageError("stage " + label(stage) + " takes " + missing + ", and " + to_string(problem) +
+                     " has that: take another stage (./ladder list says what each takes)");
 }
 
 namespace {
 
+/// Throws UsageError where a tensor has strides and `stage` takes none.
+template <class Call>
+void require_layout(const Stage& stage, const Call& call) {
+  if (stage.supports.features.strides) return;
+  for (const NamedTensor& one : all_tensors) {
+    if (!one.given(Call::pass, stage.saved)) continue;
+    const auto shape = one.shape(call.problem);
+    const auto wanted = one.contiguous(call.problem, nullptr).stride;
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      if (shape[i] > 1 && one.of(call).stride[i] != wanted[i])
+        throw UsageError("stage " + label(stage) + " takes no strides, and " + one.name +
+                         " has some: copy it to contiguous memory");
+    }
+  }
+}
+
+/// Throws UsageError where what `stage` needs of the forward pass is not given.
+void require_saved(const Stage& stage, const Backward& backward) {
+  if (stage.saved == Saved::m_and_l && (backward.m.data == nullptr || backward.l.data == nullptr))
+    throw UsageError("the backward pass of stage " + label(stage) +
+                     " needs m and l of the forward pass: give both, as fp32 [batch, q_heads, Nq]");
+  if (stage.saved == Saved::P && backward.P.data == nullptr)
+    throw UsageError("the backward pass of stage " + label(stage) +
+                     " needs P of the forward pass: give it, as fp32 [batch, q_heads, Nq, Nk]");
+}
+
 /// Calls `pass`; what a GPU does not take is reported with the stage's name.
 template <class Call>
 void run_pass(const Stage& stage, void (*pass)(const Call&), const Call& call) {
+  if (pass == nullptr)
+    throw UsageError("stage " + label(stage) + " has no " + std::string(to_string(Call::pass)) +
+                     " pass: take one that has (./ladder list says which)");
+  require_supported(stage, call.problem);
+  require_layout(stage, call);
+  if constexpr (Call::pass == Pass::backward) require_saved(stage, call);
   if (stage.backend != Backend::cuda) return pass(call);
   try {
     pass(call);
@@ -90,24 +134,10 @@ void run_pass(const Stage& stage, void (*pass)(const Call&), const Call& call) {
 }  // namespace
 
 void run_forward(const Stage& stage, const Forward& forward) {
-  if (stage.forward == nullptr)
-    throw UsageError("stage " + label(stage) +
-                     " has no forward pass: take one that has (./ladder list says which)");
-  require_supported(stage, forward.problem);
   run_pass(stage, stage.forward, forward);
 }
 
 void run_backward(const Stage& stage, const Backward& backward) {
-  if (stage.backward == nullptr)
-    throw UsageError("stage " + label(stage) +
-                     " has no backward pass: take one that has (./ladder list says which)");
-  require_supported(stage, backward.problem);
-  if (stage.saved == Saved::m_and_l && (backward.m == nullptr || backward.l == nullptr))
-    throw UsageError("the backward pass of stage " + label(stage) +
-                     " needs m and l of the forward pass: give both, as fp32 [batch, q_heads, Nq]");
-  if (stage.saved == Saved::P && backward.P == nullptr)
-    throw UsageError("the backward pass of stage " + label(stage) +
-                     " needs P of the forward pass: give it, as fp32 [batch, q_heads, Nq, Nk]");
   run_pass(stage, stage.backward, backward);
 }
 

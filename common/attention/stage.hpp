@@ -9,10 +9,33 @@
 
 namespace flashladder {
 
-/// What a stage takes. Every stage must take all lengths, GQA, strides and the causal mask: not listed.
+/// What a stage takes or does not. The defaults are what a stage takes that says nothing; one that takes
+/// less, or more, says so: `.features = {.strides = false}`. All lengths must be taken: no feature.
+struct Features {
+  bool causal = true;         ///< The causal mask.
+  bool grouped_heads = true;  ///< Fewer key/value heads than query heads.
+  bool strides = true;        ///< Tensors whose heads and rows do not follow each other in memory.
+};
+
+/// A feature, and which problems ask for it.
+struct Feature {
+  const char* name;  ///< For lists and messages: "a stage takes no ...".
+  bool Features::*taken;
+  bool (*asked)(const Problem& problem);  ///< Null where it is the tensors that ask.
+};
+
+/// One for each member of Features.
+inline constexpr Feature all_features[] = {
+    {"causal mask", &Features::causal, [](const Problem& p) { return p.causal; }},
+    {"grouped heads", &Features::grouped_heads, [](const Problem& p) { return p.kv_heads != p.q_heads; }},
+    {"strides", &Features::strides, nullptr},
+};
+
+/// What a stage takes.
 struct Support {
   std::span<const Dtype> dtypes;  ///< Element types it computes in; others are widened to fp32 for it.
   std::span<const std::int64_t> head_dims = {};  ///< Head dimensions; empty: any up to max_head_dim.
+  Features features = {};                        ///< Masks, heads, layouts.
 
   /// Whether it takes head dimension d.
   bool head_dim(std::int64_t d) const;
@@ -20,16 +43,14 @@ struct Support {
   bool dtype(Dtype dtype) const;
   /// The head dimensions in words: "32, 64 and 128", "any up to 256", "any multiple of 8 up to 256".
   std::string head_dims_in_words() const;
+  /// The features that a problem asks for and that it does not take, "no causal mask and no grouped heads";
+  /// "" where there are none.
+  std::string missing(const Problem& problem) const;
+  /// Whether it takes the head dimension and the features of a problem.
+  bool takes(const Problem& problem) const { return head_dim(problem.d) && missing(problem).empty(); }
 };
 
 inline constexpr Dtype fp32_only[] = {Dtype::fp32};
-
-/// What a backward pass needs of the forward pass beside O.
-enum class Saved {
-  L,        ///< The logsumexp of each row, as all stages return it.
-  m_and_l,  ///< The maximum and the sum of exponentials of each row.
-  P,        ///< All probabilities.
-};
 
 /// One rung of the ladder. Each folder stages/NN_name defines one; lists, tests, charts and tables follow
 /// from it.
@@ -40,7 +61,7 @@ struct Stage {
   std::string_view idea;   ///< One line.
   std::string_view claim;  ///< The number that a test proves, one line.
   int before;              ///< The stage it is measured against; its own number where there is none.
-  Support supports;        ///< Dtypes and head dimensions.
+  Support supports;        ///< Dtypes, head dimensions, features.
   Backend backend = Backend::cpu;  ///< What it is compiled for.
 
   /// Computes O and L; null where the stage has a backward pass only.
@@ -51,6 +72,9 @@ struct Stage {
   /// Computes dQ, dK and dV; null where the stage has no backward pass.
   void (*backward)(const Backward&) = nullptr;
   Saved saved = Saved::L;  ///< What its backward pass is given of the forward pass beside O.
+
+  /// Whether it has this pass.
+  bool has(Pass pass) const { return pass == Pass::forward ? forward != nullptr : backward != nullptr; }
 };
 
 /// The dtype `stage` computes in when the input is of `dtype`: the same where it supports it, else fp32, to

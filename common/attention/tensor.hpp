@@ -1,6 +1,9 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <optional>
+#include <stdexcept>
+#include <string_view>
 #include <type_traits>
 
 #include "common/attention/dtype.hpp"
@@ -8,6 +11,17 @@
 #include "common/error.hpp"
 
 namespace flashladder {
+
+/// One of the two passes of attention.
+enum class Pass {
+  forward,   ///< O and L of Q, K and V.
+  backward,  ///< dQ, dK and dV of these and dO.
+};
+
+/// "forward" or "backward".
+constexpr std::string_view to_string(Pass pass) {
+  return pass == Pass::forward ? "forward" : "backward";
+}
 
 /// The Dtype whose elements the C++ type `T` holds; only for types that hold one.
 template <class T>
@@ -68,51 +82,120 @@ struct BackwardHead {
 
 class Workspace;
 
-/// What a stage's forward pass is given: it reads Q, K, V and writes every element of O and L.
+/// What a backward pass needs of the forward pass beside O.
+enum class Saved {
+  L,        ///< The logsumexp of each row, as all stages return it.
+  m_and_l,  ///< The maximum and the sum of exponentials of each row.
+  P,        ///< All probabilities.
+};
+
+/// What a stage's forward pass is given: it reads Q, K, V and writes every element of O and L. all_tensors
+/// has the shapes.
 struct Forward {
-  Problem problem;       ///< Sizes, mask, scale.
-  Tensor Q;              ///< [batch, q_heads,  Nq, d]
-  Tensor K;              ///< [batch, kv_heads, Nk, d]
-  Tensor V;              ///< [batch, kv_heads, Nk, d]
-  Tensor O;              ///< [batch, q_heads,  Nq, d]
-  float* L;              ///< [batch, q_heads,  Nq], contiguous
-  Workspace& workspace;  ///< The only source of extra memory.
+  static constexpr Pass pass = Pass::forward;  ///< Which pass it is.
+  Problem problem;                             ///< Sizes, mask, scale.
+  Tensor Q = {}, K = {}, V = {}, O = {};       ///< Of the problem's dtype.
+  Tensor L = {};                               ///< fp32, contiguous.
+  Workspace& workspace;                        ///< The only source of extra memory.
 
   /// Query head `h` of batch entry `b`, with the key/value head it reads.
   ForwardHead head(std::int64_t b, std::int64_t h) const {
     const std::int64_t g = problem.kv_head(h);
     return {Q.head<const float>(b, h), K.head<const float>(b, g), V.head<const float>(b, g),
-            O.head<float>(b, h), L + (b * problem.q_heads + h) * problem.Nq};
+            O.head<float>(b, h), L.head<float>(b, h).data};
   }
 };
 
 /// What a stage's backward pass is given: it reads Q, K, V, O, dO and what the forward pass saved, and
-/// writes every element of dQ, dK, dV.
+/// writes every element of dQ, dK, dV. all_tensors has the shapes.
 struct Backward {
-  Problem problem;       ///< Sizes, mask, scale.
-  Tensor Q;              ///< [batch, q_heads,  Nq, d]
-  Tensor K;              ///< [batch, kv_heads, Nk, d]
-  Tensor V;              ///< [batch, kv_heads, Nk, d]
-  Tensor O;              ///< [batch, q_heads,  Nq, d]
-  const float* L;        ///< [batch, q_heads,  Nq], contiguous
-  Tensor dO;             ///< [batch, q_heads,  Nq, d]
-  Tensor dQ;             ///< [batch, q_heads,  Nq, d]
-  Tensor dK;             ///< [batch, kv_heads, Nk, d]
-  Tensor dV;             ///< [batch, kv_heads, Nk, d]
-  Workspace& workspace;  ///< The only source of extra memory.
-  // For the stages that say so (Stage::saved), else null; all fp32 and contiguous.
-  const float* m = nullptr;  ///< [batch, q_heads, Nq]: the largest score of each row
-  const float* l = nullptr;  ///< [batch, q_heads, Nq]: its sum of exponentials
-  const float* P = nullptr;  ///< [batch, q_heads, Nq, Nk]
+  static constexpr Pass pass = Pass::backward;  ///< Which pass it is.
+  Problem problem;                              ///< Sizes, mask, scale.
+  Tensor Q = {}, K = {}, V = {}, O = {};        ///< Of the problem's dtype.
+  Tensor L = {};                                ///< fp32, contiguous.
+  Tensor dO = {}, dQ = {}, dK = {}, dV = {};    ///< Of the problem's dtype.
+  Tensor m = {}, l = {}, P = {};                ///< As L; for the stages that say so alone.
+  Workspace& workspace;                         ///< The only source of extra memory.
 
   /// Query head `h` of batch entry `b`, with the key/value head it reads and adds gradients to.
   BackwardHead head(std::int64_t b, std::int64_t h) const {
     const std::int64_t g = problem.kv_head(h);
-    return {
-        Q.head<const float>(b, h), K.head<const float>(b, g),  V.head<const float>(b, g),
-        O.head<const float>(b, h), dO.head<const float>(b, h), L + (b * problem.q_heads + h) * problem.Nq,
-        dQ.head<float>(b, h),      dK.head<float>(b, g),       dV.head<float>(b, g)};
+    return {Q.head<const float>(b, h), K.head<const float>(b, g),  V.head<const float>(b, g),
+            O.head<const float>(b, h), dO.head<const float>(b, h), L.head<const float>(b, h).data,
+            dQ.head<float>(b, h),      dK.head<float>(b, g),       dV.head<float>(b, g)};
   }
 };
+
+/// A tensor of a call. What is done to all tensors of a pass, to lay them out, to poison them, to bind them
+/// to Python's arrays, is a loop over `all_tensors`.
+struct NamedTensor {
+  const char* name;                ///< As in the papers, and in Forward and Backward.
+  Tensor Forward::*forward;        ///< Null where the forward pass has none.
+  Tensor Backward::*backward;      ///< Null where the backward pass has none.
+  std::int64_t Problem::*heads;    ///< Its shape is [batch, heads, rows, columns].
+  std::int64_t Problem::*rows;     ///< Nq or Nk.
+  std::int64_t Problem::*columns;  ///< d; Nk; null: a single one.
+  std::optional<Pass> output_of;   ///< The pass that writes it; none: it comes from outside.
+  std::optional<Saved> saved;      ///< Only the stages that say so are given it (Stage::saved); none: all.
+
+  /// Whether a pass is given it, of a stage that needs `needed` of the forward pass.
+  constexpr bool given(Pass pass, Saved needed) const {
+    return (pass == Pass::forward ? forward != nullptr : backward != nullptr) &&
+           (!saved || *saved == needed);
+  }
+  /// Whether its rows are those of a head, of d elements: they may have strides, and the problem's dtype.
+  /// All else is contiguous and fp32.
+  constexpr bool has_head_rows() const { return columns == &Problem::d; }
+  /// Of its elements.
+  Dtype dtype(const Problem& p) const { return has_head_rows() ? p.dtype : Dtype::fp32; }
+  /// [batch, heads, rows, columns]
+  std::array<std::int64_t, 4> shape(const Problem& p) const {
+    return {p.batch, p.*heads, p.*rows, columns == nullptr ? 1 : p.*columns};
+  }
+  /// How many there are.
+  std::int64_t elements(const Problem& p) const {
+    const auto [batch, head_count, row_count, column_count] = shape(p);
+    return batch * head_count * row_count * column_count;
+  }
+  /// At `data`, contiguous.
+  Tensor contiguous(const Problem& p, void* data) const {
+    const auto [batch, head_count, row_count, column_count] = shape(p);
+    const std::int64_t head = row_count * column_count;
+    return {data, dtype(p), {head_count * head, head, column_count}};
+  }
+  /// Where a Forward or a Backward has it.
+  template <class Call>
+  constexpr auto& of(Call& call) const {
+    if constexpr (Call::pass == Pass::forward) {
+      return call.*forward;
+    } else {
+      return call.*backward;
+    }
+  }
+};
+
+/// Every tensor that a pass reads or writes.
+inline constexpr NamedTensor all_tensors[] = {
+    {"Q", &Forward::Q, &Backward::Q, &Problem::q_heads, &Problem::Nq, &Problem::d, {}, {}},
+    {"K", &Forward::K, &Backward::K, &Problem::kv_heads, &Problem::Nk, &Problem::d, {}, {}},
+    {"V", &Forward::V, &Backward::V, &Problem::kv_heads, &Problem::Nk, &Problem::d, {}, {}},
+    {"O", &Forward::O, &Backward::O, &Problem::q_heads, &Problem::Nq, &Problem::d, Pass::forward, {}},
+    {"L", &Forward::L, &Backward::L, &Problem::q_heads, &Problem::Nq, nullptr, Pass::forward, {}},
+    {"dO", nullptr, &Backward::dO, &Problem::q_heads, &Problem::Nq, &Problem::d, {}, {}},
+    {"dQ", nullptr, &Backward::dQ, &Problem::q_heads, &Problem::Nq, &Problem::d, Pass::backward, {}},
+    {"dK", nullptr, &Backward::dK, &Problem::kv_heads, &Problem::Nk, &Problem::d, Pass::backward, {}},
+    {"dV", nullptr, &Backward::dV, &Problem::kv_heads, &Problem::Nk, &Problem::d, Pass::backward, {}},
+    {"m", nullptr, &Backward::m, &Problem::q_heads, &Problem::Nq, nullptr, Pass::forward, Saved::m_and_l},
+    {"l", nullptr, &Backward::l, &Problem::q_heads, &Problem::Nq, nullptr, Pass::forward, Saved::m_and_l},
+    {"P", nullptr, &Backward::P, &Problem::q_heads, &Problem::Nq, &Problem::Nk, Pass::forward, Saved::P},
+};
+
+/// The one of that name.
+constexpr const NamedTensor& named_tensor(std::string_view name) {
+  for (const NamedTensor& one : all_tensors) {
+    if (one.name == name) return one;
+  }
+  throw std::logic_error("no tensor has this name");
+}
 
 }  // namespace flashladder

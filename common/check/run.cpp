@@ -2,9 +2,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <initializer_list>
-#include <string_view>
-#include <utility>
 
 namespace flashladder {
 namespace {
@@ -137,52 +134,80 @@ std::string Buffer::defect(const std::string& name) const {
   return "";
 }
 
-std::string changed_inputs(std::initializer_list<std::pair<const char*, const Buffer*>> inputs) {
-  for (const auto& [name, buffer] : inputs) {
-    if (buffer->changed()) return std::string(name) + " was changed, or what lies between its rows";
+template <class Call>
+Run<Call>::Run(const Stage& stage, const Problem& problem, Layout layout)
+    : stage_(stage), problem_(problem) {
+  problem_.dtype = computing_dtype(stage, problem.dtype);
+  int place = 0;
+  for (const NamedTensor& one : all_tensors) {
+    if (!one.given(Call::pass, stage.saved)) continue;
+    const auto [batch, heads, rows, columns] = one.shape(problem_);
+    const bool strided = one.has_head_rows();
+    tensors_.push_back({&one, Buffer(batch, heads, rows, columns, strided ? layout : Layout::contiguous,
+                                     one.dtype(problem_), stage.backend, strided ? place++ : 0)});
   }
-  return "";
 }
 
-ForwardRun::ForwardRun(const Stage& stage, const Inputs& inputs, Layout layout)
-    : stage_(stage),
-      inputs_(inputs),
-      Q_(tensor(inputs.problem.q_heads, inputs.problem.Nq, layout, 0)),
-      K_(tensor(inputs.problem.kv_heads, inputs.problem.Nk, layout, 1)),
-      V_(tensor(inputs.problem.kv_heads, inputs.problem.Nk, layout, 2)),
-      O_(tensor(inputs.problem.q_heads, inputs.problem.Nq, layout, 3)),
-      L_(inputs.problem.batch, inputs.problem.q_heads, inputs.problem.Nq, 1, Layout::contiguous,
-         Dtype::fp32, stage.backend) {
-  Q_.write(inputs.Q);
-  K_.write(inputs.K);
-  V_.write(inputs.V);
+template <class Call>
+const Buffer& Run<Call>::tensor(std::string_view name) const {
+  return std::ranges::find(tensors_, &named_tensor(name), &Named::what)->buffer;
 }
 
-Buffer ForwardRun::tensor(std::int64_t heads, std::int64_t rows, Layout layout, int place) const {
-  const Problem& p = inputs_.problem;
-  return {p.batch, heads, rows, p.d, layout, computing_dtype(stage_, p.dtype), stage_.backend, place};
+template <class Call>
+Buffer& Run<Call>::tensor(std::string_view name) {
+  return std::ranges::find(tensors_, &named_tensor(name), &Named::what)->buffer;
 }
 
-Forward ForwardRun::call(Workspace& workspace) {
-  Problem problem = inputs_.problem;
-  problem.dtype = computing_dtype(stage_, problem.dtype);
-  return {problem,     Q_.tensor(), K_.tensor(),
-          V_.tensor(), O_.tensor(), static_cast<float*>(L_.tensor().data),
-          workspace};
+template <class Call>
+Call Run<Call>::call(Workspace& workspace) {
+  Call call{.problem = problem_, .workspace = workspace};
+  for (Named& one : tensors_) one.what->of(call) = one.buffer.tensor();
+  return call;
 }
 
-void ForwardRun::start(Workspace& workspace) {
-  run_forward(stage_, call(workspace));
+template <class Call>
+void Run<Call>::start(Workspace& workspace) {
+  if constexpr (Call::pass == Pass::forward) {
+    run_forward(stage_, call(workspace));
+  } else {
+    run_backward(stage_, call(workspace));
+  }
 }
 
-void ForwardRun::run(Workspace& workspace) {
+template <class Call>
+void Run<Call>::run(Workspace& workspace) {
   start(workspace);
   synchronise(stage_.backend);
 }
 
-void ForwardRun::poison() {
-  O_.poison();
-  L_.poison();
+template <class Call>
+void Run<Call>::poison() {
+  for (Named& one : tensors_) {
+    if (one.what->output_of == Call::pass) one.buffer.poison();
+  }
+}
+
+template <class Call>
+std::string Run<Call>::defect() const {
+  for (const Named& one : tensors_) {
+    if (one.what->output_of != Call::pass) continue;
+    if (std::string why = one.buffer.defect(one.what->name); !why.empty()) return why;
+  }
+  for (const Named& one : tensors_) {
+    if (one.what->output_of != Call::pass && one.buffer.changed())
+      return std::string(one.what->name) + " was changed, or what lies between its rows";
+  }
+  return "";
+}
+
+template class Run<Forward>;
+template class Run<Backward>;
+
+ForwardRun::ForwardRun(const Stage& stage, const Inputs& inputs, Layout layout)
+    : Run(stage, inputs.problem, layout) {
+  tensor("Q").write(inputs.Q);
+  tensor("K").write(inputs.K);
+  tensor("V").write(inputs.V);
 }
 
 void ForwardRun::run_counting(Workspace& workspace) {
@@ -190,13 +215,7 @@ void ForwardRun::run_counting(Workspace& workspace) {
 }
 
 Result<float> ForwardRun::result() const {
-  return {O_.read(), L_.read()};
-}
-
-std::string ForwardRun::defect() const {
-  if (std::string why = O_.defect("O"); !why.empty()) return why;
-  if (std::string why = L_.defect("L"); !why.empty()) return why;
-  return changed_inputs({{"Q", &Q_}, {"K", &K_}, {"V", &V_}});
+  return {tensor("O").read(), tensor("L").read()};
 }
 
 }  // namespace flashladder

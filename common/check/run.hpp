@@ -1,9 +1,8 @@
 #pragma once
 #include <cstddef>
-#include <initializer_list>
 #include <memory>
 #include <string>
-#include <utility>
+#include <string_view>
 #include <vector>
 
 #include "common/attention/oracle.hpp"
@@ -61,36 +60,51 @@ class Buffer {
   std::size_t written_ = 0;                ///< Hash of the storage as write() left it.
 };
 
-/// "" or which of the inputs, the first of them, a run did not leave as it was.
-std::string changed_inputs(std::initializer_list<std::pair<const char*, const Buffer*>> inputs);
-
-/// A stage with its inputs laid out in memory, ready to run again and again.
-class ForwardRun {
+/// The tensors of a pass of a stage in memory, ready to run again and again.
+template <class Call>
+class Run {
  public:
-  /// Copies Q, K and V; `inputs` must outlive the run.
-  ForwardRun(const Stage& stage, const Inputs& inputs, Layout layout = Layout::contiguous);
-
-  /// One forward pass, complete when it returns.
+  /// One pass, complete when it returns. Throws as run_forward and run_backward.
   void run(Workspace& workspace);
-  /// One forward pass that may still run on the GPU when it returns.
+  /// One pass that may still run on the GPU when it returns.
   void start(Workspace& workspace);
-  /// One forward pass of the variant that counts the reads of scores.
-  void run_counting(Workspace& workspace);
-  /// Turns O and L back into NaN, so that the next run has to write them again.
+  /// Turns the outputs back into NaN, so that the next run has to write them again.
   void poison();
-  /// O and L as the last run left them.
-  Result<float> result() const;
-  /// "" when the run wrote all of O and L, touched nothing around them and left the inputs as they were;
-  /// else one sentence saying what and where.
+  /// "" when the run wrote all of the outputs, touched nothing around them and left the inputs as they
+  /// were; else one sentence saying what and where.
   std::string defect() const;
 
- private:
-  Forward call(Workspace& workspace);
-  Buffer tensor(std::int64_t heads, std::int64_t rows, Layout layout, int place) const;
+ protected:
+  /// All that the stage is given, not written yet. Rows of heads lie as `layout` says.
+  Run(const Stage& stage, const Problem& problem, Layout layout);
+  /// The tensor of that name (all_tensors).
+  Buffer& tensor(std::string_view name);
+  const Buffer& tensor(std::string_view name) const;
+  Call call(Workspace& workspace);
 
   const Stage& stage_;
-  const Inputs& inputs_;
-  Buffer Q_, K_, V_, O_, L_;
+
+ private:
+  struct Named {
+    const NamedTensor* what;
+    Buffer buffer;
+  };
+  Problem problem_;  ///< Of the dtype in which the stage computes.
+  std::vector<Named> tensors_;
+};
+extern template class Run<Forward>;
+extern template class Run<Backward>;
+
+/// A forward pass.
+class ForwardRun : public Run<Forward> {
+ public:
+  /// Copies Q, K and V.
+  ForwardRun(const Stage& stage, const Inputs& inputs, Layout layout = Layout::contiguous);
+
+  /// One pass of the variant that counts the reads of scores.
+  void run_counting(Workspace& workspace);
+  /// O and L as the last run left them.
+  Result<float> result() const;
 };
 
 /// Whether a stage has been timed often enough: 20 times, or for 2 s and at least 3 times.
@@ -98,33 +112,16 @@ constexpr bool timed_enough(std::size_t runs, double seconds) {
   return runs >= 20 || (runs >= 3 && seconds >= 2);
 }
 
-/// The same for the backward pass; O and L are given, as a forward pass left them, and what else the stage
-/// says it needs (Stage::saved) is computed plainly.
-class BackwardRun {
+/// A backward pass; O and L are given, as a forward pass left them, and what else the stage says it needs
+/// (Stage::saved) is computed plainly.
+class BackwardRun : public Run<Backward> {
  public:
-  /// `inputs` are copied, with O and L of a forward pass and the output gradient dO.
+  /// Copies `inputs`, O and L of a forward pass, and the output gradient dO.
   BackwardRun(const Stage& stage, const Inputs& inputs, const Result<float>& forward,
               const std::vector<float>& dO, Layout layout = Layout::contiguous);
 
-  /// One backward pass, complete when it returns. Throws as run_backward.
-  void run(Workspace& workspace);
-  /// One backward pass that may still run on the GPU when it returns.
-  void start(Workspace& workspace);
-  /// Turns dQ, dK and dV back into NaN, so that the next run has to write them again.
-  void poison();
   /// dQ, dK and dV as the last run left them.
   Gradients<float> result() const;
-  /// As ForwardRun::defect.
-  std::string defect() const;
-
- private:
-  Buffer tensor(std::int64_t heads, std::int64_t rows, Layout layout, int place) const;
-  Buffer of_rows(std::int64_t elements, bool needed) const;
-
-  const Stage& stage_;
-  Problem problem_;
-  Buffer Q_, K_, V_, O_, L_, dO_, dQ_, dK_, dV_;
-  Buffer m_, l_, P_;  ///< Empty where the stage does not need them.
 };
 
 }  // namespace flashladder

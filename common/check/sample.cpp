@@ -179,11 +179,11 @@ Verdict run_and_check_sample(const Stage& stage, const Inputs& inputs, const std
   return verdict;
 }
 
-double oracle_seconds(const Problem& problem, bool backward) {
+double oracle_seconds(const Problem& problem, Pass pass) {
   const Problem small = small_part(problem, 128, 1024);
   const Inputs inputs = random_inputs(small, 1);
   const double seconds = seconds_of([&] {
-    if (backward) {
+    if (pass == Pass::backward) {
       expect_backward(inputs, saved_forward(inputs), random_output_gradient(small, 1), small.dtype);
     } else {
       expect_forward(inputs, small.dtype);
@@ -192,7 +192,9 @@ double oracle_seconds(const Problem& problem, bool backward) {
   // Backward, each key/value head is one thread's.
   const double threads = std::max(1U, std::thread::hardware_concurrency());
   const double at_once =
-      backward ? std::min<double>(static_cast<double>(problem.batch * problem.kv_heads), threads) : 1;
+      pass == Pass::backward
+          ? std::min<double>(static_cast<double>(problem.batch * problem.kv_heads), threads)
+          : 1;
   return seconds * cost(problem) / cost(small) / at_once;
 }
 

@@ -41,7 +41,7 @@ Verdict run_and_check_sample(const Stage& stage, const Inputs& inputs, const std
 
 /// Seconds that the oracle, with the plain computations beside it, will take on this machine: from a run of
 /// it on a small problem.
-double oracle_seconds(const Problem& problem, bool backward);
+double oracle_seconds(const Problem& problem, Pass pass);
 /// Seconds that a forward pass of a stage will take, likewise; 0 where that cannot be told.
 double stage_seconds(const Stage& stage, const Problem& problem);
 

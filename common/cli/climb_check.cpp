@@ -14,7 +14,8 @@ std::string one_line(std::string text) {
 
 Checker::Checker(const Inputs& inputs, bool backward, Progress& progress, std::optional<double> patience)
     : inputs_(inputs), backward_(backward), progress_(progress) {
-  if (patience) seconds_for_all_ = oracle_seconds(inputs.problem, backward);
+  if (patience)
+    seconds_for_all_ = oracle_seconds(inputs.problem, backward ? Pass::backward : Pass::forward);
   if (!backward_) {
     if (patience && seconds_for_all_ > *patience) sample_ = sample_of(inputs);
     return;

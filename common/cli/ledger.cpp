@@ -27,13 +27,13 @@ struct CountedStage {
   Ledger total;
 };
 
-CountedStage count_stage(const Stage& stage, const Inputs& inputs, bool backward,
-                         const simt::Options& how) {
+CountedStage count_stage(const Stage& stage, const Inputs& inputs, Pass pass, const simt::Options& how) {
   const Claim* claim = claim_of(stage);
   CountedStage counted{&stage, claim, {}, {}, {}};
-  if (claim != nullptr) counted.claimed = backward ? claim->backward : claim->forward;
+  if (claim != nullptr) counted.claimed = pass == Pass::backward ? claim->backward : claim->forward;
   try {
-    counted.total = (backward ? count_backward : count_forward)(stage, inputs, how, &counted.launches);
+    counted.total =
+        (pass == Pass::backward ? count_backward : count_forward)(stage, inputs, how, &counted.launches);
   } catch (const UsageError&) {
     throw;
   } catch (const Error& error) {
@@ -43,10 +43,7 @@ CountedStage count_stage(const Stage& stage, const Inputs& inputs, bool backward
 }
 
 /// The chosen stages in the order in which they were named.
-std::vector<const Stage*> chosen_stages(const std::vector<std::string>& selections, bool backward) {
-  const auto has_pass = [&](const Stage& stage) {
-    return backward ? stage.backward != nullptr : stage.forward != nullptr;
-  };
+std::vector<const Stage*> chosen_stages(const std::vector<std::string>& selections, Pass pass) {
   std::vector<const Stage*> chosen;
   for (const std::string& selection : selections) {
     for (const Stage* stage : select_stages(selection)) {
@@ -55,17 +52,17 @@ std::vector<const Stage*> chosen_stages(const std::vector<std::string>& selectio
             "stage {} is C++ for the CPU and has no ledger: choose stages of kernels, such as 10-15",
             label(*stage)));
       }
-      if (!has_pass(*stage)) {
+      if (!stage->has(pass)) {
         throw UsageError(fmt::format("stage {} has no {} pass: {} --backward, or choose other stages",
-                                     label(*stage), backward ? "backward" : "forward",
-                                     backward ? "leave out" : "add"));
+                                     label(*stage), to_string(pass),
+                                     pass == Pass::backward ? "leave out" : "add"));
       }
       if (std::ranges::find(chosen, stage) == chosen.end()) chosen.push_back(stage);
     }
   }
   if (selections.empty()) {
     std::ranges::copy_if(stages(), std::back_inserter(chosen), [&](const Stage* stage) {
-      return stage->backend != Backend::cpu && has_pass(*stage);
+      return stage->backend != Backend::cpu && stage->has(pass);
     });
   }
   return chosen;
@@ -292,7 +289,8 @@ void print_table(const std::vector<CountedStage>& all, const LedgerOptions& opti
     });
   });
 
-  say("{}: {}{}\n\n", loaded.source, to_string(problem), options.backward ? ", backward pass" : "");
+  say("{}: {}{}\n\n", loaded.source, to_string(problem),
+      options.pass == Pass::backward ? ", backward pass" : "");
   print("{}\n", table(rows, columns, problem));
   say("Counted by the emulator from the source of the kernels: global memory requested, before caches;\n"
       "operations and shared memory as written, where a compiler may join or drop some; each per thread,\n"
@@ -352,13 +350,13 @@ void run_pass(const Stage& stage, Run run) {
 }
 
 /// Each stage once, and nothing else: a profiler shows these kernels alone.
-int run_once(const std::vector<const Stage*>& chosen, const LoadedInputs& loaded, bool backward) {
+int run_once(const std::vector<const Stage*>& chosen, const LoadedInputs& loaded, Pass pass) {
   std::vector<const Stage*> twins;
   twins.reserve(chosen.size());
   for (const Stage* stage : chosen) twins.push_back(&on_backend(*stage, Backend::cuda));
   for (const Stage* stage : twins) {
     const Inputs own = for_stage(*stage, loaded.inputs);
-    if (backward) {
+    if (pass == Pass::backward) {
       run_pass(*stage,
                BackwardRun(*stage, own, saved_forward(own), random_output_gradient(own.problem, 1)));
     } else {
@@ -373,7 +371,7 @@ int run_once(const std::vector<const Stage*>& chosen, const LoadedInputs& loaded
 }  // namespace
 
 int ledger(const LedgerOptions& options) {
-  const std::vector<const Stage*> chosen = chosen_stages(options.stages, options.backward);
+  const std::vector<const Stage*> chosen = chosen_stages(options.stages, options.pass);
   const bool cuda = options.backend == "cuda";
   if (cuda && (options.json || options.launches || options.banks || options.check)) {
     throw UsageError(
@@ -390,21 +388,21 @@ int ledger(const LedgerOptions& options) {
   const LoadedInputs loaded = load_inputs(input);
   const Problem& problem = loaded.inputs.problem;
   for (const Stage* stage : chosen) require_supported(*stage, for_stage(*stage, loaded.inputs).problem);
-  if (cuda) return run_once(chosen, loaded, options.backward);
+  if (cuda) return run_once(chosen, loaded, options.pass);
 
   std::vector<CountedStage> all;
   {
     Progress progress;
     for (const Stage* stage : chosen) {
       progress.step(label(*stage) + ": counting on the emulator ...");
-      all.push_back(count_stage(*stage, loaded.inputs, options.backward,
+      all.push_back(count_stage(*stage, loaded.inputs, options.pass,
                                 {.banks = options.banks, .check = options.check}));
     }
   }
   if (options.json) {
     Json json = {
         {"format", 1}, {"input", to_json(loaded)}, {"backend", "emulator"}, {"banks", options.banks}};
-    if (options.backward) json["pass"] = "backward";
+    if (options.pass == Pass::backward) json["pass"] = to_string(options.pass);
     json["stages"] = Json::array();
     for (const CountedStage& one : all) json["stages"].push_back(stage_json(one, problem));
     print("{}", json_text(json));

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "common/attention/tensor.hpp"
 #include "common/cli/input.hpp"
 
 namespace flashladder {
@@ -14,7 +15,7 @@ struct LedgerOptions {
   std::vector<std::string> stages;  ///< Selections, in order; empty is all stages of kernels with the pass.
   InputOptions input;               ///< Random of size `default_sizes` unless it names another.
   std::string backend = "emulator";
-  bool backward = false;  ///< The backward pass instead of the forward pass.
+  Pass pass = Pass::forward;
   bool json = false;
   bool launches = false;  ///< A column for each launch of one stage.
   bool banks = false;     ///< Count wavefronts and sectors too.

@@ -23,6 +23,17 @@ std::string dtypes(const Stage& stage) {
   return text;
 }
 
+/// "; no causal mask; no strides": what a stage does not take and others do, or the reverse; "" where it
+/// takes what others do.
+std::string features(const Stage& stage) {
+  std::string text;
+  for (const Feature& feature : all_features) {
+    const bool taken = stage.supports.features.*feature.taken;
+    if (taken != Features().*feature.taken) text += fmt::format("; {}{}", taken ? "" : "no ", feature.name);
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string list_text() {
@@ -38,8 +49,8 @@ std::string list_text() {
       first = indentation;
     }
     const std::string claim = fmt::format("{}claim: {}", indentation, stage->claim);
-    const std::string takes = fmt::format("{}{}; {}; d: {}", indentation, passes(*stage), dtypes(*stage),
-                                          stage->supports.head_dims_in_words());
+    const std::string takes = fmt::format("{}{}; {}; d: {}{}", indentation, passes(*stage), dtypes(*stage),
+                                          stage->supports.head_dims_in_words(), features(*stage));
     for (const std::string& line : {first + std::string(stage->idea), claim, takes})
       text += joined(wrap(line, width, indentation + "  "), "\n") + "\n";
   }
@@ -51,6 +62,10 @@ std::string list_json() {
   for (const Stage* stage : stages()) {
     nlohmann::ordered_json dtype_names = nlohmann::ordered_json::array();
     for (Dtype dtype : stage->supports.dtypes) dtype_names.push_back(to_string(dtype));
+    nlohmann::ordered_json feature_names = nlohmann::ordered_json::array();
+    for (const Feature& feature : all_features) {
+      if (stage->supports.features.*feature.taken) feature_names.push_back(feature.name);
+    }
     list.push_back(
         {{"number", stage->number},
          {"name", stage->name},
@@ -63,6 +78,7 @@ std::string list_json() {
                            ? nlohmann::ordered_json({{"up_to", max_head_dim}})
                            : nlohmann::ordered_json(std::vector(stage->supports.head_dims.begin(),
                                                                 stage->supports.head_dims.end()))},
+         {"features", feature_names},
          {"backend", to_string(stage->backend)},
          {"forward", stage->forward != nullptr},
          {"backward", stage->backward != nullptr}});

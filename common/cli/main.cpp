@@ -203,7 +203,9 @@ int run(int argc, char** argv) {
   LedgerOptions counted;
   ledger->add_option("STAGE", counted.stages,
                      "Stages such as 11 12 13, 11-13 or tensor_cores (default: all of kernels)");
-  ledger->add_flag("--backward", counted.backward, "The backward pass instead of the forward pass");
+  ledger->add_flag_callback(
+      "--backward", [&] { counted.pass = Pass::backward; },
+      "The backward pass instead of the forward pass");
   add_input_options(ledger, counted.input, "Arrays q, k, v, each [batch, heads, rows, d], instead",
                     "Normal random input of these sizes (default: 1,2,256,64)");
   ledger->add_flag("--launches", counted.launches, "A column for each kernel launch of one stage");

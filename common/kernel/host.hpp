@@ -59,11 +59,12 @@ inline Sizes sizes_of(const Problem& p, const Tensor& Q, const Tensor& K, const 
           strides_of(O)};
 }
 
-/// A view of the caller's [batch, heads, rows, d] tensor. Throws UsageError where a row of 16-bit numbers
-/// does not start at a multiple of 16 bytes: they are copied 16 bytes at a time.
-template <class T>
-DeviceBuffer<T> view_of(const char* name, const Tensor& t, std::int64_t batch, std::int64_t heads,
-                        std::int64_t rows, std::int64_t d) {
+/// A view of the tensor `name` of a Forward or a Backward, of elements T. Throws UsageError where a row of
+/// 16-bit numbers does not start at a multiple of 16 bytes: they are copied 16 bytes at a time.
+template <class T, class Call>
+DeviceBuffer<T> view_of(const Call& f, const char* name) {
+  const NamedTensor& named = named_tensor(name);
+  const Tensor& t = named.of(f);
   if (sizeof(T) == 2 && (reinterpret_cast<std::uintptr_t>(t.data) % 16 != 0 || t.stride[0] % 8 != 0 ||
                          t.stride[1] % 8 != 0 || t.stride[2] % 8 != 0)) {
     throw UsageError(
@@ -71,9 +72,10 @@ DeviceBuffer<T> view_of(const char* name, const Tensor& t, std::int64_t batch, s
         " does not start at a multiple of 16 bytes: make its strides multiples of 8 elements and "
         "align its first element to 16 bytes");
   }
+  const auto [batch, heads, rows, columns] = named.shape(f.problem);
   return DeviceBuffer<T>::view(
       name, static_cast<typename DeviceBuffer<T>::Host*>(t.data),
-      (batch - 1) * t.stride[0] + (heads - 1) * t.stride[1] + (rows - 1) * t.stride[2] + d);
+      (batch - 1) * t.stride[0] + (heads - 1) * t.stride[1] + (rows - 1) * t.stride[2] + columns);
 }
 
 /// The tensors of a forward pass as kernels take them, of elements T.
@@ -90,11 +92,11 @@ struct ForwardBuffers {
 
   /// Views of the caller's memory. Throws UsageError as view_of.
   explicit ForwardBuffers(const Forward& f)
-      : Q(view_of<T>("Q", f.Q, f.problem.batch, f.problem.q_heads, f.problem.Nq, f.problem.d)),
-        K(view_of<T>("K", f.K, f.problem.batch, f.problem.kv_heads, f.problem.Nk, f.problem.d)),
-        V(view_of<T>("V", f.V, f.problem.batch, f.problem.kv_heads, f.problem.Nk, f.problem.d)),
-        O(view_of<T>("O", f.O, f.problem.batch, f.problem.q_heads, f.problem.Nq, f.problem.d)),
-        L(DeviceBuffer<f32>::view("L", f.L, f.problem.batch * f.problem.q_heads * f.problem.Nq)),
+      : Q(view_of<T>(f, "Q")),
+        K(view_of<T>(f, "K")),
+        V(view_of<T>(f, "V")),
+        O(view_of<T>(f, "O")),
+        L(view_of<f32>(f, "L")),
         sizes(sizes_of(f.problem, f.Q, f.K, f.V, f.O)),
         heads(sizes.q_heads),
         batch(static_cast<int>(f.problem.batch)) {}
@@ -119,15 +121,15 @@ struct BackwardBuffers {
 
   /// Views of the caller's memory. Throws UsageError as view_of.
   explicit BackwardBuffers(const Backward& f)
-      : Q(view_of<T>("Q", f.Q, f.problem.batch, f.problem.q_heads, f.problem.Nq, f.problem.d)),
-        K(view_of<T>("K", f.K, f.problem.batch, f.problem.kv_heads, f.problem.Nk, f.problem.d)),
-        V(view_of<T>("V", f.V, f.problem.batch, f.problem.kv_heads, f.problem.Nk, f.problem.d)),
-        O(view_of<T>("O", f.O, f.problem.batch, f.problem.q_heads, f.problem.Nq, f.problem.d)),
-        L(DeviceBuffer<f32>::view("L", f.L, f.problem.batch * f.problem.q_heads * f.problem.Nq)),
-        dO(view_of<T>("dO", f.dO, f.problem.batch, f.problem.q_heads, f.problem.Nq, f.problem.d)),
-        dQ(view_of<T>("dQ", f.dQ, f.problem.batch, f.problem.q_heads, f.problem.Nq, f.problem.d)),
-        dK(view_of<T>("dK", f.dK, f.problem.batch, f.problem.kv_heads, f.problem.Nk, f.problem.d)),
-        dV(view_of<T>("dV", f.dV, f.problem.batch, f.problem.kv_heads, f.problem.Nk, f.problem.d)),
+      : Q(view_of<T>(f, "Q")),
+        K(view_of<T>(f, "K")),
+        V(view_of<T>(f, "V")),
+        O(view_of<T>(f, "O")),
+        L(view_of<f32>(f, "L")),
+        dO(view_of<T>(f, "dO")),
+        dQ(view_of<T>(f, "dQ")),
+        dK(view_of<T>(f, "dK")),
+        dV(view_of<T>(f, "dV")),
         sizes{sizes_of(f.problem, f.Q, f.K, f.V, f.O), strides_of(f.dO), strides_of(f.dQ), strides_of(f.dK),
               strides_of(f.dV)},
         heads(sizes.q_heads),
@@ -135,14 +137,16 @@ struct BackwardBuffers {
         batch(static_cast<int>(f.problem.batch)) {}
 };
 
-/// Extra device memory of a stage, counted by its workspace.
-class ExtraBuffer : private Workspace::Reservation, public DeviceBuffer<f32> {
+/// Extra device memory of a stage, of elements T, counted by its workspace.
+template <class T = f32>
+class ExtraBuffer : private Workspace::Reservation, public DeviceBuffer<T> {
  public:
   /// `elements` elements, for a Forward or a Backward. Throws OutOfMemory.
-  template <class Pass>
-  ExtraBuffer(const Pass& f, const char* name, std::int64_t elements)
-      : Reservation(f.workspace, elements * 4), DeviceBuffer<f32>(name, elements) {
-    if (f.workspace.poison) poison();
+  template <class Call>
+  ExtraBuffer(const Call& f, const char* name, std::int64_t elements)
+      : Reservation(f.workspace, elements * static_cast<std::int64_t>(sizeof(T))),
+        DeviceBuffer<T>(name, elements) {
+    if (f.workspace.poison) this->poison();
   }
 };
 
@@ -150,9 +154,10 @@ class ExtraBuffer : private Workspace::Reservation, public DeviceBuffer<f32> {
 /// the stage all the same.
 class SavedBuffer {
  public:
-  /// A view of the `elements` elements at `data`. Throws OutOfMemory where the workspace's limit is less.
-  SavedBuffer(const Backward& f, const char* name, const float* data, std::int64_t elements)
-      : counted_(f.workspace, elements * 4), view_(DeviceBuffer<f32>::counted_view(name, data, elements)) {}
+  /// A view of the `elements` elements of `tensor`. Throws OutOfMemory where the workspace's limit is less.
+  SavedBuffer(const Backward& f, const char* name, const Tensor& tensor, std::int64_t elements)
+      : counted_(f.workspace, elements * static_cast<std::int64_t>(sizeof(float))),
+        view_(DeviceBuffer<f32>::counted_view(name, static_cast<const float*>(tensor.data), elements)) {}
   /// What kernels are given.
   const DeviceBuffer<f32>& view() const { return view_; }
 

@@ -71,6 +71,15 @@ bool is_kernel(const Stage& stage) {
   return stage.backend != Backend::cpu;
 }
 
+/// Those of `jobs` whose problem and layout `stage` takes.
+std::vector<Job> taken(const Stage& stage, std::vector<Job> jobs) {
+  std::erase_if(jobs, [&](const Job& job) {
+    return !stage.supports.takes(job.inputs.problem) ||
+           (job.layout != Layout::contiguous && !stage.supports.features.strides);
+  });
+  return jobs;
+}
+
 }  // namespace
 
 std::vector<Job> cases_of(const Family& family, const Stage& stage, std::uint64_t seed) {
@@ -84,7 +93,7 @@ std::vector<Job> cases_of(const Family& family, const Stage& stage, std::uint64_
     job.layout = all_layouts[turn % std::size(all_layouts)];
     jobs.push_back(std::move(job));
   }
-  if (!sees_every_key(family)) return jobs;
+  if (!sees_every_key(family)) return taken(stage, std::move(jobs));
   for (std::size_t i = 0; i < std::size(large_shapes); ++i) {
     Job job;
     Problem p = problem(stage, large_shapes[i], i + place);
@@ -92,7 +101,7 @@ std::vector<Job> cases_of(const Family& family, const Stage& stage, std::uint64_
     job.inputs = make_inputs(family, p, seed + 1000 * place + std::size(shapes) + i);
     jobs.push_back(std::move(job));
   }
-  return jobs;
+  return taken(stage, std::move(jobs));
 }
 
 std::vector<Job> clean_cases(const Stage& stage) {
@@ -109,7 +118,7 @@ std::vector<Job> clean_cases(const Stage& stage) {
     jobs.push_back(random_job(stage, {1, 2, 1, 20, 130, true}, 40));
     for (float& q : jobs.back().inputs.Q) q += 6;
     for (float& k : jobs.back().inputs.K) k -= 6;
-    return jobs;
+    return taken(stage, std::move(jobs));
   }
   // Two tiles of keys and a part of one, so that what one leaves behind meets the next; in one tile of rows
   // with no other, whose barriers would come between. With d = 64 the stages that exchange O through shared
@@ -125,14 +134,14 @@ std::vector<Job> clean_cases(const Stage& stage) {
       job.schedule = schedule;
     }
   }
-  return jobs;
+  return taken(stage, std::move(jobs));
 }
 
 std::vector<Job> far_apart_cases(const Stage& stage) {
   if (!is_kernel(stage)) return {};
   std::vector<Job> jobs = {random_job(stage, {1, 1, 1, 33, 5, false}, 32)};
   jobs.back().far_apart = true;
-  return jobs;
+  return stage.supports.features.strides ? jobs : std::vector<Job>();
 }
 
 std::vector<Job> moved_mask_cases(const Stage& stage) {
@@ -140,7 +149,7 @@ std::vector<Job> moved_mask_cases(const Stage& stage) {
   const std::int64_t keys = 2 * claim_of(stage)->tile.Bc + 6;
   std::vector<Job> jobs = {random_job(stage, {2, 2, 1, keys, keys, true}, 32)};
   jobs.back().fewer_keys = 11;
-  return jobs;
+  return taken(stage, std::move(jobs));
 }
 
 std::vector<Job> counted_cases(const Stage& stage) {
@@ -156,7 +165,7 @@ std::vector<Job> counted_cases(const Stage& stage) {
       jobs.back().count_reads = true;
       jobs.back().watched = true;
     }
-    return jobs;
+    return taken(stage, std::move(jobs));
   }
   for (const bool causal : {false, true}) {
     // Under the mask the first tile of rows does not see all tiles of keys.
@@ -174,7 +183,7 @@ std::vector<Job> counted_cases(const Stage& stage) {
     jobs.push_back(random_job(stage, {1, 1, 1, rows, 64, false}, d, jobs.size()));
     jobs.back().banks = true;
   }
-  return jobs;
+  return taken(stage, std::move(jobs));
 }
 
 ClaimedTile tile_of(const Stage& stage, const Problem& problem) {

@@ -140,8 +140,8 @@ class StageBefore {
   const std::vector<simt::Ledger>& ledgers() {
     if (ledgers_.empty()) {
       for (const Job& job : jobs_) {
-        ledgers_.push_back(stage_->supports.head_dim(job.inputs.problem.d) ? ledger_of(*stage_, job)
-                                                                           : simt::Ledger());
+        ledgers_.push_back(stage_->supports.takes(job.inputs.problem) ? ledger_of(*stage_, job)
+                                                                      : simt::Ledger());
       }
     }
     return ledgers_;

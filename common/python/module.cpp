@@ -8,10 +8,15 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <cctype>
 #include <limits>
+#include <list>
+#include <map>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/attention/stage.hpp"
@@ -93,7 +98,7 @@ struct Given {
   Dtype dtype = Dtype::fp32;
 
   /// Throws TypeError or ValueError where `stage` cannot read it.
-  Given(const char* argument, nb::handle object, const Stage& stage) : name(argument) {
+  Given(const std::string& argument, nb::handle object, const Stage& stage) : name(argument) {
     const std::string mend = ": convert it, for example with " + name + ".astype(\"" +
                              name_of(stage.supports.dtypes.front()) + "\") in NumPy or " + name +
                              ".to(torch." + name_of(stage.supports.dtypes.front()) + ") in PyTorch";
@@ -134,16 +139,13 @@ struct Given {
   Tensor tensor() const { return where_it_lies(array, const_cast<void*>(array.data()), dtype); }
 };
 
-/// Rows, heads and batch entries one after the other.
-Tensor contiguous(void* data, Dtype dtype, std::int64_t heads, std::int64_t rows, std::int64_t d) {
-  return {data, dtype, {heads * rows * d, rows * d, d}};
+/// What a tensor is called in Python: in small letters, and L is lse.
+std::string python_name(std::string_view name) {
+  if (name == "L") return "lse";
+  std::string small;
+  for (const char c : name) small += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return small;
 }
-
-/// Q, K and V with the problem that they make.
-struct Call {
-  Problem problem;
-  Tensor Q, K, V;
-};
 
 float checked_scale(std::optional<double> scale) {
   if (!scale) return 0;  // stands for 1/sqrt(d)
@@ -153,8 +155,10 @@ float checked_scale(std::optional<double> scale) {
   return value;
 }
 
-Call assemble(const Stage& stage, const Given& q, const Given& k, const Given& v, bool causal,
-              std::optional<double> scale) {
+/// The problem that q, k and v make. Throws ValueError or TypeError where they make none, or one that
+/// `stage` does not take.
+Problem problem_of(const Stage& stage, const Given& q, const Given& k, const Given& v, bool causal,
+                   std::optional<double> scale) {
   const auto fail = [&](const std::string& why) {
     throw UsageError("q " + shape_of(q.array) + ", k " + shape_of(k.array) + " and v " + shape_of(v.array) +
                      " do not fit together: " + why);
@@ -177,7 +181,7 @@ Call assemble(const Stage& stage, const Given& q, const Given& k, const Given& v
                         .dtype = q.dtype};
   problem.validate();
   require_supported(stage, problem);
-  return {problem, q.tensor(), k.tensor(), v.tensor()};
+  return problem;
 }
 
 /// Throws ValueError unless `array` has the shape of `like`, TypeError unless it has its dtype.
@@ -191,9 +195,13 @@ void require_like(const Given& array, const Given& like) {
                name_of(like.dtype) + ": give both the same dtype");
 }
 
-/// One of the numbers that a forward pass leaves for each row: fp32, contiguous, of this shape. The memory
-/// is the caller's, who keeps it while the call lasts.
-const float* numbers(const std::string& name, nb::handle object, const std::vector<std::int64_t>& shape) {
+/// Numbers that a forward pass leaves for each row: fp32, contiguous. The memory is the caller's, who keeps
+/// it while the call lasts.
+Tensor numbers(const NamedTensor& tensor, const Problem& problem, nb::handle object) {
+  const std::string name = python_name(tensor.name);
+  const auto all = tensor.shape(problem);
+  // A single number for each row has no dimension of its own.
+  const std::span<const std::int64_t> shape(all.data(), tensor.columns == nullptr ? 3 : 4);
   Array array;
   if (!nb::try_cast(object, array) || array.dtype() != dtypes[0].dlpack)
     wrong_type(name + " is not an array of float32: give it as the forward pass left it");
@@ -210,7 +218,7 @@ const float* numbers(const std::string& name, nb::handle object, const std::vect
       throw UsageError(name + " is not contiguous: copy it, with numpy.ascontiguousarray(" + name +
                        ") or " + name + ".contiguous()");
   }
-  return static_cast<const float*>(array.data());
+  return tensor.contiguous(problem, const_cast<void*>(array.data()));
 }
 
 // --- running
@@ -228,8 +236,8 @@ void emulate(simt::Emulator& emulator, Run run) {
 }
 
 /// Calls `pass` with a workspace on the GPU; what it launches goes to `stream`.
-template <class Pass>
-void run_cuda(void* stream, Pass pass) {
+template <class Body>
+void run_cuda(void* stream, Body pass) {
   const simt::UseStream use(stream);
   // Not limited to what is free: asking for it at each call would take longer than a small kernel.
   Workspace workspace(std::numeric_limits<std::int64_t>::max());
@@ -243,8 +251,8 @@ void run_cuda(void* stream, Pass pass) {
 }
 
 /// Calls `pass` with a workspace, on the backend of `stage`.
-template <class Pass>
-void run(const Stage& stage, std::uintptr_t stream, Pass pass) {
+template <class Body>
+void run(const Stage& stage, std::uintptr_t stream, Body pass) {
   const nb::gil_scoped_release released;
   if (stage.backend == Backend::cuda) return run_cuda(reinterpret_cast<void*>(stream), pass);
   Workspace workspace;
@@ -276,53 +284,51 @@ const Stage& chosen(int number, const std::string& backend) {
   return on_backend(found, parse_backend(backend));
 }
 
-/// The result that `array` is, as flashladder/__init__.py makes it: the numbers of a row one after the
+/// The result that `object` is, as flashladder/__init__.py makes it: the numbers of a row one after the
 /// other.
-nb::ndarray<> written(nb::handle array) {
-  return nb::cast<nb::ndarray<>>(array);
+Tensor written(const NamedTensor& tensor, const Problem& problem, nb::handle object) {
+  const auto array = nb::cast<nb::ndarray<>>(object);
+  return tensor.has_head_rows() ? where_it_lies(array, array.data(), problem.dtype)
+                                : tensor.contiguous(problem, array.data());
 }
 
-void forward(int number, const std::string& backend, nb::handle q, nb::handle k, nb::handle v, nb::handle o,
-             nb::handle lse, bool causal, std::optional<double> scale, std::uintptr_t stream) {
+/// A pass of stage `number`. `arrays` has each tensor that the stage is given, by its name in Python.
+template <class Call>
+void run_on_arrays(int number, const std::string& backend, const nb::dict& arrays, bool causal,
+                   std::optional<double> scale, std::uintptr_t stream) {
   const Stage& stage = chosen(number, backend);
-  const Given Q("q", q, stage), K("k", k, stage), V("v", v, stage);
-  const Call call = assemble(stage, Q, K, V, causal, scale);
-  const Problem& p = call.problem;
-  const nb::ndarray<> of_o = written(o);
-  const Tensor O = where_it_lies(of_o, of_o.data(), p.dtype);
-  auto* const L = static_cast<float*>(written(lse).data());
-  run(stage, stream, [&](Workspace& workspace) {
-    run_forward(stage, {p, call.Q, call.K, call.V, O, L, workspace});
-  });
-}
-
-/// `saved`: what Stage::saved names beside O and L, in the order of saved_names().
-void backward(int number, const std::string& backend, nb::handle q, nb::handle k, nb::handle v,
-              nb::handle o, nb::handle lse, nb::handle gradient, nb::handle dq, nb::handle dk,
-              nb::handle dv, const std::vector<nb::object>& saved, bool causal, std::optional<double> scale,
-              std::uintptr_t stream) {
-  const Stage& stage = chosen(number, backend);
-  const Given Q("q", q, stage), K("k", k, stage), V("v", v, stage), O("o", o, stage),
-      dO("do", gradient, stage);
-  const Call call = assemble(stage, Q, K, V, causal, scale);
-  require_like(O, Q);
-  require_like(dO, Q);
-  const Problem& p = call.problem;
-  const std::vector<std::int64_t> of_rows = {p.batch, p.q_heads, p.Nq};
-  const float* const L = numbers("lse", lse, of_rows);
-  const float *m = nullptr, *l = nullptr, *P = nullptr;
-  if (stage.saved == Saved::m_and_l) {
-    m = numbers("m", saved.at(0), of_rows);
-    l = numbers("l", saved.at(1), of_rows);
-  } else if (stage.saved == Saved::P) {
-    P = numbers("p", saved.at(0), {p.batch, p.q_heads, p.Nq, p.Nk});
+  const auto is_given = [&](const NamedTensor& one) { return one.given(Call::pass, stage.saved); };
+  const auto array_of = [&](const NamedTensor& one) -> nb::object {
+    return arrays[python_name(one.name).c_str()];
+  };
+  std::map<std::string_view, Given> inputs;  // those of [batch, heads, rows, d]
+  for (const NamedTensor& one : all_tensors) {
+    if (is_given(one) && one.has_head_rows() && one.output_of != Call::pass)
+      inputs.emplace(one.name, Given(python_name(one.name), array_of(one), stage));
   }
-  const Tensor dQ = contiguous(written(dq).data(), p.dtype, p.q_heads, p.Nq, p.d),
-               dK = contiguous(written(dk).data(), p.dtype, p.kv_heads, p.Nk, p.d),
-               dV = contiguous(written(dv).data(), p.dtype, p.kv_heads, p.Nk, p.d);
+  const Given &q = inputs.at("Q"), &k = inputs.at("K");
+  const Problem problem = problem_of(stage, q, k, inputs.at("V"), causal, scale);
+  std::map<std::string_view, Tensor> tensors;
+  for (const NamedTensor& one : all_tensors) {
+    if (!is_given(one)) continue;
+    Tensor& tensor = tensors[one.name];
+    if (one.output_of == Call::pass) {
+      tensor = written(one, problem, array_of(one));
+    } else if (one.has_head_rows()) {
+      require_like(inputs.at(one.name), one.heads == &Problem::q_heads ? q : k);
+      tensor = inputs.at(one.name).tensor();
+    } else {
+      tensor = numbers(one, problem, array_of(one));
+    }
+  }
   run(stage, stream, [&](Workspace& workspace) {
-    run_backward(stage,
-                 {p, call.Q, call.K, call.V, O.tensor(), L, dO.tensor(), dQ, dK, dV, workspace, m, l, P});
+    Call call{.problem = problem, .workspace = workspace};
+    for (const auto& [name, tensor] : tensors) named_tensor(name).of(call) = tensor;
+    if constexpr (Call::pass == Pass::forward) {
+      run_forward(stage, call);
+    } else {
+      run_backward(stage, call);
+    }
   });
 }
 
@@ -353,7 +359,7 @@ nb::dict problem_dict(const Problem& p) {
 }
 
 nb::dict ledger_dict(const Stage& stage, const Problem& problem, const simt::Emulator& emulator,
-                     bool backward = false) {
+                     Pass pass = Pass::forward) {
   const simt::Ledger total = emulator.total();
   nb::dict dict;
   dict["number"] = stage.number;
@@ -367,7 +373,7 @@ nb::dict ledger_dict(const Stage& stage, const Problem& problem, const simt::Emu
     tile["Bc"] = symbols.Bc;
     dict["tile"] = tile;
     nb::list forms;
-    for (const ClosedForm& form : (backward ? claim->backward : claim->forward).forms) {
+    for (const ClosedForm& form : (pass == Pass::backward ? claim->backward : claim->forward).forms) {
       nb::dict entry;
       entry["counter"] = text(form.counter);
       entry["text"] = form.text();
@@ -402,19 +408,19 @@ nb::dict ledger(int number, nb::handle q, nb::handle k, nb::handle v, bool causa
                 std::optional<double> scale, bool banks, bool check) {
   const Stage& stage = stage_of_kernels(number);
   const Given Q("q", q, stage), K("k", k, stage), V("v", v, stage);
-  const Call call = assemble(stage, Q, K, V, causal, scale);
-  const Problem& p = call.problem;
+  const Problem p = problem_of(stage, Q, K, V, causal, scale);
   simt::Emulator emulator({.banks = banks, .check = check});
   {
     const nb::gil_scoped_release released;
-    const std::int64_t rows = p.batch * p.q_heads * p.Nq;
-    const BackendMemory O(Backend::emulator, rows * p.d * (p.dtype == Dtype::fp32 ? 4 : 2));
-    const BackendMemory L(Backend::emulator, rows * 4);
     Workspace workspace;
-    emulate(emulator, [&] {
-      run_forward(stage, {p, call.Q, call.K, call.V, contiguous(O.data(), p.dtype, p.q_heads, p.Nq, p.d),
-                          static_cast<float*>(L.data()), workspace});
-    });
+    Forward call{.problem = p, .Q = Q.tensor(), .K = K.tensor(), .V = V.tensor(), .workspace = workspace};
+    std::list<BackendMemory> outputs;
+    for (const NamedTensor& one : all_tensors) {
+      if (!one.given(Pass::forward, stage.saved) || one.output_of != Pass::forward) continue;
+      outputs.emplace_back(Backend::emulator, one.elements(p) * size_of(one.dtype(p)));
+      one.of(call) = one.contiguous(p, outputs.back().data());
+    }
+    emulate(emulator, [&] { run_forward(stage, call); });
   }
   return ledger_dict(stage, p, emulator);
 }
@@ -449,7 +455,7 @@ nb::dict random_ledger(int number, std::int64_t batch, std::int64_t heads, std::
       emulate(emulator, [&] { ForwardRun(stage, inputs).run(workspace); });
     }
   }
-  return ledger_dict(stage, p, emulator, backward);
+  return ledger_dict(stage, p, emulator, backward ? Pass::backward : Pass::forward);
 }
 
 // --- the rest
@@ -457,8 +463,12 @@ nb::dict random_ledger(int number, std::int64_t batch, std::int64_t heads, std::
 /// What the backward pass of `stage` is given of the forward pass beside o and lse, by their names in
 /// Python.
 nb::tuple saved_names(const Stage& stage) {
-  if (stage.backward == nullptr || stage.saved == Saved::L) return nb::make_tuple();
-  return stage.saved == Saved::m_and_l ? nb::make_tuple("m", "l") : nb::make_tuple("p");
+  nb::list names;
+  for (const NamedTensor& one : all_tensors) {
+    if (one.saved && stage.has(Pass::backward) && one.given(Pass::backward, stage.saved))
+      names.append(python_name(one.name));
+  }
+  return nb::tuple(names);
 }
 
 /// The fields of flashladder.Stage.
@@ -562,13 +572,10 @@ NB_MODULE(_core, m) {
   m.def("unavailable", &unavailable_text, nb::arg("backend"));
   m.def("trim_workspaces", &trim_workspaces);
   m.def("as_bfloat16", &as_bfloat16, nb::arg("bits"));
-  m.def("forward", &forward, nb::arg("stage"), nb::arg("backend"), nb::arg("q"), nb::arg("k"), nb::arg("v"),
-        nb::arg("o"), nb::arg("lse"), nb::kw_only(), nb::arg("causal"), nb::arg("scale").none(),
-        nb::arg("stream"));
-  m.def("backward", &backward, nb::arg("stage"), nb::arg("backend"), nb::arg("q"), nb::arg("k"),
-        nb::arg("v"), nb::arg("o"), nb::arg("lse"), nb::arg("do"), nb::arg("dq"), nb::arg("dk"),
-        nb::arg("dv"), nb::kw_only(), nb::arg("saved"), nb::arg("causal"), nb::arg("scale").none(),
-        nb::arg("stream"));
+  m.def("forward", &run_on_arrays<Forward>, nb::arg("stage"), nb::arg("backend"), nb::arg("arrays"),
+        nb::kw_only(), nb::arg("causal"), nb::arg("scale").none(), nb::arg("stream"));
+  m.def("backward", &run_on_arrays<Backward>, nb::arg("stage"), nb::arg("backend"), nb::arg("arrays"),
+        nb::kw_only(), nb::arg("causal"), nb::arg("scale").none(), nb::arg("stream"));
   m.def("ledger", &ledger, nb::arg("stage"), nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::kw_only(),
         nb::arg("causal"), nb::arg("scale").none(), nb::arg("banks"), nb::arg("check"));
   m.def("random_ledger", &random_ledger, nb::arg("stage"), nb::arg("batch"), nb::arg("heads"),

@@ -166,10 +166,10 @@ void judge_by_all_checks(const Mutant& mutant, Caught& caught) {
   const Stage& stage = *mutant.stage;
   simt::Emulator emulator(one_thread());
   const simt::UseEmulator use(emulator);
-  for (const bool backward : {false, true}) {
-    if (backward ? stage.backward == nullptr : stage.forward == nullptr) continue;
+  for (const Pass pass : {Pass::forward, Pass::backward}) {
+    if (!stage.has(pass)) continue;
     std::uint64_t seed = 0;
-    for (const Case& one : make_cases(stage, backward)) {
+    for (const Case& one : make_cases(stage, pass)) {
       const bool compiled =
           one.problem.d <= mutant.most_d && one.problem.dtype == stage.supports.dtypes.front();
       if (!compiled) continue;
@@ -178,7 +178,7 @@ void judge_by_all_checks(const Mutant& mutant, Caught& caught) {
       caught.emulated([&] {
         const Dtype dtype = computing_dtype(stage, inputs.problem.dtype);
         Verdict verdict;
-        if (backward) {
+        if (pass == Pass::backward) {
           const Result<float> saved = saved_forward(inputs);
           const std::vector<float> dO = random_output_gradient(inputs.problem, 5);
           verdict = run_and_check_backward(stage, inputs, saved, dO, one.layout,
@@ -251,9 +251,13 @@ void judge_far_apart(const Stage& stage, const FarApart& memory) {
   std::vector<float> L(p.Nq);
   Workspace workspace;
   run_forward(stage,
-              {p, Q.tensor(), K.tensor(), V.tensor(),
-               Tensor{memory.data, p.dtype, {p.Nq * FarApart::row, p.Nq * FarApart::row, FarApart::row}},
-               L.data(), workspace});
+              {.problem = p,
+               .Q = Q.tensor(),
+               .K = K.tensor(),
+               .V = V.tensor(),
+               .O = {memory.data, p.dtype, {p.Nq * FarApart::row, p.Nq * FarApart::row, FarApart::row}},
+               .L = named_tensor("L").contiguous(p, L.data()),
+               .workspace = workspace});
 }
 
 /// The closed forms, and from stage 17 on, but for 22, that shared memory is accessed without bank

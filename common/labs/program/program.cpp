@@ -98,18 +98,16 @@ void time_runs(ForwardRun& run, Report& report) {
 
 const Stage* on_device = nullptr;
 
-template <class T>
-T* hidden(T* data) {
+void* hidden(void* data) {
   // NOLINTNEXTLINE(performance-no-int-to-ptr): nobody is to get at the memory through it
-  return reinterpret_cast<T*>(reinterpret_cast<std::uintptr_t>(data) ^ simt::device_only);
-}
-Tensor hidden(Tensor tensor) {
-  tensor.data = hidden(tensor.data);
-  return tensor;
+  return reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(data) ^ simt::device_only);
 }
 void forward_on_device(const Forward& f) {
-  on_device->forward(
-      {f.problem, hidden(f.Q), hidden(f.K), hidden(f.V), hidden(f.O), hidden(f.L), f.workspace});
+  Forward on = f;
+  for (const NamedTensor& one : all_tensors) {
+    if (one.given(Pass::forward, Saved::L)) one.of(on).data = hidden(one.of(f).data);
+  }
+  on_device->forward(on);
 }
 
 void (*student_forward)(const Forward&) = nullptr;
@@ -171,7 +169,13 @@ void run_far_apart(const Stage& stage, const Job& job, Report& report) {
   const Tensor O{memory, p.dtype, {p.Nq * row, p.Nq * row, row}};
   report.result.L.assign(p.Nq, NAN);
   Workspace workspace;
-  run_forward(stage, {p, Q.tensor(), K.tensor(), V.tensor(), O, report.result.L.data(), workspace});
+  run_forward(stage, {.problem = p,
+                      .Q = Q.tensor(),
+                      .K = K.tensor(),
+                      .V = V.tensor(),
+                      .O = O,
+                      .L = named_tensor("L").contiguous(p, report.result.L.data()),
+                      .workspace = workspace});
   for (std::int64_t i = 0; i < p.Nq; ++i) {
     for (std::int64_t c = 0; c < p.d; ++c) {
       const char* const at = static_cast<const char*>(memory) + (i * row + c) * size_of(p.dtype);

@@ -268,7 +268,7 @@ void start_watching(const Forward& call) {
   K = range_of(call.K, p.batch, p.kv_heads, p.Nk, p.d);
   V = range_of(call.V, p.batch, p.kv_heads, p.Nk, p.d);
   O = range_of(call.O, p.batch, p.q_heads, p.Nq, p.d);
-  L = {address_of(call.L), static_cast<std::size_t>(p.batch * p.q_heads * p.Nq) * sizeof(float)};
+  L = {address_of(call.L.data), static_cast<std::size_t>(p.batch * p.q_heads * p.Nq) * sizeof(float)};
   std::ranges::fill(workspace, Range());
   arrays = 0;
   statics.start(address_of(&_end) - address_of(&__data_start));

@@ -133,7 +133,7 @@ def forward(
         o = library.empty_like(q)
         lse = library.empty(q.shape[:-1], None)
         arrays = _all_readable(stream if on_gpu else None, q=q, k=k, v=v, o=o, lse=lse)
-        _core.forward(found.number, backend, *arrays, causal=causal, scale=scale, stream=stream)
+        _core.forward(found.number, backend, arrays, causal=causal, scale=scale, stream=stream)
         return library.result(o), library.result(lse)
 
 
@@ -174,9 +174,8 @@ def backward(
     with library.current(q, on_gpu) as stream:
         dq, dk, dv = (library.empty(x.shape, q.dtype) for x in (q, k, v))
         wait = stream if on_gpu else None
-        arrays = _all_readable(wait, q=q, k=k, v=v, o=o, lse=lse, do=do, dq=dq, dk=dk, dv=dv)
-        _core.backward(found.number, backend, *arrays, saved=_all_readable(wait, **kept), causal=causal, scale=scale,
-                       stream=stream)
+        arrays = _all_readable(wait, q=q, k=k, v=v, o=o, lse=lse, do=do, dq=dq, dk=dk, dv=dv, **kept)
+        _core.backward(found.number, backend, arrays, causal=causal, scale=scale, stream=stream)
         return library.result(dq), library.result(dk), library.result(dv)
 
 
@@ -547,5 +546,5 @@ def _readable(array: Any, name: str, stream: int | None = None) -> Any:
     return array.__dlpack__(stream=stream or 1)  # DLPack calls the default stream 1
 
 
-def _all_readable(stream: int | None, **arrays: Any) -> list[Any]:
-    return [_readable(x, name, stream) for name, x in arrays.items()]
+def _all_readable(stream: int | None, **arrays: Any) -> dict[str, Any]:
+    return {name: _readable(x, name, stream) for name, x in arrays.items()}
