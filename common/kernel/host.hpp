@@ -2,10 +2,12 @@
 // How the host calls kernels: buffers, sizes, and the choice of a kernel by dtype and head dimension.
 #include <string>
 #include <type_traits>
+#include <utility>
 
 #include "common/attention/stage.hpp"
 #include "common/attention/workspace.hpp"
 #include "common/kernel/device.hpp"
+#include "common/kernel/tile_table.hpp"
 
 namespace flashladder {
 
@@ -172,6 +174,35 @@ template <int... dims, class Body>
 void for_head_dim(std::int64_t d, Body body) {
   const bool found = ((d == dims && (body(std::integral_constant<int, dims>()), true)) || ...);
   if (!found) throw UsageError("kernels are not compiled for head dimension " + std::to_string(d));
+}
+
+/// Takes every row of a table.
+struct EveryRow {
+  /// True.
+  constexpr bool operator()(const auto&) const { return true; }
+};
+
+/// Calls `body` with row i of `table` as a compile-time constant if it is the one that `chosen` points to.
+/// The emulator stands for one GPU: there a row for other GPUs is not compiled, nor is one that is not
+/// `wanted`.
+template <const auto& table, std::size_t i, auto wanted, class Row, class Body>
+void call_if_chosen(const Row* chosen, Body& body) {
+  constexpr bool is_compiled = kernel_backend == Backend::cuda || table[i].architecture == architecture();
+  if constexpr (is_compiled && wanted(table[i])) {
+    if (chosen == &table[i]) body(std::integral_constant<Row, table[i]>());
+  }
+}
+
+/// Calls `body` with the row of `table` that serves `p` on this GPU, as a compile-time constant:
+/// `for_row<table>(f.problem, [&](auto chosen) { constexpr Row row = chosen; run<row.d>(...); });`.
+/// Who needs only some of the kernels, a test, says which rows are `wanted`.
+template <const auto& table, auto wanted = EveryRow(), class Body>
+void for_row(const Problem& p, Body body) {
+  const auto& chosen = row_for(table, architecture(), p.dtype, p.d, p.causal);
+  [&]<std::size_t... i>(std::index_sequence<i...>) {
+    (call_if_chosen<table, i, wanted>(&chosen, body), ...);
+  }
+  (std::make_index_sequence<std::size(table)>());
 }
 
 /// Calls `body` with a number of the type that holds `dtype`, fp16 or bf16. Throws UsageError for any

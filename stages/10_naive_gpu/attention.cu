@@ -16,8 +16,12 @@ constexpr int warp_rows = Br / warps;
 constexpr int row_lanes = 4, key_lanes = 8;
 constexpr int rows = warp_rows / row_lanes, keys = Bc / key_lanes;  // of a thread
 
+/// Where the tiles of Q and K begin in dynamic shared memory, in bytes, and how many bytes they take.
 template <int d>
-constexpr int tile_bytes = 4 * Bc*(d + 4);  // Br = Bc; a row is four words longer: no bank conflicts
+struct Shared {
+  static constexpr int tile = 4 * Bc * (d + 4);  // Br = Bc; a row is four words longer: no bank conflicts
+  static constexpr int Q = 0, K = Q + tile, bytes = K + tile;
+};
 
 /// A block for each tile of S.
 template <int d>
@@ -25,8 +29,8 @@ __global__ void __launch_bounds__(threads) scores(gmem<const f32> Qg,  // [batch
                                                   gmem<const f32> Kg,  // [batch, kv_heads, Nk, d]
                                                   gmem<f32> Sg,        // [batch, q_heads, Nq, Nk]
                                                   Sizes n) {
-  auto&& Q = dynamic_tile<f32, Br, d + 4, "Q">(0);
-  auto&& K = dynamic_tile<f32, Bc, d + 4, "K">(tile_bytes<d>);
+  auto&& Q = dynamic_tile<f32, Br, d + 4, "Q">(Shared<d>::Q);
+  auto&& K = dynamic_tile<f32, Bc, d + 4, "K">(Shared<d>::K);
 
   const int t = threadIdx.x, warp = t / 32, lane = t % 32;
   const int r0 = warp * warp_rows + lane / key_lanes;  // its rows of a tile: r0 + a * row_lanes
@@ -226,11 +230,11 @@ void forward(const Forward& f) {
   ExtraBuffer S(f, "S", scores_of_all), P(f, "P", scores_of_all);
   const unsigned Tr = tiles(f.problem.Nq, Br), Tc = tiles(f.problem.Nk, Bc);
   for_head_dim<32, 64, 128>(f.problem.d, [&](auto d) {
-    launch("scores", scores<d>, dim3(Tr * Tc, x.heads, x.batch), threads, 2 * tile_bytes<d>, x.Q, x.K, S,
+    launch("scores", scores<d>, dim3(Tr * Tc, x.heads, x.batch), threads, Shared<d>::bytes, x.Q, x.K, S,
            x.sizes);
     launch("softmax", softmax, dim3(tiles(f.problem.Nq, warps), x.heads, x.batch), threads, 0, S, P, x.L,
            x.sizes);
-    launch("output", output<d>, dim3(Tr, x.heads, x.batch), threads, tile_bytes<d>, P, x.V, x.O, x.sizes);
+    launch("output", output<d>, dim3(Tr, x.heads, x.batch), threads, Shared<d>::tile, P, x.V, x.O, x.sizes);
   });
 }
 
@@ -250,14 +254,14 @@ void backward(const Backward& f) {
   dQ_sizes.O = x.sizes.dQ;
   for_head_dim<32, 64, 128>(f.problem.d, [&](auto d) {
     const dim3 key_tiles(Tc, x.kv_heads, x.batch);
-    launch("dP", scores<d>, dim3(Tr * Tc, x.heads, x.batch), threads, 2 * tile_bytes<d>, x.dO, x.V, dS,
+    launch("dP", scores<d>, dim3(Tr * Tc, x.heads, x.batch), threads, Shared<d>::bytes, x.dO, x.V, dS,
            dP_sizes);
-    launch("dV", transposed<d>, key_tiles, threads, tile_bytes<d>, P.view(), x.dO, x.sizes.dO, x.dV,
+    launch("dV", transposed<d>, key_tiles, threads, Shared<d>::tile, P.view(), x.dO, x.sizes.dO, x.dV,
            x.sizes.dV, x.sizes);
     launch("softmax_backward", softmax_backward, dim3(tiles(f.problem.Nq, warps), x.heads, x.batch),
            threads, 0, P.view(), dS, x.sizes);
-    launch("dQ", output<d>, dim3(Tr, x.heads, x.batch), threads, tile_bytes<d>, dS, x.K, x.dQ, dQ_sizes);
-    launch("dK", transposed<d>, key_tiles, threads, tile_bytes<d>, dS, x.Q, x.sizes.Q, x.dK, x.sizes.dK,
+    launch("dQ", output<d>, dim3(Tr, x.heads, x.batch), threads, Shared<d>::tile, dS, x.K, x.dQ, dQ_sizes);
+    launch("dK", transposed<d>, key_tiles, threads, Shared<d>::tile, dS, x.Q, x.sizes.Q, x.dK, x.sizes.dK,
            x.sizes);
   });
 }

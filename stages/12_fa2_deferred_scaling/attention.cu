@@ -19,8 +19,12 @@ constexpr int rows = warp_rows / row_lanes, keys = warp_keys / key_lanes;  // of
 constexpr int own_lanes = threads / Br;
 constexpr int columns = 32, own_columns = columns / own_lanes;
 
+/// Where the tiles begin in dynamic shared memory, in bytes, and how many bytes they take.
 template <int d>
-constexpr int tile_bytes = 4 * Bc*(d + 4);  // Br = Bc; a row is four words longer: no bank conflicts
+struct Shared {
+  static constexpr int tile = 4 * Bc * (d + 4);  // Br = Bc; a row is four words longer: no bank conflicts
+  static constexpr int Q = 0, K = Q + tile, V = K + tile, bytes = V + tile;
+};
 
 /// The maximum of row r over what each warp found.
 __device__ __forceinline__ f32 max_over_warps(smem_tile<f32, warps, Br>& part, int r) {
@@ -40,9 +44,9 @@ __global__ void __launch_bounds__(threads) fa2_forward(gmem<const f32> Qg,  // [
                                                        gmem<f32> mg,        // [batch, q_heads, Nq]
                                                        gmem<f32> lg,        // [batch, q_heads, Nq]
                                                        Sizes n) {
-  auto&& Q = dynamic_tile<f32, Br, d + 4, "Q">(0);
-  auto&& K = dynamic_tile<f32, Bc, d + 4, "K">(tile_bytes<d>);
-  auto&& V = dynamic_tile<f32, Bc, d + 4, "V">(2 * tile_bytes<d>);
+  auto&& Q = dynamic_tile<f32, Br, d + 4, "Q">(Shared<d>::Q);
+  auto&& K = dynamic_tile<f32, Bc, d + 4, "K">(Shared<d>::K);
+  auto&& V = dynamic_tile<f32, Bc, d + 4, "V">(Shared<d>::V);
   __shared__ smem_array<f32, Br, Bc + key_lanes, "P"> P;
   __shared__ smem_array<f32, Br, 1, "m"> m;
   __shared__ smem_array<f32, Br, 1, "l"> l;
@@ -210,7 +214,7 @@ void forward(const Forward& f) {
   const ForwardBuffers<> x(f);
   ExtraBuffer m(f, "m", x.L.elements()), l(f, "l", x.L.elements());
   for_head_dim<32, 64, 128>(f.problem.d, [&](auto d) {
-    launch("fa2_forward", fa2_forward<d>, dim3(x.heads, x.batch), threads, 3 * tile_bytes<d>, x.Q, x.K, x.V,
+    launch("fa2_forward", fa2_forward<d>, dim3(x.heads, x.batch), threads, Shared<d>::bytes, x.Q, x.K, x.V,
            x.O, x.L, m, l, x.sizes);
   });
 }

@@ -13,8 +13,12 @@ constexpr int warp_rows = Br / warps, warp_keys = Bc;
 constexpr int row_lanes = 4, key_lanes = 8;
 constexpr int rows = warp_rows / row_lanes, keys = warp_keys / key_lanes;  // of a thread
 
+/// Where the tiles begin in dynamic shared memory, in bytes, and how many bytes they take.
 template <int d>
-constexpr int tile_bytes = 4 * Bc*(d + 4);  // Br = Bc; a row is four words longer: no bank conflicts
+struct Shared {
+  static constexpr int tile = 4 * Bc * (d + 4);  // Br = Bc; a row is four words longer: no bank conflicts
+  static constexpr int Q = 0, K = Q + tile, V = K + tile, bytes = V + tile;
+};
 
 template <int d>
 __global__ void __launch_bounds__(threads) fa2_forward(gmem<const f32> Qg,  // [batch, q_heads, Nq, d]
@@ -23,9 +27,9 @@ __global__ void __launch_bounds__(threads) fa2_forward(gmem<const f32> Qg,  // [
                                                        gmem<f32> Og,        // [batch, q_heads, Nq, d]
                                                        gmem<f32> Lg,        // [batch, q_heads, Nq]
                                                        Sizes n) {
-  auto&& Q = dynamic_tile<f32, Br, d + 4, "Q">(0);
-  auto&& K = dynamic_tile<f32, Bc, d + 4, "K">(tile_bytes<d>);
-  auto&& V = dynamic_tile<f32, Bc, d + 4, "V">(2 * tile_bytes<d>);
+  auto&& Q = dynamic_tile<f32, Br, d + 4, "Q">(Shared<d>::Q);
+  auto&& K = dynamic_tile<f32, Bc, d + 4, "K">(Shared<d>::K);
+  auto&& V = dynamic_tile<f32, Bc, d + 4, "V">(Shared<d>::V);
   __shared__ smem_array<f32, Br, Bc + key_lanes, "P"> P;
 
   const int t = threadIdx.x, warp = t / 32, lane = t % 32;
@@ -154,7 +158,7 @@ void forward(const Forward& f) {
   const ForwardBuffers<> x(f);
   for_head_dim<32, 64, 128>(f.problem.d, [&](auto d) {
     launch("fa2_forward", fa2_forward<d>, dim3(tiles(f.problem.Nq, Br), x.heads, x.batch), threads,
-           3 * tile_bytes<d>, x.Q, x.K, x.V, x.O, x.L, x.sizes);
+           Shared<d>::bytes, x.Q, x.K, x.V, x.O, x.L, x.sizes);
   });
 }
 

@@ -16,8 +16,12 @@ constexpr int warp_rows = Br / warps;
 constexpr int row_lanes = 8, key_lanes = 4;
 constexpr int rows = warp_rows / row_lanes;  // of a thread
 
+/// Where the tiles begin in dynamic shared memory, in bytes, and how many bytes they take.
 template <int d>
-constexpr int tile_bytes = 2 * Bc* d;  // of K or V; Q takes twice as much
+struct Shared {
+  static constexpr int tile = 2 * Bc * d;  // of K or V; Q takes twice as much
+  static constexpr int Q = 0, K = Q + 2 * tile, V = K + tile, bytes = V + tile;
+};
 
 /// Where columns c ... c + 7 of row r lie in their row. A row of 64 numbers, 128 bytes, fills all banks,
 /// and so do two of 32.
@@ -39,9 +43,9 @@ __global__ void __launch_bounds__(threads) fa2_forward(gmem<const T> Qg,  // [ba
                                                        gmem<T> Og,        // [batch, q_heads, Nq, d]
                                                        gmem<f32> Lg,      // [batch, q_heads, Nq]
                                                        Sizes n) {
-  auto&& Q = dynamic_tile<T, Br, d, "Q">(0);
-  auto&& K = dynamic_tile<T, Bc, d, "K">(2 * tile_bytes<d>);
-  auto&& V = dynamic_tile<T, Bc, d, "V">(3 * tile_bytes<d>);
+  auto&& Q = dynamic_tile<T, Br, d, "Q">(Shared<d>::Q);
+  auto&& K = dynamic_tile<T, Bc, d, "K">(Shared<d>::K);
+  auto&& V = dynamic_tile<T, Bc, d, "V">(Shared<d>::V);
 
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / key_lanes, t = lane % key_lanes;
   const int r0 = warp * warp_rows + g;  // its rows of a tile: r0 + a * row_lanes
@@ -169,7 +173,7 @@ void forward(const Forward& f) {
     const ForwardBuffers<T> x(f);
     for_head_dim<32, 64, 96, 128, 256>(f.problem.d, [&](auto d) {
       launch("fa2_forward", fa2_forward<T, d>, dim3(tiles(f.problem.Nq, Br), x.heads, x.batch), threads,
-             4 * tile_bytes<d>, x.Q, x.K, x.V, x.O, x.L, x.sizes);
+             Shared<d>::bytes, x.Q, x.K, x.V, x.O, x.L, x.sizes);
     });
   });
 }

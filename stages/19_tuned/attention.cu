@@ -3,9 +3,9 @@
 // scale in one multiply-add, are computed between the products. m is raised, and O~ rescaled, only where P~
 // would become too large. The blocks with the most tiles come first. O is written in whole rows.
 #include <array>
-#include <utility>
 
 #include "common/kernel/host.hpp"
+#include "common/kernel/swizzle.hpp"
 #include "common/ptx/exp2.hpp"
 #include "stages/19_tuned/table.hpp"
 
@@ -24,14 +24,13 @@ constexpr auto head_dims = [] {  // all multiples of 8
   return all;
 }();
 
-/// Where columns c ... c + 7 of row r lie in their row. A row of 64 numbers, 128 bytes, fills all banks,
-/// and so do two of 32.
-template <int d>
-struct Swizzle {
-  static_assert(d % 32 == 0);
-  __device__ __forceinline__ int operator()(int r, int c) const {
-    return d % 64 == 0 ? c ^ (r % 8 * 8) : c ^ (r / 2 % 4 * 8);
-  }
+/// Where the tiles begin in dynamic shared memory, in bytes, and how many bytes they take.
+template <int d, int Br, int Bc, int stages>
+struct Shared {
+  static constexpr int Q = 0;                        // [Br, d]
+  static constexpr int K = Q + 2 * Br * d;           // [stages * Bc, d]
+  static constexpr int V = K + 2 * stages * Bc * d;  // [stages * Bc, d]
+  static constexpr int bytes = V + 2 * stages * Bc * d;
 };
 
 template <class T, int d, bool causal, int Br, int Bc, int warps, int stages, int unroll>
@@ -44,9 +43,10 @@ __global__ void __launch_bounds__(32 * warps)
                 Sizes n,
                 int columns) {  // the head dimension, at most d; in the tiles zeros follow
   constexpr int threads = 32 * warps, warp_rows = Br / warps, M = warp_rows / 16;  // M fragments of 16 rows
-  auto&& Q = dynamic_tile<T, Br, d, "Q">(0);
-  auto&& K = dynamic_tile<T, stages * Bc, d, "K">(2 * Br * d);
-  auto&& V = dynamic_tile<T, stages * Bc, d, "V">(2 * (Br + stages * Bc) * d);
+  using At = Shared<d, Br, Bc, stages>;
+  auto&& Q = dynamic_tile<T, Br, d, "Q">(At::Q);
+  auto&& K = dynamic_tile<T, stages * Bc, d, "K">(At::K);
+  auto&& V = dynamic_tile<T, stages * Bc, d, "V">(At::V);
   n.causal = causal;  // known when this is compiled
 
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / key_lanes, t = lane % key_lanes;
@@ -249,35 +249,19 @@ __global__ void __launch_bounds__(32 * warps)
   }
 }
 
-/// The emulator stands for one GPU, and takes only that GPU's rows.
-template <Row row>
-constexpr bool is_compiled = kernel_backend == Backend::cuda || row.architecture == architecture();
-
-/// Launches the kernel of a row of the table.
-template <Row row>
-void launch_row(const Forward& f) {
-  if constexpr (is_compiled<row>) {
-    using T = std::conditional_t<row.dtype == Dtype::fp16, f16, bf16>;
+void forward(const Forward& f) {
+  for_row<table>(f.problem, [&](auto chosen) {
+    constexpr Row row = chosen;
     constexpr Tile tile = row.tile;
+    using T = std::conditional_t<row.dtype == Dtype::fp16, f16, bf16>;
     const ForwardBuffers<T> x(f);
     const unsigned heads = x.heads, batch = x.batch, Tr = tiles(f.problem.Nq, tile.Br);
     launch("fa2_forward",
            fa2_forward<T, row.d, row.causal, tile.Br, tile.Bc, tile.warps, tile.stages, tile.unroll>,
            row.causal ? dim3(heads, batch, Tr) : dim3(Tr, heads, batch), 32 * tile.warps,
-           2 * (tile.Br + 2 * tile.stages * tile.Bc) * row.d, x.Q, x.K, x.V, x.O, x.L, x.sizes,
+           Shared<row.d, tile.Br, tile.Bc, tile.stages>::bytes, x.Q, x.K, x.V, x.O, x.L, x.sizes,
            static_cast<int>(f.problem.d));
-  }
-}
-
-template <std::size_t... i>
-void launch_one_of(const Forward& f, const Row& row, std::index_sequence<i...>) {
-  ((&row == &table[i] ? launch_row<table[i]>(f) : void()), ...);
-}
-
-void forward(const Forward& f) {
-  const Problem& p = f.problem;
-  launch_one_of(f, row_for(table, architecture(), p.dtype, p.d, p.causal),
-                std::make_index_sequence<std::size(table)>());
+  });
 }
 
 }  // namespace

@@ -20,8 +20,12 @@ constexpr int rows = Br / row_lanes, keys = warp_keys / key_lanes;  // of a thre
 constexpr int line_lanes = 4, column_lanes = 8;
 constexpr int lines = warp_keys / line_lanes;  // of a thread; Br = Bc
 
+/// Where the tiles begin in dynamic shared memory, in bytes, and how many bytes they take.
 template <int d>
-constexpr int tile_bytes = 4 * Bc*(d + 4);  // Br = Bc; a row is four words longer: no bank conflicts
+struct Shared {
+  static constexpr int tile = 4 * Bc * (d + 4);  // Br = Bc; a row is four words longer: no bank conflicts
+  static constexpr int Q = 0, K = Q + tile, V = K + tile, dO = V + tile, bytes = dO + tile;
+};
 
 /// X = A B^T, for this thread's rows of A and of B, r0 + a * row_lanes and c0 + c * key_lanes.
 template <int d>
@@ -55,10 +59,10 @@ __global__ void __launch_bounds__(threads) fa1_backward(gmem<const f32> Qg,   //
                                                         gmem<f32> dKg,        // [batch, kv_heads, Nk, d]
                                                         gmem<f32> dVg,        // [batch, kv_heads, Nk, d]
                                                         BackwardSizes n) {
-  auto&& Q = dynamic_tile<f32, Br, d + 4, "Q">(0);
-  auto&& K = dynamic_tile<f32, Bc, d + 4, "K">(tile_bytes<d>);
-  auto&& V = dynamic_tile<f32, Bc, d + 4, "V">(2 * tile_bytes<d>);
-  auto&& dO = dynamic_tile<f32, Br, d + 4, "dO">(3 * tile_bytes<d>);
+  auto&& Q = dynamic_tile<f32, Br, d + 4, "Q">(Shared<d>::Q);
+  auto&& K = dynamic_tile<f32, Bc, d + 4, "K">(Shared<d>::K);
+  auto&& V = dynamic_tile<f32, Bc, d + 4, "V">(Shared<d>::V);
+  auto&& dO = dynamic_tile<f32, Br, d + 4, "dO">(Shared<d>::dO);
   __shared__ smem_array<f32, Br, Bc + key_lanes, "P"> P;
   __shared__ smem_array<f32, Br, Bc + key_lanes, "dS"> dS;
   __shared__ smem_array<f32, Br, 1, "m"> m;
@@ -198,7 +202,7 @@ void backward(const Backward& f) {
   const BackwardBuffers<> x(f);
   const SavedBuffer m(f, "m", f.m, x.L.elements()), l(f, "l", f.l, x.L.elements());
   for_head_dim<32, 64, 128>(f.problem.d, [&](auto d) {
-    launch("fa1_backward", fa1_backward<d>, dim3(x.kv_heads, x.batch), threads, 4 * tile_bytes<d>, x.Q, x.K,
+    launch("fa1_backward", fa1_backward<d>, dim3(x.kv_heads, x.batch), threads, Shared<d>::bytes, x.Q, x.K,
            x.V, x.O, x.dO, m.view(), l.view(), x.dQ, x.dK, x.dV, x.sizes);
   });
 }

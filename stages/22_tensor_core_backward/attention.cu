@@ -19,6 +19,13 @@ constexpr int share = d <= 128 ? 1 : 2;
 template <int d>
 constexpr int Bc = 16 * warps / share<d>;  // keys of a tile of K and V
 
+/// Where the tiles begin in dynamic shared memory, in bytes, and how many bytes they take.
+template <int d>
+struct Shared {
+  static constexpr int Q = 0, dO = Q + 2 * Br * d, K = dO + 2 * Br * d, V = K + 2 * Bc<d> * d,
+                       bytes = V + 2 * Bc<d> * d;
+};
+
 /// X^T = A B^T, for 16 keys from k0 on and all rows.
 template <class T, int d, int keys>
 __device__ __forceinline__ void product(f32 (&x)[Br / 8][4],       // of [16, Br]
@@ -86,10 +93,10 @@ __global__ void __launch_bounds__(threads) fa2_backward(gmem<const T> Qg,    // 
                                                         gmem<T> dVg,         // [batch, kv_heads, Nk, d]
                                                         BackwardSizes n) {
   constexpr int Bc = stage_22::Bc<d>, share = stage_22::share<d>, turns = 2 / share;
-  auto&& Q = dynamic_tile<T, Br, d, "Q">(0);
-  auto&& dO = dynamic_tile<T, Br, d, "dO">(2 * Br * d);
-  auto&& K = dynamic_tile<T, Bc, d, "K">(4 * Br * d);
-  auto&& V = dynamic_tile<T, Bc, d, "V">(4 * Br * d + 2 * Bc * d);
+  auto&& Q = dynamic_tile<T, Br, d, "Q">(Shared<d>::Q);
+  auto&& dO = dynamic_tile<T, Br, d, "dO">(Shared<d>::dO);
+  auto&& K = dynamic_tile<T, Bc, d, "K">(Shared<d>::K);
+  auto&& V = dynamic_tile<T, Bc, d, "V">(Shared<d>::V);
   __shared__ smem_array<T, Bc, Br, "dS"> dS;  // transposed
   __shared__ smem_array<f32, Br, 1, "L"> L;
   __shared__ smem_array<f32, Br, 1, "D"> D;
@@ -248,7 +255,7 @@ void backward(const Backward& f) {
     for_head_dim<32, 64, 96, 128, 256>(f.problem.d, [&](auto d) {
       launch("prepare", prepare<T, d>, rows, threads, 0, x.O, x.dO, D, dQ_sum, x.sizes);
       launch("fa2_backward", fa2_backward<T, d>, dim3(tiles(f.problem.Nk, Bc<d>), x.kv_heads, x.batch),
-             threads, 4 * (Br + Bc<d>)*d, x.Q, x.K, x.V, x.dO, x.L, D, dQ_sum, x.dK, x.dV, x.sizes);
+             threads, Shared<d>::bytes, x.Q, x.K, x.V, x.dO, x.L, D, dQ_sum, x.dK, x.dV, x.sizes);
       launch("convert", convert<T, d>, rows, threads, 0, dQ_sum, x.dQ, x.sizes);
     });
   });

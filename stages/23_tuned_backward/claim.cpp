@@ -1,5 +1,6 @@
 // What this stage moves, computes and allocates: what changed since the stage before.
 #include "common/claims/closed_form.hpp"
+#include "common/kernel/column_blocks.hpp"
 #include "stages/23_tuned_backward/table.hpp"
 
 namespace flashladder::stage_23 {
@@ -23,13 +24,7 @@ ClaimedTile tile_for(const Problem& p) {
 
 /// Column blocks that a tile of dQ is shared out in: those with the fewest reads of dS and K.
 const Expr blocks("blocks", [](const Symbols& n) {
-  std::int64_t best = 0;
-  for (std::int64_t blocks = 1; blocks <= n.warps; blocks *= 2) {
-    if (n.d % (16 * blocks) != 0 || n.Br * blocks % (16 * n.warps) != 0) continue;
-    if (best == 0 || blocks * n.Br + n.warps / blocks * n.d < best * n.Br + n.warps / best * n.d)
-      best = blocks;
-  }
-  return best;
+  return column_blocks(static_cast<int>(n.Br), static_cast<int>(n.d), static_cast<int>(n.warps));
 });
 /// Lanes that compute D of a row.
 const Expr lanes("lanes", [](const Symbols& n) { return n.d % 64 == 0 ? 8 : 4; });

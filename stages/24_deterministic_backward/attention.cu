@@ -2,9 +2,10 @@
 // its split one after the other and adds their dQ to memory of its own, by plain loads and stores; a kernel
 // that follows sums the splits, always in the same order. No atomics, so every run gives the same bits.
 #include <algorithm>
-#include <utility>
 
+#include "common/kernel/column_blocks.hpp"
 #include "common/kernel/host.hpp"
+#include "common/kernel/swizzle.hpp"
 #include "common/ptx/exp2.hpp"
 #include "common/ptx/named_barrier.hpp"
 #include "stages/24_deterministic_backward/table.hpp"
@@ -18,16 +19,6 @@ using namespace tiles_24;
 constexpr int row_lanes = 4;
 constexpr int helpers = 128;  // threads of a block of the kernels that go before and after
 constexpr float log2_e = 1.4426950408889634f;
-
-/// Where columns c ... c + 7 of row r lie in their row. A row of 64 numbers, 128 bytes, fills all banks,
-/// and so do two of 32.
-template <int d>
-struct Swizzle {
-  static_assert(d % 32 == 0);
-  __device__ __forceinline__ int operator()(int r, int c) const {
-    return d % 64 == 0 ? c ^ (r % 8 * 8) : c ^ (r / 2 % 4 * 8);
-  }
-};
 
 /// X^T += A B^T, for 16 M keys from k0 on and 8 C rows from `row` on.
 template <int unroll, class T, int M, int C, int keys, int all, int d>
@@ -110,16 +101,19 @@ __global__ void __launch_bounds__(helpers) prepare(gmem<const T> Og,    // [batc
   }
 }
 
-/// Column blocks into which the warps divide dQ of a tile: the number with the fewest reads of dS and K.
-template <int Br, int d, int warps>
-constexpr int column_blocks = [] {
-  int best = 0;
-  for (int blocks = 1; blocks <= warps; blocks *= 2) {
-    if (d % (16 * blocks) != 0 || Br * blocks % (16 * warps) != 0) continue;
-    if (best == 0 || blocks * Br + warps / blocks * d < best * Br + warps / best * d) best = blocks;
-  }
-  return best;
-}();
+/// Where the tiles begin in dynamic shared memory, in bytes, and how many bytes they take.
+template <int d, int Br, int Bc, int stages, int share>
+struct Shared {
+  static constexpr int K = 0;                          // [Bc, d]
+  static constexpr int V = K + 2 * Bc * d;             // [Bc, d]
+  static constexpr int Q = V + 2 * Bc * d;             // [stages * Br, d]
+  static constexpr int dO = Q + 2 * stages * Br * d;   // [stages * Br, d]
+  static constexpr int L2 = dO + 2 * stages * Br * d;  // [stages, Br] in fp32
+  static constexpr int D = L2 + 4 * stages * Br;       // [stages, Br] in fp32
+  static constexpr int dS = D + 4 * stages * Br;       // [Bc, Br], transposed
+  static constexpr int P = dS + 2 * Bc * Br;  // [Bc, Br] in fp32, transposed, where two warps share keys
+  static constexpr int bytes = P + 4 * (share - 1) * Bc * Br;
+};
 
 template <class T, int d, bool causal, int Br, int Bc, int warps, int stages, int share, int step,
           int unroll>
@@ -137,15 +131,16 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
     int heads) {  // query heads of all batch entries
   constexpr int threads = 32 * warps, turns = 2 / share;
   constexpr int M = Bc * share / (16 * warps);  // fragments of 16 keys of a warp
-  constexpr int blocks = column_blocks<Br, d, warps>, R = Br * blocks / (16 * warps), X = d / 8 / blocks;
+  constexpr int blocks = column_blocks(Br, d, warps), R = Br * blocks / (16 * warps), X = d / 8 / blocks;
   static_assert(M > 0 && R > 0 && Br % step == 0);
-  auto&& K = dynamic_tile<T, Bc, d, "K">(0);
-  auto&& V = dynamic_tile<T, Bc, d, "V">(2 * Bc * d);
-  auto&& Q = dynamic_tile<T, stages * Br, d, "Q">(4 * Bc * d);
-  auto&& dO = dynamic_tile<T, stages * Br, d, "dO">((4 * Bc + 2 * stages * Br) * d);
-  auto&& L2 = dynamic_tile<f32, stages, Br, "L2">(4 * (Bc + stages * Br) * d);
-  auto&& D = dynamic_tile<f32, stages, Br, "D">(4 * (Bc + stages * Br) * d + 4 * stages * Br);
-  auto&& dS = dynamic_tile<T, Bc, Br, "dS">(4 * (Bc + stages * Br) * d + 8 * stages * Br);  // transposed
+  using At = Shared<d, Br, Bc, stages, share>;
+  auto&& K = dynamic_tile<T, Bc, d, "K">(At::K);
+  auto&& V = dynamic_tile<T, Bc, d, "V">(At::V);
+  auto&& Q = dynamic_tile<T, stages * Br, d, "Q">(At::Q);
+  auto&& dO = dynamic_tile<T, stages * Br, d, "dO">(At::dO);
+  auto&& L2 = dynamic_tile<f32, stages, Br, "L2">(At::L2);
+  auto&& D = dynamic_tile<f32, stages, Br, "D">(At::D);
+  auto&& dS = dynamic_tile<T, Bc, Br, "dS">(At::dS);
   n.causal = causal;  // known when this is compiled
 
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / row_lanes, t = lane % row_lanes;
@@ -259,8 +254,7 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
               }
             }
           } else {  // P goes to the other warp, lane by lane
-            auto&& P = dynamic_tile<f32, Bc / 16 * (Br / 8), 128, "P">(4 * (Bc + stages * Br) * d +
-                                                                       8 * stages * Br + 2 * Bc * Br);
+            auto&& P = dynamic_tile<f32, Bc / 16 * (Br / 8), 128, "P">(At::P);
             if (!of_dS) {
 #pragma unroll
               for (int f = 0; f < M; ++f) {
@@ -419,16 +413,11 @@ unsigned splits_of(unsigned kv_heads, unsigned Tc) {
   return (Tc + each - 1) / each;
 }
 
-/// The emulator stands for one GPU, and takes only that GPU's rows.
-template <Row row>
-constexpr bool is_compiled = kernel_backend == Backend::cuda || row.architecture == architecture();
-
-/// Launches the kernels of a row of the table.
-template <Row row>
-void launch_row(const Backward& f) {
-  if constexpr (is_compiled<row>) {
-    using T = std::conditional_t<row.dtype == Dtype::fp16, f16, bf16>;
+void backward(const Backward& f) {
+  for_row<table>(f.problem, [&](auto chosen) {
+    constexpr Row row = chosen;
     constexpr Tile tile = row.tile;
+    using T = std::conditional_t<row.dtype == Dtype::fp16, f16, bf16>;
     constexpr int d = row.d, Br = tile.Br, Bc = tile.Bc, stages = tile.stages;
     const BackwardBuffers<T> x(f);
     const unsigned q_heads = x.heads, kv_heads = x.kv_heads, batch = x.batch;
@@ -442,23 +431,12 @@ void launch_row(const Backward& f) {
     launch("fa2_backward",
            fa2_backward<T, d, row.causal, Br, Bc, tile.warps, stages, tile.share, tile.step, tile.unroll>,
            row.causal ? dim3(kv_heads, batch, splits) : dim3(splits, kv_heads, batch), 32 * tile.warps,
-           4 * (Bc + stages * Br) * d + 8 * stages * Br + (2 + 4 * (tile.share - 1)) * Bc * Br, x.Q, x.K,
-           x.V, x.dO, D, L2, dQ_split, x.dK, x.dV, x.sizes, rows, heads);
+           Shared<d, Br, Bc, stages, tile.share>::bytes, x.Q, x.K, x.V, x.dO, D, L2, dQ_split, x.dK, x.dV,
+           x.sizes, rows, heads);
     launch("convert", convert<T, d, Br, Bc>,
            dim3(tiles(tiles(f.problem.Nq, 16) * std::int64_t{d}, helpers), q_heads, batch), helpers, 0,
            dQ_split, x.dQ, x.sizes, rows, heads, splits);
-  }
-}
-
-template <std::size_t... i>
-void launch_one_of(const Backward& f, const Row& row, std::index_sequence<i...>) {
-  ((&row == &table[i] ? launch_row<table[i]>(f) : void()), ...);
-}
-
-void backward(const Backward& f) {
-  const Problem& p = f.problem;
-  launch_one_of(f, row_for(table, architecture(), p.dtype, p.d, p.causal),
-                std::make_index_sequence<std::size(table)>());
+  });
 }
 
 }  // namespace
