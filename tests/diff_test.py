@@ -151,7 +151,7 @@ class DiffTest(unittest.TestCase):
 
     def test_every_stage_but_the_first_of_a_track_is_a_pair(self):
         listed = json.loads(subprocess.run([PROGRAM, "list", "--json"], capture_output=True, text=True).stdout)
-        tracks = {stage["number"] // 10 for stage in listed}
+        tracks = {stage["track"] for stage in listed}
         self.assertEqual(len(PAIRS), len(listed) - len(tracks))
 
     def test_what_the_readmes_say_of_the_diffs_is_right(self):

@@ -37,7 +37,8 @@ from docs.site.mathml import FormulaError, to_mathml  # noqa: E402
 from docs.site.pages import Site, SiteError, page_of  # noqa: E402
 
 STAGES = [{"number": n, "name": name, "title": "t", "idea": "i", "claim": "c", "before": before, "dtypes": ["fp32"],
-           "head_dims": dims, "backend": backend, "forward": True, "backward": n == 0}
+           "head_dims": dims, "backend": backend, "forward": True, "backward": n == 0,
+           "track": "forward on a GPU" if n else "on a CPU", "follows": n == 11}
           for n, name, before, dims, backend in ((0, "plain", 0, {"up_to": 256}, "cpu"),
                                                  (10, "kernel", 0, [32, 64], "emulator"),
                                                  (11, "next", 10, [32], "emulator"))]

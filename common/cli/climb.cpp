@@ -7,6 +7,8 @@
 #include <ctime>
 #include <filesystem>
 #include <map>
+#include <set>
+#include <utility>
 
 #include "common/cli/climb_files.hpp"
 #include "common/cli/climb_memory.hpp"
@@ -20,6 +22,137 @@ namespace flashladder {
 using Json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
+namespace {
+
+/// Every stage of a climb under one mask.
+struct MaskClimb {
+  std::string name;   ///< In climb.json.
+  std::string title;  ///< Of its tables.
+  bool causal;
+  std::vector<Climbed> all = {};
+};
+
+std::vector<MaskClimb> masks_of(const ClimbOptions& options) {
+  std::vector<MaskClimb> masks;
+  if (options.full || !options.input.causal) masks.push_back({"full", "Without a mask", false});
+  if (options.input.causal || !options.full) masks.push_back({"causal", "With the causal mask", true});
+  return masks;
+}
+
+/// "16, 17"
+std::string numbers_text(const std::vector<const Stage*>& some) {
+  std::vector<std::string> numbers;
+  for (const Stage* stage : some) numbers.push_back(number_text(*stage));
+  return joined(numbers, ", ");
+}
+
+Json numbers_json(const std::vector<const Stage*>& some) {
+  Json numbers = Json::array();
+  for (const Stage* stage : some) numbers.push_back(stage->number);
+  return numbers;
+}
+
+/// The stages to run, and in `report` which are left out and why.
+/// @param d  the head dimension
+std::vector<const Stage*> chosen_stages(const ClimbOptions& options, const Problem& problem,
+                                        Backend backend, Json& report) {
+  std::vector<const Stage*> chosen;
+  std::map<std::string, std::vector<const Stage*>> left_out;  // by what they take
+  for (const Stage* stage : options.stages.empty() ? std::vector(stages().begin(), stages().end())
+                                                   : select_stages(joined(options.stages, ","))) {
+    if (options.backward ? stage->backward == nullptr : stage->forward == nullptr) {
+      if (options.stages.empty()) continue;
+      throw UsageError(fmt::format("stage {} has no {} pass: {} --backward, or choose other stages",
+                                   label(*stage), options.backward ? "backward" : "forward",
+                                   options.backward ? "leave out" : "add"));
+    }
+    Problem given = problem;
+    given.dtype = given_dtype(*stage, problem.dtype);
+    if (!options.stages.empty()) require_supported(*stage, given);
+    if (stage->supports.head_dim(problem.d)) {
+      chosen.push_back(&on_backend(*stage, backend));
+    } else {
+      left_out[stage->supports.head_dims_in_words()].push_back(stage);
+    }
+  }
+  for (const auto& [takes, some] : left_out) {
+    report["left_out"].push_back(
+        {{"stages", numbers_json(some)},
+         {"why", fmt::format("Left out: {}. Head dimension {} is none that they take, which are {}.",
+                             numbers_text(some), problem.d, takes)}});
+  }
+  return chosen;
+}
+
+/// The input as the chosen stages are given it, by dtype; in `report` for which it is rounded.
+std::map<Dtype, Inputs> given_inputs(const ClimbOptions& options, const LoadedInputs& loaded,
+                                     const std::vector<const Stage*>& chosen, Json& report) {
+  const Dtype own = loaded.inputs.problem.dtype;
+  std::map<Dtype, Inputs> given;
+  std::map<Dtype, std::vector<const Stage*>> rounded;
+  for (const Stage* stage : chosen) {
+    const Dtype dtype = given_dtype(*stage, own);
+    if (given.try_emplace(dtype, loaded.inputs).second && dtype != own)
+      round_inputs(given.at(dtype), dtype, loaded.source, options.input.allow_nonfinite);
+    if (dtype != own) rounded[dtype].push_back(stage);
+  }
+  for (const auto& [dtype, some] : rounded) {
+    report["rounded"].push_back(
+        {{"stages", numbers_json(some)},
+         {"dtype", to_string(dtype)},
+         {"why", fmt::format("Rounded to {0}: the input of {1}, which do not take {2}. The stage before is "
+                             "run on the same rounded numbers where one of them is compared with it.",
+                             to_string(dtype), numbers_text(some), to_string(own))}});
+  }
+  return given;
+}
+
+/// Seconds that the fp64 oracles of all rows take together, about: one for each dtype that stages are given
+/// the input in and each that they, or the stages that they are compared with, compute in.
+double seconds_of_oracles(const ClimbOptions& options, const std::vector<MaskClimb>& masks, Problem problem,
+                          const std::vector<const Stage*>& chosen) {
+  std::set<std::pair<Dtype, Dtype>> oracles;
+  for (const Stage* stage : chosen) {
+    const Dtype given = given_dtype(*stage, problem.dtype);
+    oracles.emplace(given, computing_dtype(*stage, given));
+    if (const Stage* before = Checker::before(*stage, options.backward); before != nullptr)
+      oracles.emplace(given, computing_dtype(*before, given));
+  }
+  double seconds = 0;
+  for (const MaskClimb& mask : masks) {
+    problem.causal = mask.causal;
+    seconds += static_cast<double>(oracles.size()) *
+               oracle_seconds(problem, options.backward ? Pass::backward : Pass::forward);
+  }
+  return seconds;
+}
+
+/// Runs all stages under one mask. @return how many rows of a sample were judged; 0 where all were.
+std::int64_t climb_mask(MaskClimb& mask, std::map<Dtype, Inputs>& given,
+                        const std::vector<const Stage*>& chosen, Dtype dtype, bool backward, bool sampled,
+                        Progress& progress) {
+  std::map<Dtype, Checker> checkers;
+  for (auto& [of, inputs] : given) {
+    inputs.problem.causal = mask.causal;
+    checkers.try_emplace(of, inputs, backward, progress, sampled);
+  }
+  for (const Stage* stage : chosen)
+    mask.all.push_back(climb_stage(*stage, checkers.at(given_dtype(*stage, dtype)), progress));
+  return checkers.empty() ? 0 : checkers.begin()->second.judged_rows();
+}
+
+/// The entries of climb.json, each with what came of the stage under every mask.
+Json stages_json(const std::vector<MaskClimb>& masks) {
+  Json entries = Json::array();
+  for (std::size_t i = 0; i < masks[0].all.size(); ++i) {
+    Json& entry = entries.emplace_back(stage_json(masks[0].all[i]));
+    for (const MaskClimb& mask : masks) entry["masks"][mask.name] = result_json(mask.all[i]);
+  }
+  return entries;
+}
+
+}  // namespace
+
 int climb(const ClimbOptions& options) {
   if (!(options.patience >= 0))  // NaN is no number of seconds either
     throw UsageError(fmt::format("--judge-within {}: give seconds, 0 or more", options.patience));
@@ -29,83 +162,70 @@ int climb(const ClimbOptions& options) {
   const Backend backend = options.backend == "auto"   ? best_backend()
                           : options.backend == "cuda" ? Backend::cuda
                                                       : Backend::emulator;
-  const LoadedInputs loaded = load_inputs(options.input);
-  const Inputs& inputs = loaded.inputs;
-  const Problem& problem = inputs.problem;
-  std::vector<const Stage*> chosen;
-  std::map<std::string, std::vector<const Stage*>> left_out;  // by what they do not take
-  for (const Stage* stage : options.stages.empty() ? std::vector(stages().begin(), stages().end())
-                                                   : select_stages(joined(options.stages, ","))) {
-    if (options.backward ? stage->backward == nullptr : stage->forward == nullptr) {
-      if (options.stages.empty()) continue;
-      throw UsageError(fmt::format("stage {} has no {} pass: {} --backward, or choose other stages",
-                                   label(*stage), options.backward ? "backward" : "forward",
-                                   options.backward ? "leave out" : "add"));
-    }
-    const Dtype dtype = computing_dtype(*stage, problem.dtype);
-    if (!options.stages.empty()) {
-      if (!stage->supports.dtype(dtype))
-        throw UsageError(fmt::format("stage {} does not take {}: add --dtype {}", label(*stage),
-                                     to_string(dtype), to_string(stage->supports.dtypes[0])));
-      require_supported(*stage, problem);
-    }
-    if (!stage->supports.dtype(dtype)) {
-      left_out[std::string(to_string(dtype))].push_back(stage);
-    } else if (!stage->supports.head_dim(problem.d)) {
-      left_out[fmt::format("head dimension {}", problem.d)].push_back(stage);
-    } else {
-      chosen.push_back(&on_backend(*stage, backend));
-    }
-  }
-  const fs::path out = options.out;
-  prepare_output(out);
-
-  say("{}: {}{}\n", loaded.source, to_string(problem), options.backward ? ", backward pass" : "");
+  std::vector<MaskClimb> masks = masks_of(options);
+  LoadedInputs loaded = load_inputs(options.input);
+  loaded.inputs.problem.causal = masks.size() == 1 && masks[0].causal;
+  const Problem& problem = loaded.inputs.problem;
   Json machine = machine_json();
   if (backend == Backend::cuda) machine["gpu"] = gpu_name();
-  say("{}, {} thread{}{}; times are medians ± half the interquartile range\n\n",
-      std::string(machine["cpu"]), threads(), threads() == 1 ? "" : "s",
-      backend == Backend::cuda ? ", " + gpu_name() : "");
-  for (const auto& [what, without] : left_out) {
-    std::string names;
-    for (const Stage* stage : without) names += (names.empty() ? "" : ", ") + number_text(*stage);
-    say("left out, because they do not take {}: stages {} (./ladder list says what each takes)\n", what,
-        names);
-  }
-  if (!left_out.empty()) say("\n");
-
-  Json report = {{"format", 1},
+  Json report = {{"format", 2},
                  {"date", fmt::format("{:%Y-%m-%d %H:%M:%S}", fmt::localtime(std::time(nullptr)))},
                  {"machine", machine},
                  {"input", to_json(loaded)}};
+  report["input"].erase("causal");
+  for (const MaskClimb& mask : masks) report["masks"].push_back(mask.name);
   if (options.backward) report["pass"] = "backward";
-  for (const Stage* stage : stages()) {
-    for (const auto& [what, without] : left_out) {
-      if (std::ranges::find(without, stage) != without.end())
-        report["left_out"].push_back({{"number", stage->number}, {"name", stage->name}, {"why", what}});
-    }
+  const std::vector<const Stage*> chosen = chosen_stages(options, problem, backend, report);
+  std::map<Dtype, Inputs> given = given_inputs(options, loaded, chosen, report);
+  const fs::path out = options.out;
+  prepare_output(out);
+
+  say("{}: {}{}{}\n", loaded.source, to_string(problem),
+      masks.size() == 2 ? ", without a mask and causal" : "", options.backward ? ", backward pass" : "");
+  say("{}, {} thread{}{}; times are medians\n\n", std::string(machine["cpu"]), threads(),
+      threads() == 1 ? "" : "s", backend == Backend::cuda ? ", " + gpu_name() : "");
+  for (const char* kind : {"rounded", "left_out"}) {
+    if (!report.contains(kind)) continue;
+    for (const Json& one : report[kind]) say("{}\n", std::string(one["why"]));
   }
-  std::vector<Climbed> all;
-  std::string sampled;  // what is to be said of a sample
+  if (report.contains("rounded") || report.contains("left_out")) say("\n");
+
   {
     Progress progress;
-    Checker checker(inputs, options.backward, progress, options.patience);
-    if (!checker.sample().empty()) {
-      const std::int64_t judged = checker.judged_rows();
-      const std::int64_t rows = problem.batch * problem.q_heads * problem.Nq;
-      report["sample"] = {
-          {"judged_rows", judged}, {"rows", rows}, {"seconds_for_all", checker.seconds_for_all()}};
-      sampled = fmt::format(
-          "Judged: a sample of {} of the {} rows, since the fp64 oracle of all would take about {}. The "
-          "others must be numbers, and are compared with the stage before.\n",
-          grouped(judged), grouped(rows), duration_text(checker.seconds_for_all()));
-      progress.step(sampled.substr(0, sampled.size() - 1));
+    const double seconds = seconds_of_oracles(options, masks, problem, chosen);
+    const bool sampled = !options.backward && seconds > options.patience;
+    if (sampled) {
+      progress.step(
+          fmt::format("Judged: a sample of the rows, since the fp64 oracle of all would take about {} ...",
+                      duration_text(seconds)));
+    } else if (seconds > 5) {
+      progress.step(fmt::format("the fp64 oracle will take about {} in all ...", duration_text(seconds)));
     }
-    for (const Stage* stage : chosen) all.push_back(climb_stage(*stage, checker, progress));
+    std::int64_t judged = 0;
+    for (MaskClimb& mask : masks)
+      judged += climb_mask(mask, given, chosen, problem.dtype, options.backward, sampled, progress);
+    if (sampled) {
+      const std::int64_t rows =
+          static_cast<std::int64_t>(masks.size()) * problem.batch * problem.q_heads * problem.Nq;
+      report["sample"] = {
+          {"judged_rows", judged},
+          {"rows", rows},
+          {"seconds_for_all", seconds},
+          {"why", fmt::format("Judged: a sample of {} of the {} rows{}, since the fp64 oracle of all would "
+                              "take about {}. The others must be numbers, and are compared with the stage "
+                              "before.",
+                              grouped(judged), grouped(rows), masks.size() == 2 ? " of both masks" : "",
+                              duration_text(seconds))}};
+    }
   }
-  report["stages"] = Json::array();
-  for (const Climbed& one : all) report["stages"].push_back(stage_json(one));
-  print("{}{}{}", climb_table(all), fit(sampled), ledger_table(all));
+  report["stages"] = stages_json(masks);
+  for (const MaskClimb& mask : masks) {
+    say("{}; gain: times as fast as the stage before:\n\n", mask.title);
+    print("{}\n", climb_table(mask.all, &mask == &masks[0]));
+  }
+  if (report.contains("sample")) say("{}\n\n", std::string(report["sample"]["why"]));
+  print("{}", counted_where(masks[0].all));
+  for (const MaskClimb& mask : masks) print("{}", ledger_table(mask.title, mask.all));
   // Before the memory is measured, which takes long and much memory: what is known must not be lost.
   write_file(out / "climb.json", json_text(report));
   if (options.memory) {
@@ -116,7 +236,7 @@ int climb(const ClimbOptions& options) {
       report["memory"] =
           measure_memory(chosen, problem.d, problem.dtype, up_to, options.backward, progress);
     }
-    print("\n{}", memory_table(report["memory"]));
+    print("{}", memory_table(report["memory"]));
     if (up_to < options.memory_up_to)
       say("backward passes up to N = {}: what they are given would take minutes to compute\n", up_to);
     if (up_to > emulated_memory_up_to &&
@@ -126,9 +246,12 @@ int climb(const ClimbOptions& options) {
     }
     write_file(out / "climb.json", json_text(report));
   }
-  say("\nwrote {}\n", (out / "climb.json").string());
-  bool good = std::ranges::none_of(
-      all, [](const Climbed& one) { return one.status == "failed" || one.status == "cannot be judged"; });
+  say("wrote {}\n", (out / "climb.json").string());
+  bool good = std::ranges::all_of(masks, [](const MaskClimb& mask) {
+    return std::ranges::none_of(mask.all, [](const Climbed& one) {
+      return one.status == "failed" || one.status == "cannot be judged";
+    });
+  });
   const fs::path html = out / "report.html";
   const Uninterrupted whole;  // an interrupt ends the drawing, and this program when it has said so
   if (const int status = draw_report(out / "climb.json", html); status == 0) {

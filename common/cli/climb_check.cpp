@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace flashladder {
 
 std::string one_line(std::string text) {
@@ -12,12 +14,15 @@ std::string one_line(std::string text) {
   return text;
 }
 
-Checker::Checker(const Inputs& inputs, bool backward, Progress& progress, std::optional<double> patience)
+Dtype given_dtype(const Stage& stage, Dtype dtype) {
+  if (stage.supports.dtype(computing_dtype(stage, dtype))) return dtype;
+  return stage.supports.dtype(Dtype::bf16) ? Dtype::bf16 : stage.supports.dtypes.front();
+}
+
+Checker::Checker(const Inputs& inputs, bool backward, Progress& progress, bool sampled)
     : inputs_(inputs), backward_(backward), progress_(progress) {
-  if (patience)
-    seconds_for_all_ = oracle_seconds(inputs.problem, backward ? Pass::backward : Pass::forward);
   if (!backward_) {
-    if (patience && seconds_for_all_ > *patience) sample_ = sample_of(inputs);
+    if (sampled) sample_ = sample_of(inputs);
     return;
   }
   dO_ = random_output_gradient(inputs.problem, 1);
@@ -48,10 +53,10 @@ const Checker::Checked& Checker::check(const Stage& stage) {
       seconds > 5 ? fmt::format(", about {} for each run", duration_text(seconds)) : "";
   try {
     if (stage.backend == Backend::emulator) {
-      progress_.step(label(stage) + ": checking and counting on the emulator" + about + " ...");
+      progress_.step(name(stage) + ": checking and counting on the emulator" + about + " ...");
       checked.ledger = count_launches(run);
     } else {
-      progress_.step(label(stage) + ": checking" + about + " ...");
+      progress_.step(name(stage) + ": checking" + about + " ...");
       run();
     }
   } catch (const OutOfMemory& error) {
@@ -64,8 +69,8 @@ const Checker::Checked& Checker::check(const Stage& stage) {
   return checked;
 }
 
-const Stage* Checker::before(const Stage& stage) const {
-  if (backward_) return backward_before(stage);
+const Stage* Checker::before(const Stage& stage, bool backward) {
+  if (backward) return backward_before(stage);
   return stage.before == stage.number ? nullptr : &on_backend(find_stage(stage.before), stage.backend);
 }
 
@@ -93,8 +98,7 @@ const Checker::Right& Checker::right_for(const Stage& stage) {
       slot->forward = slot->sample.all;
       return *slot;
     }
-    progress_.step(fmt::format("computing the fp64 oracle for {}{} ...", to_string(inputs_.problem),
-                               seconds_for_all_ > 5 ? ", about " + duration_text(seconds_for_all_) : ""));
+    progress_.step(fmt::format("computing the fp64 oracle for {} ...", to_string(inputs_.problem)));
     if (backward_) {
       slot->gradients = expect_backward(inputs_, saved_, dO_, dtype);
     } else {
@@ -102,6 +106,10 @@ const Checker::Right& Checker::right_for(const Stage& stage) {
     }
   }
   return *slot;
+}
+
+std::string Checker::name(const Stage& stage) const {
+  return label(stage) + (inputs_.problem.causal ? ", causal" : "");
 }
 
 }  // namespace flashladder

@@ -1,7 +1,6 @@
 #pragma once
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,19 +15,22 @@ namespace flashladder {
 /// What the emulator says in several lines, in one.
 std::string one_line(std::string text);
 
+/// What `stage` is given an input of `dtype` in: that dtype where it takes it, or fp32 with the same
+/// numbers; else the input is rounded for it, to bf16 where it takes that.
+Dtype given_dtype(const Stage& stage, Dtype dtype);
+
 /// Right results first, a stage at a time, each computed once however many stages are compared with it.
 class Checker {
  public:
-  /// @param patience  seconds for the oracle of all rows; where it takes longer, a sample of them is
-  /// judged. Without it nothing is judged.
-  Checker(const Inputs& inputs, bool backward, Progress& progress, std::optional<double> patience = {});
+  /// @param inputs  that all stages are given, which must outlive it: a stage and the one before it can be
+  /// compared
+  /// @param sampled  whether a sample of the rows is judged; not of the backward pass
+  Checker(const Inputs& inputs, bool backward, Progress& progress, bool sampled = false);
 
-  /// The rows that are judged; none where all are.
-  const std::vector<Chunk>& sample() const { return sample_; }
-  /// How many they are.
+  /// How many rows of a sample are judged.
   std::int64_t judged_rows() const;
-  /// How long the oracle of all rows takes, about.
-  double seconds_for_all() const { return seconds_for_all_; }
+  /// What `stage` computes in.
+  Dtype dtype(const Stage& stage) const { return computing_dtype(stage, inputs_.problem.dtype); }
 
   /// What came of a stage.
   struct Checked {
@@ -43,8 +45,9 @@ class Checker {
   /// Runs `stage` against the oracle, the first time that it is asked for.
   const Checked& check(const Stage& stage);
 
-  /// The stage that the pass of `stage` is measured against; nullptr where there is none.
-  const Stage* before(const Stage& stage) const;
+  /// The stage that this pass of `stage` is measured against; nullptr where there is none.
+  static const Stage* before(const Stage& stage, bool backward);
+  const Stage* before(const Stage& stage) const { return before(stage, backward_); }
 
   /// `stage`, which has passed, against another that has.
   Verdict against(const Stage& stage, const Stage& other);
@@ -70,12 +73,13 @@ class Checker {
   };
 
   const Right& right_for(const Stage& stage);
+  /// For what is said of its run: "15 fa2_causal_skip, causal".
+  std::string name(const Stage& stage) const;
 
   const Inputs& inputs_;
   bool backward_;
   Progress& progress_;
-  double seconds_for_all_ = 0;  ///< How long that takes, about.
-  std::vector<Chunk> sample_;
+  std::vector<Chunk> sample_;  ///< None where all rows are judged.
   std::vector<float> dO_;
   Result<float> saved_;  ///< O and L, which a backward pass is given.
   std::map<Dtype, std::unique_ptr<Right>> right_;

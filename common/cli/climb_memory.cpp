@@ -20,7 +20,7 @@ Json measure_memory(const std::vector<const Stage*>& chosen, std::int64_t d, Dty
       Problem problem;
       problem.Nq = problem.Nk = N;
       problem.d = d;
-      problem.dtype = dtype;
+      problem.dtype = given_dtype(*stage, dtype);
       problem.causal = true;
       progress.step(fmt::format("{}: extra memory at N = {} ...", label(*stage), N));
       const Inputs inputs = random_inputs(problem, 1);

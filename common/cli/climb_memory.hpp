@@ -16,7 +16,8 @@ inline constexpr std::int64_t emulated_memory_up_to = 4096;
 inline constexpr std::int64_t backward_memory_up_to = 4096;
 
 /// The peak extra memory of each stage over N, from real runs of one causal head (the mask halves the time,
-/// not the memory). A stage that does not fit ends its line: longer sequences would not fit either.
+/// not the memory), in the dtype that it is given an input of `dtype` in. A stage that does not fit ends
+/// its line: longer sequences would not fit either.
 nlohmann::ordered_json measure_memory(const std::vector<const Stage*>& chosen, std::int64_t d, Dtype dtype,
                                       std::int64_t up_to, bool backward, Progress& progress);
 

@@ -25,10 +25,9 @@ std::string times_text(double ratio) {
   return ratio < 100 ? fmt::format("{:.2f}x", ratio) : grouped(std::llround(ratio)) + "x";
 }
 
-/// Median and spread; a GPU's times are often below a millisecond.
+/// A GPU's times are often below a millisecond.
 std::string ms_text(const Climbed& one) {
-  return fmt::format("{:.{}f} ± {:.{}f}", one.median(), one.median() >= 1 ? 2 : 3, one.spread(),
-                     one.median() >= 1 ? 2 : 3);
+  return fmt::format("{:.{}f}", one.median(), one.median() >= 1 ? 2 : 3);
 }
 
 /// The table with its second column, the idea, as wide as there is room: in several lines where it has to
@@ -67,31 +66,32 @@ Json verdict_json(const Verdict& verdict) {
 
 }  // namespace
 
-std::string climb_table(const std::vector<Climbed>& all) {
-  const auto first = std::ranges::find_if(all, &Climbed::timed);
+std::string climb_table(const std::vector<Climbed>& all, bool ideas) {
   std::vector<std::vector<std::string>> rows = {
-      {"stage", "idea", "error", "allowed", "extra memory", "time (ms)", "vs before", "vs first"}};
+      {"stage", "idea", "dtype", "error", "allowed", "memory", "time (ms)", "gain"}};
   for (const Climbed& one : all) {
-    std::vector<std::string> row = {label(*one.stage), std::string(one.stage->idea)};
+    std::vector<std::string> row = {label(*one.stage), std::string(one.stage->idea),
+                                    std::string(to_string(one.dtype))};
     if (one.status == "out of memory") {
-      row.insert(row.end(), {"", "", bytes_text(one.extra_bytes), "out of memory", "", ""});
+      row.insert(row.end(), {"", "", bytes_text(one.extra_bytes), "no memory", ""});
     } else {
       row.insert(row.end(), {known(one.oracle, one.oracle.error), known(one.oracle, one.oracle.allowed)});
       if (!one.passed()) {
-        row.insert(row.end(), {"", one.status == "failed" ? "FAILED" : "NOT JUDGED", "", ""});
+        row.insert(row.end(), {"", one.status == "failed" ? "FAILED" : "NOT JUDGED", ""});
       } else if (!one.timed()) {
-        row.insert(row.end(), {bytes_text(one.extra_bytes), "emulated", "", ""});
+        row.insert(row.end(), {bytes_text(one.extra_bytes), "emulated", ""});
       } else {
         const auto before = std::ranges::find_if(
             all, [&](const Climbed& x) { return x.timed() && x.stage == one.yardstick; });
         row.insert(row.end(), {bytes_text(one.extra_bytes), ms_text(one),
-                               before == all.end() ? "" : times_text(before->median() / one.median()),
-                               times_text(first->median() / one.median())});
+                               before == all.end() ? "" : times_text(before->median() / one.median())});
       }
     }
+    if (!ideas) row.erase(row.begin() + 1);
     rows.push_back(row);
   }
-  std::string text = with_ideas(rows, terminal_width());
+  if (!ideas) rows[0].erase(rows[0].begin() + 1);
+  std::string text = ideas ? with_ideas(rows, terminal_width()) : fit_table(rows, 1, terminal_width());
   for (const Climbed& one : all) {
     if (!one.passed()) {
       const std::string status =
@@ -107,13 +107,30 @@ std::string climb_table(const std::vector<Climbed>& all) {
   return text;
 }
 
-std::string ledger_table(const std::vector<Climbed>& all) {
+std::string counted_where(const std::vector<Climbed>& all) {
+  std::vector<std::string> emulated;
+  for (const Climbed& one : all) {
+    if (one.emulated()) emulated.push_back(number_text(*one.stage));
+  }
+  if (std::ranges::none_of(all, [](const Climbed& one) { return one.stage->backend != Backend::cpu; }))
+    return "";
+  return fit(
+      (emulated.empty()
+           ? "What the kernels move and compute, counted exactly by the emulator from the same source"
+           : fmt::format(
+                 "Emulated on the CPU: {}. How long that takes says nothing of a GPU; what they show "
+                 "is counts, exact and the same on every machine",
+                 joined(emulated, ", "))) +
+      " (bytes requested, before caches; non-matmul ops: add, mul, div, max, exp, log; ./ladder ledger "
+      "shows "
+      "all counts).\n\n");
+}
+
+std::string ledger_table(const std::string& title, const std::vector<Climbed>& all) {
   std::vector<std::vector<std::string>> rows = {{"stage"}};
   for (const LedgerSummary::Field& field : LedgerSummary::fields()) rows[0].emplace_back(field.title);
-  std::string emulated;
   for (const Climbed& one : all) {
     if (!one.counted()) continue;
-    if (one.emulated()) emulated += (emulated.empty() ? "" : ", ") + number_text(*one.stage);
     std::vector<std::string>& row = rows.emplace_back(1, label(*one.stage));
     for (const LedgerSummary::Field& field : LedgerSummary::fields()) {
       const std::int64_t count = one.ledger.*field.member;
@@ -121,28 +138,21 @@ std::string ledger_table(const std::vector<Climbed>& all) {
     }
   }
   if (rows.size() == 1) return "";
-  std::string text = "\n";
-  if (!emulated.empty()) {
-    text += fmt::format(
-        "Emulated on the CPU: {}. How long that takes says nothing of a GPU; what they show is\n"
-        "counts, exact and the same on every machine:\n\n",
-        emulated);
-  } else {
-    text += "What the kernels move and compute, counted exactly by the emulator from the same source:\n\n";
-  }
-  return fit(text) + fit_table(rows, 1, terminal_width()) +
-         fit("bytes requested, before caches; non-matmul ops: add, mul, div, max, exp, log; "
-             "./ladder ledger shows all counts\n");
+  return fmt::format("{}:\n\n{}\n", title, fit_table(rows, 1, terminal_width()));
 }
 
 Json stage_json(const Climbed& one) {
-  Json json = {{"number", one.stage->number},
-               {"name", one.stage->name},
-               {"title", one.stage->title},
-               {"idea", one.stage->idea},
-               {"before", (one.yardstick != nullptr ? one.yardstick : one.stage)->number},
-               {"backend", to_string(one.stage->backend)},
-               {"status", one.status},
+  return {{"number", one.stage->number},
+          {"name", one.stage->name},
+          {"title", one.stage->title},
+          {"idea", one.stage->idea},
+          {"before", (one.yardstick != nullptr ? one.yardstick : one.stage)->number},
+          {"backend", to_string(one.stage->backend)},
+          {"dtype", to_string(one.dtype)}};
+}
+
+Json result_json(const Climbed& one) {
+  Json json = {{"status", one.status},
                {"why", one.why},
                {"extra_bytes", one.extra_bytes},
                {"oracle", verdict_json(one.oracle)}};

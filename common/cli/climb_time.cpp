@@ -68,6 +68,7 @@ double quantile(const std::vector<double>& sorted, double q) {
 Climbed climb_stage(const Stage& stage, Checker& checker, Progress& progress) {
   Climbed climbed;
   climbed.stage = &stage;
+  climbed.dtype = checker.dtype(stage);
   climbed.yardstick = checker.before(stage);
   const Checker::Checked& checked = checker.check(stage);
   climbed.oracle = checked.verdict;

@@ -9,9 +9,10 @@ namespace flashladder {
 /// The quantile q of sorted times.
 double quantile(const std::vector<double>& sorted, double q);
 
-/// What became of one stage.
+/// What became of one stage under one mask.
 struct Climbed {
   const Stage* stage = nullptr;
+  Dtype dtype = Dtype::fp32;  ///< That it computed in.
   /// "passed", "failed", "cannot be judged" (on these inputs, since they would not show what is wrong) or
   /// "out of memory".
   std::string status = "failed";

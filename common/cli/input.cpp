@@ -145,16 +145,22 @@ LoadedInputs load_inputs(const InputOptions& options) {
   Problem& problem = loaded.inputs.problem;
   problem.causal = options.causal;
   problem.scale = options.scale;
-  problem.dtype = dtype;
   problem.validate();
-  const std::string where = options.npz.empty() && !files ? shipped.string() : loaded.source;
+  round_inputs(loaded.inputs, dtype, options.npz.empty() && !files ? shipped.string() : loaded.source,
+               options.allow_nonfinite);
+  return loaded;
+}
+
+void round_inputs(Inputs& inputs, Dtype dtype, const std::string& source, bool allow_nonfinite) {
+  Problem& problem = inputs.problem;
+  problem.dtype = dtype;
   const struct {
     const char* name;
     std::vector<float>& values;
     std::int64_t heads, rows;
-  } tensors[] = {{"q", loaded.inputs.Q, problem.q_heads, problem.Nq},
-                 {"k", loaded.inputs.K, problem.kv_heads, problem.Nk},
-                 {"v", loaded.inputs.V, problem.kv_heads, problem.Nk}};
+  } tensors[] = {{"q", inputs.Q, problem.q_heads, problem.Nq},
+                 {"k", inputs.K, problem.kv_heads, problem.Nk},
+                 {"v", inputs.V, problem.kv_heads, problem.Nk}};
   for (const auto& [name, values, heads, rows] : tensors) {
     for (std::size_t at = 0; at < values.size(); ++at) {
       const float given = values[at];
@@ -162,17 +168,17 @@ LoadedInputs load_inputs(const InputOptions& options) {
       if (std::isfinite(values[at])) continue;
       const auto index = static_cast<std::int64_t>(at);
       const std::string place =
-          fmt::format("{}: {}[{}, {}, {}, {}] is {}", where, name, index / problem.d / rows / heads,
+          fmt::format("{}: {}[{}, {}, {}, {}] is {}", source, name, index / problem.d / rows / heads,
                       index / problem.d / rows % heads, index / problem.d % rows, index % problem.d, given);
       if (std::isfinite(given)) {
-        throw Error(fmt::format("{}, too large for {}: use --dtype fp32 or bf16", place, to_string(dtype)));
+        throw Error(fmt::format("{}, too large for {}: use {}", place, to_string(dtype),
+                                dtype == Dtype::fp16 ? "--dtype fp32 or bf16" : "smaller values"));
       }
-      if (!options.allow_nonfinite) {
+      if (!allow_nonfinite) {
         throw Error(fmt::format("{}: mend the data, or go on with --allow-nonfinite", place));
       }
     }
   }
-  return loaded;
 }
 
 std::string json_text(const nlohmann::ordered_json& json) {

@@ -31,6 +31,10 @@ struct LoadedInputs {
 /// not fit together, each naming what, where and how to correct it.
 LoadedInputs load_inputs(const InputOptions& options);
 
+/// Rounds Q, K and V to `dtype`. Throws Error, naming the element, where one of `source` is too large for
+/// it, or, unless that is allowed, NaN or Inf.
+void round_inputs(Inputs& inputs, Dtype dtype, const std::string& source, bool allow_nonfinite);
+
 /// A document as indented text. Where a name in it is not UTF-8, U+FFFD stands for what is wrong.
 std::string json_text(const nlohmann::ordered_json& json);
 

@@ -34,6 +34,14 @@ std::string features(const Stage& stage) {
   return text;
 }
 
+/// What the stages of a track, the first digit of their numbers, are about.
+std::string_view track(const Stage& stage) {
+  constexpr std::string_view tracks[] = {"on a CPU", "forward on a GPU", "backward",
+                                         "Hopper",   "inference",        "many GPUs"};
+  const auto number = static_cast<std::size_t>(stage.number / 10);
+  return number < std::size(tracks) ? tracks[number] : "";
+}
+
 }  // namespace
 
 std::string list_text() {
@@ -82,6 +90,9 @@ std::string list_json() {
          {"backend", to_string(stage->backend)},
          {"forward", stage->forward != nullptr},
          {"backward", stage->backward != nullptr}});
+    nlohmann::ordered_json& entry = list.back();
+    entry["track"] = track(*stage);
+    entry["follows"] = stage->before != stage->number && stage->before / 10 == stage->number / 10;
   }
   return json_text(list);
 }

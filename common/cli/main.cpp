@@ -59,10 +59,9 @@ void add_input_options(CLI::App* app, flashladder::InputOptions& input, const ch
   app->add_option("--key-len", input.key_len, "Keys of the random input (default: N)")->type_name("N");
   app->add_option("--seed", input.seed, "Seed of the random input (default: 1)")->check(is_seed);
   app->add_option("--dtype", input.dtype,
-                  "Round the input to fp32, fp16 or bf16; a stage that computes in fp32 gets the same "
-                  "values widened")
+                  "Round the input to fp32, fp16 or bf16; a stage that does not take it gets the same "
+                  "values widened to fp32 or, where it takes 16 bits alone, rounded")
       ->capture_default_str();
-  app->add_flag("--causal", input.causal, "Query i sees key j when j <= i + Nk - Nq");
   app->add_option("--scale", input.scale, "Factor on the scores (default: 1/sqrt(d))")
       ->check([](const std::string& text) {  // also 1e-50, which is 0 as a float
         char* end = nullptr;
@@ -165,9 +164,14 @@ int run(int argc, char** argv) {
   add_input_options(climb, options.input,
                     "Arrays q, k, v, each [batch, heads, rows, d] (default: a real model's layer)",
                     "Normal random input of these sizes instead");
+  climb->add_flag("--causal", options.input.causal,
+                  "With the causal mask only, where query i sees key j when j <= i + Nk - Nq (default: "
+                  "without and with it)");
+  climb->add_flag("--full", options.full, "Without a mask only");
   climb
-      ->add_option("STAGE,--stages", options.stages,
-                   "Which stages, such as 00-02, 00,02 or tensor_cores (default: all that take the input)")
+      ->add_option(
+          "STAGE,--stages", options.stages,
+          "Which stages, such as 00-02, 00,02 or tensor_cores (default: all that take the head dimension)")
       ->check(not_empty);
   climb
       ->add_option(
@@ -185,9 +189,8 @@ int run(int argc, char** argv) {
       "The backward pass instead of the forward pass, of the stages that have one; dO is random");
   climb
       ->add_option("--judge-within", options.patience,
-                   "Judge a sample of the rows where the fp64 oracle of all takes longer than this, in "
-                   "seconds; not of "
-                   "the backward pass")
+                   "Judge a sample of the rows where the fp64 oracles of all take longer than this, in "
+                   "seconds; not of the backward pass")
       ->type_name("S")
       ->capture_default_str();
   climb->add_flag("--memory", options.memory,
@@ -208,6 +211,7 @@ int run(int argc, char** argv) {
       "The backward pass instead of the forward pass");
   add_input_options(ledger, counted.input, "Arrays q, k, v, each [batch, heads, rows, d], instead",
                     "Normal random input of these sizes (default: 1,2,256,64)");
+  ledger->add_flag("--causal", counted.input.causal, "Query i sees key j when j <= i + Nk - Nq");
   ledger->add_flag("--launches", counted.launches, "A column for each kernel launch of one stage");
   ledger->add_flag("--check", counted.check,
                    "Also look for races, reads of what nobody wrote and endless loops (slow)");

@@ -119,7 +119,8 @@ def wavefronts(stage: dict) -> float:
 
 def counts_on_cpu(before: Stage, after: Stage) -> Counts:
     climb = json.loads(CPU_RESULTS.read_text())
-    extra = {stage["number"]: stage["extra_bytes"] for stage in climb["stages"] if stage["status"] == "passed"}
+    results = {stage["number"]: stage["masks"]["full"] for stage in climb["stages"]}
+    extra = {number: result["extra_bytes"] for number, result in results.items() if result["status"] == "passed"}
     if before.number not in extra or after.number not in extra:
         return Counts("", [], problem="Stages on a CPU have no ledger, and the committed climb lacks one of the two.")
     return sorted_counts(f"{shown(CPU_RESULTS)}, as the workspace counts it; {climb['input']['problem']}",
@@ -212,10 +213,11 @@ def timed_on_cpu(stage: Stage) -> Run | None:
     climb = json.loads(CPU_RESULTS.read_text())
     c, problem = climb["machine"], climb["input"]
     for one in climb["stages"]:
-        if one["number"] == stage.number and one["status"] == "passed" and "time_ms" in one:
-            kind = problem["d"], "causal" if problem["causal"] else "full"
+        times = {(problem["d"], mask): {problem["Nq"]: result["time_ms"]["median"]}
+                 for mask, result in one["masks"].items() if "time_ms" in result}
+        if one["number"] == stage.number and times:
             return (f"{c['cpu']}, {c['threads']} threads, {c['compiler']}, commit {c['commit']} ({shown(CPU_RESULTS)})",
-                    {kind: {problem["Nq"]: one["time_ms"]["median"]}})
+                    times)
     return None
 
 

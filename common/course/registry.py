@@ -40,6 +40,8 @@ class Stage:
     backend: str
     forward: bool
     backward: bool
+    track: str = ""  # what the stages of its track are about
+    follows: bool = False  # whether the stage before is of its own track, so that the two are a pair of the course
 
     @property
     def digits(self) -> str:
@@ -66,15 +68,6 @@ class Stage:
         """Whether it is CUDA kernels; else it is C++ for the CPU."""
         return self.backend != "cpu"
 
-    @property
-    def track(self) -> int:
-        return self.number // 10
-
-    @property
-    def follows(self) -> bool:
-        """Whether the stage before is of its own track, so that the two are a pair of the course."""
-        return self.before != self.number and self.before // 10 == self.track
-
 
 def program() -> Path:
     """The program behind ./ladder, which knows the stages and has the ledger."""
@@ -97,7 +90,7 @@ def _listed(path: Path) -> tuple[Stage, ...]:
         listed = json.loads(subprocess.run([path, "list", "--json"], capture_output=True, text=True).stdout)
         return tuple(Stage(s["number"], s["name"], s["title"], s["idea"], s["claim"], s["before"], tuple(s["dtypes"]),
                            None if isinstance(s["head_dims"], dict) else tuple(s["head_dims"]), s["backend"], s["forward"],
-                           s["backward"]) for s in listed)
+                           s["backward"], s["track"], s["follows"]) for s in listed)
     except (OSError, ValueError, KeyError, TypeError):
         raise Failure(f"{path} does not list the stages: build it anew with ./ladder setup.") from None
 

@@ -20,7 +20,6 @@ from common.course.registry import digits
 
 # Bytes; what is larger, or no text, is there to be saved. The page of a listing is up to 12 times as large.
 LARGEST_LISTING = 80_000
-TRACKS = ("on a CPU", "forward on a GPU", "backward", "Hopper", "inference", "many GPUs")
 # The parts of the navigation, in order, and the pages of each, where * stands for one name. What no part has comes
 # last.
 PARTS = {
@@ -257,7 +256,7 @@ class Site:
         kernels = [digits(s["number"]) for s in (before, stage) if s is not None and s["backend"] != "cpu"]
         sources = sorted(path.name for path in (self.root / folder).iterdir() if path.suffix in (".cpp", ".cu"))
         return {
-            "Track": dict(enumerate(TRACKS)).get(stage["number"] // 10, ""),
+            "Track": stage["track"],
             "Takes": f"{', '.join(stage['dtypes'])}; {dims}; {passes}",
             "Measured against": link_to(before) if before is not None else "",
             "Then": ", ".join(after),
@@ -341,8 +340,7 @@ def folder_of(stage: dict) -> str:
 
 def diff_of(stage: dict) -> str:
     """The page of a stage's diff, as ./ladder diff makes one where the stage before is of the same track."""
-    before, number = stage["before"], stage["number"]
-    return f"{digits(before)}-{digits(number)}" if before != number and before // 10 == number // 10 else ""
+    return f"{digits(stage['before'])}-{digits(stage['number'])}" if stage["follows"] else ""
 
 
 def link_to(stage: dict) -> str:
