@@ -120,6 +120,9 @@ class ProgramTest(unittest.TestCase):
         for stage in listed:
             self.assertIn(stage["idea"], text)
             self.assertIn(stage["claim"], text)
+            before = next(s for s in listed if s["number"] == stage["before"])
+            self.assertNotEqual(stage["track"], "")
+            self.assertEqual(stage["follows"], before is not stage and before["track"] == stage["track"])
 
     def test_the_table_of_the_stages_is_that_of_the_registry(self):
         text = (SOURCE / "stages/README.md").read_text()
