@@ -120,6 +120,9 @@ class ProgramTest(unittest.TestCase):
         for stage in listed:
             self.assertIn(stage["idea"], text)
             self.assertIn(stage["claim"], text)
+            before = next(s for s in listed if s["number"] == stage["before"])
+            self.assertNotEqual(stage["track"], "")
+            self.assertEqual(stage["follows"], before is not stage and before["track"] == stage["track"])
 
     def test_the_table_of_the_stages_is_that_of_the_registry(self):
         text = (SOURCE / "stages/README.md").read_text()
@@ -543,6 +546,30 @@ class ProgramTest(unittest.TestCase):
             html = (self.folder / "out/report.html").read_text()
             for mask, title in (("full", "Without a mask"), ("causal", "With the causal mask")):
                 self.assertEqual((title in result.stdout, title in html), (mask in masks,) * 2)
+
+    def test_the_chart_of_a_gpu_has_the_times_of_all_stages(self):
+        from bench.report import climb as drawn
+        self.climb(*SMALL_FOR_ALL, "--stages", "02,10,15-16", "--backend", "emulator", python="true")
+        report = self.report()
+        for stage in report["stages"]:
+            for mask, ms in (("full", 2.0), ("causal", 1.0)):
+                time_ms = dict.fromkeys(("median", "lower_quartile", "upper_quartile"), 8 * ms / stage["number"])
+                stage["masks"][mask]["time_ms"] = {**time_ms, "runs": 20, "disturbed": False}
+            stage["backend"] = "cuda" if stage["number"] >= 10 else "cpu"
+        failed = report["stages"][2]["masks"]["causal"]
+        failed.update(status="failed", why="O is wrong")
+        del failed["time_ms"], failed["ledger"]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            figure = drawn.ladder(report)
+            shown = {axes.get_title(loc="left"): [text.get_text() for text in axes.texts] for axes in figure.axes}
+            self.assertIn("data:image/png", drawn.page(report))
+        drawn.plt.close("all")
+        self.assertEqual([*shown], ["Time", "Global memory requested", "Extra memory"])
+        self.assertEqual([text for text in shown["Time"] if "ms" in text or text == "failed"],
+                         ["8.00 ms", "1.60 ms   5.00x", "1.07 ms", "1.00 ms   1.07x",
+                          "4.00 ms", "0.800 ms   5.00x", "failed", "0.500 ms"])
+        self.assertFalse(any("emulated" in text for text in shown["Time"]))
 
     def test_a_climb_of_another_version_is_refused(self):
         self.climb("00", *SMALL, python="true")
@@ -1271,6 +1298,9 @@ class ProgramTest(unittest.TestCase):
         q = np.full((1, 1, 2, 2), 70000, np.float32)
         path = self.save("large.npz", None, q=q, k=q, v=q)
         self.refuses(2, "q[0, 0, 0, 0] is 70000, too large for fp16", "bf16", arguments=["--input", path, "--dtype", "fp16"])
+        q = np.full((1, 1, 2, 32), 3.4e38, np.float32)  # fits fp32 alone, and 16 bits are rounded to bf16
+        path = self.save("huge.npz", None, q=q, k=q, v=q)
+        self.refuses(2, "huge.npz: q[0, 0, 0, 0] is 3.4e+38, too large for bf16", arguments=["--input", path])
 
     def test_a_folder_that_cannot_be_written_is_said_before_the_run(self):
         (self.folder / "file").write_text("")

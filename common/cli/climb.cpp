@@ -52,8 +52,7 @@ Json numbers_json(const std::vector<const Stage*>& some) {
   return numbers;
 }
 
-/// The stages to run, and in `report` which are left out and why.
-/// @param d  the head dimension
+/// The stages to run, as compiled for `backend`; in `report` which are left out and why.
 std::vector<const Stage*> chosen_stages(const ClimbOptions& options, const Problem& problem,
                                         Backend backend, Json& report) {
   std::vector<const Stage*> chosen;

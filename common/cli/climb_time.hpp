@@ -30,7 +30,6 @@ struct Climbed {
   bool counted() const { return passed() && stage->backend != Backend::cpu; }
   bool timed() const { return !ms.empty(); }
   double median() const { return quantile(ms, 0.5); }
-  double spread() const { return (quantile(ms, 0.75) - quantile(ms, 0.25)) / 2; }
 };
 
 /// Checks a stage, counts what its kernels do, and times it where it has passed and is not emulated.
