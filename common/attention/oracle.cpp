@@ -90,10 +90,10 @@ T dot(const float* a, const float* b, std::int64_t d, Way way) {
   }
 }
 
-/// S[j] = scale * q . K_j for the first `visible` keys.
+/// S[j] = scale * q . K_j for `visible` keys.
 template <class Way, class T = typename Way::Type>
 void score_row(const Problem& p, std::int64_t visible, const float* q /* [d] */,
-               const float* K /* [Nk, d] */, Way way, std::vector<T>& S) {
+               const float* K /* [visible, d] */, Way way, std::vector<T>& S) {
   S.resize(visible);
   if constexpr (Way::scales_q) {
     thread_local std::vector<T> scaled;
@@ -128,9 +128,9 @@ Result<T> forward(const Inputs& inputs, Way way) {
 #pragma omp for collapse(2) schedule(dynamic, 16)
     for (std::int64_t bh = 0; bh < heads; ++bh) {
       for (std::int64_t i = 0; i < p.Nq; ++i) {
-        const std::int64_t kv = key_value_of(p, bh);
-        const std::int64_t visible = p.visible_keys(i);
-        score_row(p, visible, &inputs.Q[(bh * p.Nq + i) * p.d], &inputs.K[kv], way, S);
+        const Interval keys = p.mask().keys(i);
+        const std::int64_t visible = keys.size(), kv = key_value_of(p, bh) + keys.first * p.d;
+        score_row(p, visible, &inputs.Q[(bh * p.Nq + i) * p.d], inputs.K.data() + kv, way, S);
         result.L[bh * p.Nq + i] = softmax_row(S, way, P);
         std::fill(o.begin(), o.end(), T(0));
         for (std::int64_t k = 0; k < visible; ++k) {
@@ -173,10 +173,6 @@ Gradients<T> backward(const Inputs& inputs, const Result<float>* saved, const st
   // One key/value head at a time: the query heads of its group add into the same dK and dV.
 #pragma omp parallel for
   for (std::int64_t g = 0; g < p.batch * p.kv_heads; ++g) {
-    const float* K = &inputs.K[g * p.Nk * p.d];  // [Nk, d]
-    const float* V = &inputs.V[g * p.Nk * p.d];  // [Nk, d]
-    T* dK = &result.dK[g * p.Nk * p.d];          // [Nk, d]
-    T* dV = &result.dV[g * p.Nk * p.d];          // [Nk, d]
     std::vector<T> S, P, dP;
     for (std::int64_t k = 0; k < group * p.Nq; ++k) {
       const std::int64_t r = way.index(k, group * p.Nq);
@@ -184,7 +180,12 @@ Gradients<T> backward(const Inputs& inputs, const Result<float>* saved, const st
       const float* q = &inputs.Q[row * p.d];  // [d]
       const float* dO_i = &dO[row * p.d];     // [d]
       T* dq = &result.dQ[row * p.d];          // [d]
-      const std::int64_t visible = p.visible_keys(r % p.Nq);
+      const Interval keys = p.mask().keys(r % p.Nq);
+      const std::int64_t visible = keys.size(), kv = (g * p.Nk + keys.first) * p.d;
+      const float* K = inputs.K.data() + kv;  // [visible, d]
+      const float* V = inputs.V.data() + kv;  // [visible, d]
+      T* dK = result.dK.data() + kv;          // [visible, d]
+      T* dV = result.dV.data() + kv;          // [visible, d]
       score_row(p, visible, q, K, way, S);
       softmax_row(S, way, P);
       dP.resize(visible);
@@ -241,11 +242,12 @@ std::vector<double> change_without_key(const Inputs& inputs, const Result<double
   std::vector<double> S, O_rest(p.d);
 #pragma omp parallel for schedule(dynamic, 16) firstprivate(S, O_rest) if (rows * p.Nk > 4096)
   for (std::int64_t row = 0; row < rows; ++row) {
-    const std::int64_t visible = p.visible_keys(row % p.Nq);
+    const Interval keys = p.mask().keys(row % p.Nq);
+    const std::int64_t visible = keys.size();
     if (visible == 0) continue;
     const float* q = &inputs.Q[row * p.d];  // [d]
-    const std::int64_t kv = key_value_of(p, row / p.Nq);
-    const float* V = &inputs.V[kv];  // [Nk, d]
+    const std::int64_t kv = key_value_of(p, row / p.Nq) + keys.first * p.d;
+    const float* V = &inputs.V[kv];  // [visible, d]
     std::int64_t key = which == Dropped::first ? 0 : visible - 1;
     const auto all_scores = [&] { score_row(p, visible, q, &inputs.K[kv], Exact{}, S); };
     double s = 0;
@@ -302,8 +304,9 @@ Statistics plain_statistics(const Inputs& inputs, bool with_P) {
   std::vector<float> S, P;
 #pragma omp parallel for schedule(dynamic, 16) firstprivate(S, P) if (rows * p.Nk > 4096)
   for (std::int64_t row = 0; row < rows; ++row) {
-    const float* K = &inputs.K[key_value_of(p, row / p.Nq)];  // [Nk, d]
-    score_row(p, p.visible_keys(row % p.Nq), &inputs.Q[row * p.d], K, way, S);
+    const Interval keys = p.mask().keys(row % p.Nq);
+    const float* K = inputs.K.data() + key_value_of(p, row / p.Nq) + keys.first * p.d;  // [visible, d]
+    score_row(p, keys.size(), &inputs.Q[row * p.d], K, way, S);
     float m = -std::numeric_limits<float>::infinity(), l = 0;
     for (float s : S) m = std::max(m, s);
     for (float s : S) l += std::exp(s - m);
@@ -311,7 +314,7 @@ Statistics plain_statistics(const Inputs& inputs, bool with_P) {
     all.l[row] = l;
     if (!with_P) continue;
     softmax_row(S, way, P);
-    std::ranges::copy(P, all.P.begin() + row * p.Nk);
+    std::ranges::copy(P, all.P.begin() + row * p.Nk + keys.first);
   }
   return all;
 }
