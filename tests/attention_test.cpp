@@ -61,6 +61,40 @@ TEST_CASE("the mask as a number of visible keys", "[attention]") {
   CHECK(p.visible_pairs() == 6);
 }
 
+TEST_CASE("the mask's intervals and tiles are those of its definition", "[attention]") {
+  for (const bool causal : {false, true}) {
+    for (const auto& [Nq, Nk] : {std::pair{1, 1}, {5, 5}, {3, 11}, {11, 3}, {1, 9}, {9, 1}, {13, 8}}) {
+      const Mask<int> mask{Nq, Nk, causal};
+      const auto sees = [&, Nq = Nq, Nk = Nk](int i, int j) {
+        return j < Nk && (!causal || j <= i + Nk - Nq);
+      };
+      const auto holds = [](const Interval<int>& interval, int x) {
+        return interval.first <= x && x < interval.end;
+      };
+      for (int i = 0; i < Nq; ++i) {
+        for (int j = 0; j < Nk; ++j) {
+          CHECK(holds(mask.keys(i), j) == sees(i, j));
+          CHECK(holds(mask.rows(j), i) == sees(i, j));
+        }
+      }
+      for (const int Br : {1, 2, 4}) {
+        for (const int Bc : {1, 3, 4}) {
+          for (int i0 = 0; i0 < Nq; i0 += Br) {
+            const int rows = std::min(Br, Nq - i0);
+            for (int tile = 0; tile * Bc < Nk; ++tile) {
+              int seen = 0;
+              for (int pair = 0; pair < rows * Bc; ++pair)
+                seen += sees(i0 + pair / Bc, tile * Bc + pair % Bc);
+              CHECK(holds(mask.live_tiles(i0, rows, Bc), tile) == (seen > 0));
+              CHECK(holds(mask.whole_tiles(i0, rows, Bc), tile) == (seen == rows * Bc));
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("rounding to 16 bits is to nearest, ties to even", "[attention]") {
   CHECK(round_to(Dtype::bf16, 1 + 0x1p-8f) == 1);
   CHECK(round_to(Dtype::bf16, 1 + 0x3p-8f) == 1 + 0x4p-8f);

@@ -118,9 +118,9 @@ void add_multiple(T* __restrict sum, T factor, const float* __restrict x, std::i
   for (std::int64_t c = 0; c < d; ++c) sum[c] = way.add(sum[c], factor, static_cast<T>(x[c]));
 }
 
-/// S[j] = scale * q . K_j for the first `visible` keys.
+/// S[j] = scale * q . K_j for `visible` keys.
 /// @param q  [d]
-/// @param K  its columns, [d, Nk]
+/// @param K  its columns, [d, Nk], from the first of these keys on
 template <class Way, class T = typename Way::Type>
 void score_row(const Problem& p, std::int64_t visible, const float* q, const T* K, Way way,
                std::vector<T>& S) {
@@ -162,9 +162,9 @@ Result<T> forward(const Inputs& inputs, Way way) {
 #pragma omp for collapse(2) schedule(dynamic, 16)
     for (std::int64_t bh = 0; bh < heads; ++bh) {
       for (std::int64_t i = 0; i < p.Nq; ++i) {
-        const std::int64_t kv = key_value_of(p, bh);
-        const std::int64_t visible = p.visible_keys(i);
-        score_row(p, visible, &inputs.Q[(bh * p.Nq + i) * p.d], &K[kv], way, S);
+        const Interval keys = p.mask().keys(i);
+        const std::int64_t visible = keys.size(), head = key_value_of(p, bh), kv = head + keys.first * p.d;
+        score_row(p, visible, &inputs.Q[(bh * p.Nq + i) * p.d], K.data() + head + keys.first, way, S);
         result.L[bh * p.Nq + i] = softmax_row(S, way, P);
         std::fill(o.begin(), o.end(), T(0));
         for (std::int64_t k = 0; k < visible; ++k) {
@@ -208,9 +208,6 @@ Gradients<T> backward(const Inputs& inputs, const Result<float>* saved, const st
   // One key/value head at a time: the query heads of its group add into the same dK and dV.
 #pragma omp parallel for
   for (std::int64_t g = 0; g < p.batch * p.kv_heads; ++g) {
-    const float* K = &inputs.K[g * p.Nk * p.d];  // [Nk, d]
-    T* dK = &result.dK[g * p.Nk * p.d];          // [Nk, d]
-    T* dV = &result.dV[g * p.Nk * p.d];          // [Nk, d]
     std::vector<T> S, P, dP, dO_row;
     for (std::int64_t k = 0; k < group * p.Nq; ++k) {
       const std::int64_t r = way.index(k, group * p.Nq);
@@ -218,11 +215,15 @@ Gradients<T> backward(const Inputs& inputs, const Result<float>* saved, const st
       const float* q = &inputs.Q[row * p.d];  // [d]
       const float* dO_i = &dO[row * p.d];     // [d]
       T* dq = &result.dQ[row * p.d];          // [d]
-      const std::int64_t visible = p.visible_keys(r % p.Nq);
-      score_row(p, visible, q, &K_columns[g * p.Nk * p.d], way, S);
+      const Interval keys = p.mask().keys(r % p.Nq);
+      const std::int64_t visible = keys.size(), head = g * p.Nk * p.d, kv = head + keys.first * p.d;
+      const float* K = inputs.K.data() + kv;  // [visible, d]
+      T* dK = result.dK.data() + kv;          // [visible, d]
+      T* dV = result.dV.data() + kv;          // [visible, d]
+      score_row(p, visible, q, K_columns.data() + head + keys.first, way, S);
       dP.resize(visible);
       dO_row.assign(dO_i, dO_i + p.d);
-      dots(dO_row.data(), &V_columns[g * p.Nk * p.d], p.Nk, p.d, way, dP);
+      dots(dO_row.data(), V_columns.data() + head + keys.first, p.Nk, p.d, way, dP);
       T D = 0;
       if (saved == nullptr) {
         softmax_row(S, way, P);
@@ -276,13 +277,14 @@ std::vector<double> change_without_key(const Inputs& inputs, const Result<double
   std::vector<double> S, O_rest(p.d);
 #pragma omp parallel for schedule(dynamic, 16) firstprivate(S, O_rest) if (rows * p.Nk > 4096)
   for (std::int64_t row = 0; row < rows; ++row) {
-    const std::int64_t visible = p.visible_keys(row % p.Nq);
+    const Interval keys = p.mask().keys(row % p.Nq);
+    const std::int64_t visible = keys.size();
     if (visible == 0) continue;
     const float* q = &inputs.Q[row * p.d];  // [d]
-    const std::int64_t kv = key_value_of(p, row / p.Nq);
-    const float* V = &inputs.V[kv];  // [Nk, d]
+    const std::int64_t head = key_value_of(p, row / p.Nq), kv = head + keys.first * p.d;
+    const float* V = &inputs.V[kv];  // [visible, d]
     std::int64_t key = which == Dropped::first ? 0 : visible - 1;
-    const auto all_scores = [&] { score_row(p, visible, q, &K[kv], Exact{}, S); };
+    const auto all_scores = [&] { score_row(p, visible, q, K.data() + head + keys.first, Exact{}, S); };
     double s = 0;
     if (which == Dropped::heaviest) {
       all_scores();
@@ -338,7 +340,9 @@ Statistics plain_statistics(const Inputs& inputs, bool with_P) {
   std::vector<float> S, P;
 #pragma omp parallel for schedule(dynamic, 16) firstprivate(S, P) if (rows * p.Nk > 4096)
   for (std::int64_t row = 0; row < rows; ++row) {
-    score_row(p, p.visible_keys(row % p.Nq), &inputs.Q[row * p.d], &K[key_value_of(p, row / p.Nq)], way, S);
+    const Interval keys = p.mask().keys(row % p.Nq);
+    score_row(p, keys.size(), &inputs.Q[row * p.d], K.data() + key_value_of(p, row / p.Nq) + keys.first,
+              way, S);
     float m = -std::numeric_limits<float>::infinity(), l = 0;
     for (float s : S) m = std::max(m, s);
     for (float s : S) l += std::exp(s - m);
@@ -346,7 +350,7 @@ Statistics plain_statistics(const Inputs& inputs, bool with_P) {
     all.l[row] = l;
     if (!with_P) continue;
     softmax_row(S, way, P);
-    std::ranges::copy(P, all.P.begin() + row * p.Nk);
+    std::ranges::copy(P, all.P.begin() + row * p.Nk + keys.first);
   }
   return all;
 }

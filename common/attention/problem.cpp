@@ -13,7 +13,7 @@ float Problem::softmax_scale() const {
 
 std::int64_t Problem::visible_pairs() const {
   std::int64_t pairs = 0;
-  for (std::int64_t i = 0; i < Nq; ++i) pairs += visible_keys(i);
+  for (std::int64_t i = 0; i < Nq; ++i) pairs += mask().keys(i).size();
   return pairs;
 }
 

@@ -1,9 +1,9 @@
 #pragma once
-#include <algorithm>
 #include <cstdint>
 #include <string>
 
 #include "common/attention/dtype.hpp"
+#include "common/attention/mask.hpp"
 
 namespace flashladder {
 
@@ -31,10 +31,11 @@ struct Problem {
   /// The key/value head that query head `h` reads. Nothing is copied for it.
   std::int64_t kv_head(std::int64_t h) const { return h / (q_heads / kv_heads); }
 
-  /// How many keys query row `i` sees: keys 0 ... visible_keys(i) - 1. The whole mask in one number.
-  std::int64_t visible_keys(std::int64_t i) const {
-    return causal ? std::clamp<std::int64_t>(i + 1 + Nk - Nq, 0, Nk) : Nk;
-  }
+  /// Which rows see which keys.
+  Mask<std::int64_t> mask() const { return {Nq, Nk, causal}; }
+
+  /// One more than the last key that query row `i` sees: it sees keys 0 ... visible_keys(i) - 1.
+  std::int64_t visible_keys(std::int64_t i) const { return mask().keys_end(i); }
 
   /// Pairs (query, key) that see each other, in one head.
   std::int64_t visible_pairs() const;

@@ -47,7 +47,8 @@ class Row {
     const std::int64_t kv = head / p.q_heads * p.kv_heads + p.kv_head(head % p.q_heads);
     const float *const K = &inputs.K[kv * p.Nk * p.d], *const V = &inputs.V[kv * p.Nk * p.d];
     S_.assign(p.Nk, -infinity);
-    for (std::int64_t j = 0; j < p.visible_keys(row); ++j) {
+    const auto [first, end] = p.mask().keys(row);
+    for (std::int64_t j = first; j < end; ++j) {
       double sum = 0;
       for (std::int64_t k = 0; k < p.d; ++k) sum += double{q[k]} * K[j * p.d + k];
       S_[j] = sum * p.softmax_scale();

@@ -69,14 +69,14 @@ void very_negative(Inputs& in, Random& random) {
 /// The key that row i of the family 'needle' looks for: all the places where kernels go wrong, and random
 /// ones.
 std::int64_t needle_key(const Problem& p, std::int64_t i, Random& random) {
-  const std::int64_t visible = p.visible_keys(i);
+  const auto [first, end] = p.mask().keys(i);
   const std::int64_t keys[] = {
-      visible - 1,  // the last key it sees
-      0,            // the first
-      visible,      // the first key it must not see
-      visible - 2,
-      visible - 1 - i % 8,  // the last tile's tail
-      visible - 1 - i % 128,
+      end - 1,  // the last key it sees
+      first,    // the first
+      end,      // the first key after them, which it must not see
+      end - 2,
+      end - 1 - i % 8,  // the last tile's tail
+      end - 1 - i % 128,
       below(p.Nk, random) / 16 * 16,  // the edges of tiles
       below(p.Nk, random) / 16 * 16 + 15,
       below(p.Nk, random),

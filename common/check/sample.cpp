@@ -72,7 +72,7 @@ std::vector<Chunk> sample_of(const Inputs& inputs) {
   const Problem& p = inputs.problem;
   const std::int64_t rows = std::min(chunk_rows, p.Nq);
   // The last row of each chunk must see a key. Those before it may see none.
-  const std::int64_t from = p.causal ? std::clamp<std::int64_t>(p.Nq - p.Nk - rows / 2, 0, p.Nq - rows) : 0;
+  const std::int64_t from = std::clamp<std::int64_t>(p.mask().rows(0).first - rows / 2, 0, p.Nq - rows);
   std::vector<Chunk> sample;
   for (const std::int64_t head : spread(0, heads_of(p) - 1, most_heads)) {
     const std::int64_t kv = head / p.q_heads * p.kv_heads + p.kv_head(head % p.q_heads);
@@ -81,7 +81,7 @@ std::vector<Chunk> sample_of(const Inputs& inputs) {
       own.batch = own.q_heads = own.kv_heads = 1;
       own.Nq = rows;
       own.Nk =
-          p.visible_keys(first + rows - 1);  // aligned at the bottom right: each row sees the same keys
+          p.mask().keys(first + rows - 1).end;  // aligned at the bottom right: each row sees the same keys
       sample.push_back({head, first,
                         Inputs{own, part(inputs.Q, (head * p.Nq + first) * p.d, rows * p.d),
                                part(inputs.K, kv * p.Nk * p.d, own.Nk * p.d),
@@ -150,7 +150,7 @@ Verdict check_sample(const Result<float>& result, const Problem& p, const std::v
     return fail(text);
   }
   for (std::int64_t row = 0; row < heads_of(p) * p.Nq; ++row) {
-    const bool sees_none = p.visible_keys(row % p.Nq) == 0;
+    const bool sees_none = p.mask().keys(row % p.Nq).size() == 0;
     const float L = result.L[row];
     if (sees_none ? L != -std::numeric_limits<float>::infinity() : !std::isfinite(L))
       return fail("L[" + std::to_string(row) + "] is " + std::to_string(L));

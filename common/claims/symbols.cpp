@@ -22,15 +22,16 @@ std::int64_t Symbols::rows() const {
 }
 
 std::int64_t Symbols::visible() const {
-  return problem.visible_keys(i * Br + rows() - 1);
+  const Mask mask = problem.mask();
+  return mask.keys(i * Br + rows() - 1).end - mask.keys(i * Br).first;
 }
 
 std::int64_t Symbols::live() const {
-  return (visible() + Bc - 1) / Bc;
+  return problem.mask().live_tiles(i * Br, rows(), Bc).size();
 }
 
 std::int64_t Symbols::whole() const {
-  return problem.visible_keys(i * Br) / Bc;
+  return problem.mask().whole_tiles(i * Br, rows(), Bc).size();
 }
 
 }  // namespace flashladder

@@ -37,7 +37,7 @@ struct Symbols : ClaimedTile {
   std::int64_t pairs() const { return problem.visible_pairs(); }
   /// Rows of row tile i: Br, but in the last.
   std::int64_t rows() const;
-  /// Keys that some row of row tile i sees: those that its last row sees.
+  /// Keys that some row of row tile i sees, from the first that its first row sees to its last row's last.
   std::int64_t visible() const;
   /// Tiles of keys that some row of row tile i sees, live_i.
   std::int64_t live() const;

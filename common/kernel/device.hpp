@@ -1,6 +1,7 @@
 #pragma once
 // What the kernels of several stages need and what is no stage's topic: where a head lies in memory, the
 // mask, loads of partial tiles, sums over lanes.
+#include "common/attention/mask.hpp"
 #include "common/ptx/cp_async.hpp"
 #include "common/ptx/mma.hpp"
 #include "common/simt/simt.hpp"
@@ -45,16 +46,16 @@ struct Sizes {
   }
   /// Where the rows of query head h of batch entry b begin in arrays [batch, q_heads, Nq], such as L.
   __device__ __forceinline__ std::int64_t row0(int b, int h) const { return head(b, h) * Nq; }
-  /// How many keys row i sees: keys 0 ... visible_keys(i) - 1. The whole mask in one number.
+  /// Which rows see which keys.
+  __device__ __forceinline__ Mask<int> mask() const { return {Nq, Nk, causal}; }
+  /// One more than the last key that row i sees: it sees keys 0 ... visible_keys(i) - 1.
   __device__ __forceinline__ int visible_keys(int i) const {
 #ifdef __CUDACC__
     constexpr int added = 0;
 #else
     const int added = simt::ask_for_row(i);  // 0, but where it is tried whether a kernel asks
 #endif
-    if (!causal) return Nk;
-    const int keys = i + 1 + Nk - Nq + added;
-    return keys < 0 ? 0 : keys < Nk ? keys : Nk;
+    return mask().keys_end(i + added);
   }
 };
 

@@ -1,0 +1,62 @@
+#pragma once
+// Kernels include this too: no header of the host.
+
+// What a GPU calls as the host does.
+#ifdef __CUDACC__
+#define FLASHLADDER_HOST_DEVICE __host__ __device__ __forceinline__
+#else
+#define FLASHLADDER_HOST_DEVICE inline
+#endif
+
+namespace flashladder {
+
+/// The numbers first, first + 1, ... end - 1; none where end <= first.
+template <class Int>
+struct Interval {
+  Int first;  ///< The first of them.
+  Int end;    ///< One more than the last.
+
+  /// How many.
+  FLASHLADDER_HOST_DEVICE constexpr Int size() const { return end > first ? end - first : 0; }
+};
+
+/// Which rows see which keys. Row i sees an interval of keys, which begins and ends no earlier than that of
+/// the row before it: all else follows from that. A window, or a map of blocks, would be another member
+/// here and another line in keys().
+template <class Int>
+struct Mask {
+  Int Nq;       ///< Query rows.
+  Int Nk;       ///< Keys.
+  bool causal;  ///< Row i sees key j when j <= i + Nk - Nq: aligned at the bottom right.
+
+  /// One more than the last key that row i sees. Kernels ask for it by itself: of an interval whose other
+  /// end is not used, nvcc 13.0 leaves a few instructions.
+  FLASHLADDER_HOST_DEVICE constexpr Int keys_end(Int i) const {
+    if (!causal) return Nk;
+    const Int end = i + 1 + Nk - Nq;
+    return end < 0 ? 0 : end < Nk ? end : Nk;
+  }
+
+  /// The keys that row i sees.
+  FLASHLADDER_HOST_DEVICE constexpr Interval<Int> keys(Int i) const { return {0, keys_end(i)}; }
+
+  /// The rows that see key j.
+  FLASHLADDER_HOST_DEVICE constexpr Interval<Int> rows(Int j) const {
+    const Int first = causal ? j + Nq - Nk : 0;
+    return {first < 0 ? 0 : first < Nq ? first : Nq, Nq};
+  }
+
+  /// The tiles of Bc keys that are live for rows i0 ... i0 + Br - 1: some row sees some key of them.
+  FLASHLADDER_HOST_DEVICE constexpr Interval<Int> live_tiles(Int i0, Int Br, Int Bc) const {
+    return {keys(i0).first / Bc, (keys(i0 + Br - 1).end + Bc - 1) / Bc};
+  }
+
+  /// Those of them that are whole: each row sees all their keys, so that they need no mask.
+  FLASHLADDER_HOST_DEVICE constexpr Interval<Int> whole_tiles(Int i0, Int Br, Int Bc) const {
+    return {(keys(i0 + Br - 1).first + Bc - 1) / Bc, keys(i0).end / Bc};
+  }
+};
+
+#undef FLASHLADDER_HOST_DEVICE
+
+}  // namespace flashladder
