@@ -53,7 +53,7 @@ class TableTest(unittest.TestCase):
 
     def test_the_readmes_have_hoppers_tiles(self):
         """In bf16, and fp16 has the same: the rows `| d | mask | Br x Bc | warps | ...`, by the names above them."""
-        columns = {"warps": "warps", "buffers": "stages", "unrolled": "unroll", "share": "share", "step": "step"}
+        columns = {"warps": "warps", "buffers": "num_buffers", "unrolled": "unroll", "share": "share", "step": "step"}
         for stage in (STAGE, BACKWARD):
             found = {}
             lines = stage.readme.read_text().split("| mask | Br x Bc |")[1].split("\n\n")[0].splitlines()
@@ -152,7 +152,7 @@ class MeasureTest(unittest.TestCase):
 class CandidatesTest(unittest.TestCase):
     def test_each_has_all_numbers_of_a_tile_and_is_tried_once(self):
         for stage in STAGES:
-            self.assertEqual(stage.fields[:4], ["Br", "Bc", "warps", "stages"])
+            self.assertEqual(stage.fields[:4], ["Br", "Bc", "warps", "num_buffers"])
             self.assertEqual({len(tile) for tile in stage.candidates}, {len(stage.fields)})
             self.assertEqual(len(stage.candidates), len(set(map(tuple, stage.candidates))))
 

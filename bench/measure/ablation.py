@@ -25,13 +25,13 @@ TILES = {
     "forward": {
         "16 rows a warp, not 32, and so 64 a tile, not 128: each fragment of K and V serves one product, and twice as "
         "many bytes of K and V are copied": lambda t: {"Br": 16 * t["warps"]},
-        "the other number of buffers of K and V": lambda t: {"stages": 3 - t["stages"]},
+        "the other number of buffers of K and V": lambda t: {"num_buffers": 3 - t["num_buffers"]},
         "another number of steps over d unrolled, 4 for 2, else half":
             lambda t: {"unroll": t["unroll"] // 2 if t["unroll"] > 2 else 4}},
     "backward": {
         "half as many keys a tile: a fragment of Q and dO serves half the products, and twice as many bytes of Q, dO "
         "and dQ travel": lambda t: {"Bc": t["Bc"] // 2},
-        "the other number of buffers of Q and dO": lambda t: {"stages": 3 - t["stages"]},
+        "the other number of buffers of Q and dO": lambda t: {"num_buffers": 3 - t["num_buffers"]},
         "half as many rows of S at a time": lambda t: {"step": max(16, t["step"] // 2)},
         "another number of steps over d unrolled, 2 for 1, else half": lambda t: {"unroll": t["unroll"] // 2 or 2}}}
 

@@ -69,7 +69,7 @@ class Tuned:
 def forward(t, d):
     """Q and the buffers of K and V; O~ and S."""
     M = t["Br"] // t["warps"] // 16  # fragments of 16 rows of a warp
-    return 2 * (t["Br"] + 2 * t["stages"] * t["Bc"]) * d, M * (d // 2 + t["Bc"] // 2), ""
+    return 2 * (t["Br"] + 2 * t["num_buffers"] * t["Bc"]) * d, M * (d // 2 + t["Bc"] // 2), ""
 
 
 def backward(t, d):
@@ -77,7 +77,7 @@ def backward(t, d):
     them S and P of some rows, or dQ."""
     Br, Bc, warps, share, step = (t[name] for name in ("Br", "Bc", "warps", "share", "step"))
     M = Bc * share // (16 * warps)  # fragments of 16 keys of a warp
-    shared = 4 * (Bc + t["stages"] * Br) * d + 8 * t["stages"] * Br + (2 + 4 * (share - 1)) * Bc * Br
+    shared = 4 * (Bc + t["num_buffers"] * Br) * d + 8 * t["num_buffers"] * Br + (2 + 4 * (share - 1)) * Bc * Br
     registers = 2 // share * M * d // 2 + max(2 // share * M * step // 2, Br * d // (32 * warps))
     why = ""
     if Bc * share % (16 * warps) != 0:
@@ -88,11 +88,11 @@ def backward(t, d):
     return shared, registers, why
 
 
-# Br, Bc, warps, stages: a warp has 16 or 32 rows.
-FORWARD = [(*shape, stages) for shape in (
+# Br, Bc, warps, num_buffers: a warp has 16 or 32 rows.
+FORWARD = [(*shape, num_buffers) for shape in (
     (64, 64, 4), (64, 128, 4), (128, 64, 4), (128, 96, 4), (128, 128, 4), (128, 64, 8), (128, 128, 8))
-    for stages in (1, 2)]
-# Br, Bc, warps, stages, share, step: a warp, or the two that share, has a multiple of 16 keys.
+    for num_buffers in (1, 2)]
+# Br, Bc, warps, num_buffers, share, step: a warp, or the two that share, has a multiple of 16 keys.
 BACKWARD = [(32, 32, 4, 1, 2, 32), (32, 64, 4, 2, 2, 32), (32, 128, 4, 2, 1, 32), (64, 64, 4, 1, 1, 32),
             (64, 64, 4, 1, 1, 64), (64, 64, 4, 2, 1, 32), (64, 64, 4, 2, 1, 64), (64, 64, 4, 1, 2, 32),
             (64, 64, 8, 1, 2, 64), (64, 64, 8, 2, 2, 64), (64, 128, 4, 2, 1, 32), (64, 128, 8, 1, 1, 64),

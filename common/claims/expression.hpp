@@ -55,20 +55,21 @@ Expr sum(const Expr& term);
 Expr named(const std::string& name, const Expr& meaning);
 
 // The symbols, each as Symbols explains it.
-inline const Expr BH = {"BH", &Symbols::BH};              ///< Query heads of all batch entries.
-inline const Expr BHkv = {"BHkv", &Symbols::BHkv};        ///< Key/value heads of all batch entries.
-inline const Expr Nq = {"Nq", &Symbols::Nq};              ///< Query rows.
-inline const Expr Nk = {"Nk", &Symbols::Nk};              ///< Keys.
-inline const Expr d = {"d", &Symbols::d};                 ///< Head dimension.
-inline const Expr Br = {"Br", &Symbols::Br};              ///< Rows of a tile.
-inline const Expr Bc = {"Bc", &Symbols::Bc};              ///< Keys of a tile.
-inline const Expr Tr = {"Tr", &Symbols::Tr};              ///< Tiles of rows, ceil(Nq / Br).
-inline const Expr Tc = {"Tc", &Symbols::Tc};              ///< Tiles of keys, ceil(Nk / Bc).
-inline const Expr R = {"R", &Symbols::R};                 ///< Threads that hold a row of S and O.
-inline const Expr D = {"D", &Symbols::D};                 ///< Columns of a tile.
-inline const Expr warps = {"warps", &Symbols::warps};     ///< Of a block.
-inline const Expr share = {"share", &Symbols::share};     ///< Warps that share the same keys.
-inline const Expr stages = {"stages", &Symbols::stages};  ///< Buffers of each tile that is copied ahead.
+inline const Expr BH = {"BH", &Symbols::BH};           ///< Query heads of all batch entries.
+inline const Expr BHkv = {"BHkv", &Symbols::BHkv};     ///< Key/value heads of all batch entries.
+inline const Expr Nq = {"Nq", &Symbols::Nq};           ///< Query rows.
+inline const Expr Nk = {"Nk", &Symbols::Nk};           ///< Keys.
+inline const Expr d = {"d", &Symbols::d};              ///< Head dimension.
+inline const Expr Br = {"Br", &Symbols::Br};           ///< Rows of a tile.
+inline const Expr Bc = {"Bc", &Symbols::Bc};           ///< Keys of a tile.
+inline const Expr Tr = {"Tr", &Symbols::Tr};           ///< Tiles of rows, ceil(Nq / Br).
+inline const Expr Tc = {"Tc", &Symbols::Tc};           ///< Tiles of keys, ceil(Nk / Bc).
+inline const Expr R = {"R", &Symbols::R};              ///< Threads that hold a row of S and O.
+inline const Expr D = {"D", &Symbols::D};              ///< Columns of a tile.
+inline const Expr warps = {"warps", &Symbols::warps};  ///< Of a block.
+inline const Expr share = {"share", &Symbols::share};  ///< Warps that share the same keys.
+inline const Expr num_buffers = {"num_buffers",
+                                 &Symbols::num_buffers};  ///< Buffers of each tile that is copied ahead.
 inline const Expr step = {"step", &Symbols::step};        ///< Rows of a tile that a warp takes at a time.
 inline const Expr threads = {"threads", &Symbols::threads};  ///< Of a CPU stage.
 inline const Expr pairs = {"pairs",

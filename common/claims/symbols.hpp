@@ -7,14 +7,14 @@ namespace flashladder {
 
 /// What a block of a stage works on, as far as closed forms speak of it.
 struct ClaimedTile {
-  std::int64_t Br = 1;      ///< Rows of a tile.
-  std::int64_t Bc = 1;      ///< Keys of a tile.
-  std::int64_t R = 1;       ///< Threads that hold a row of S and O.
-  std::int64_t D = 0;       ///< Columns of a tile: d, and the zeros that follow it; 0: d alone.
-  std::int64_t warps = 1;   ///< Of a block.
-  std::int64_t share = 1;   ///< Warps that share the same keys.
-  std::int64_t stages = 1;  ///< Buffers of each tile that is copied while the one before is in use.
-  std::int64_t step = 1;    ///< Rows of a tile that a warp takes at a time.
+  std::int64_t Br = 1;           ///< Rows of a tile.
+  std::int64_t Bc = 1;           ///< Keys of a tile.
+  std::int64_t R = 1;            ///< Threads that hold a row of S and O.
+  std::int64_t D = 0;            ///< Columns of a tile: d, and the zeros that follow it; 0: d alone.
+  std::int64_t warps = 1;        ///< Of a block.
+  std::int64_t share = 1;        ///< Warps that share the same keys.
+  std::int64_t num_buffers = 1;  ///< Buffers of each tile that is copied while the one before is in use.
+  std::int64_t step = 1;         ///< Rows of a tile that a warp takes at a time.
 };
 
 /// The numbers that a closed form is evaluated with: those of a problem, and of a tile.

@@ -114,26 +114,26 @@ struct AsItIs {
   __device__ __forceinline__ int operator()(int, int c) const { return c; }
 };
 
-/// As load_tile, of 16-bit numbers, 16 bytes at a time; columns c ... c + 7 of row r go to place(r, c).
-template <int d, int threads, class T, int rows, class Place = AsItIs>
+/// As load_tile, of 16-bit numbers, 16 bytes at a time; columns c ... c + 7 of row r go to swizzle(r, c).
+template <int d, int threads, class T, int rows, class Pattern = AsItIs>
 __device__ __forceinline__ void load_tile(smem_tile<T, rows, d>& tile,                 // [rows, d]
                                           gmem<const std::type_identity_t<T>> matrix,  // [N, d]
-                                          std::int64_t stride, int row0, int N, Place place = {}) {
+                                          std::int64_t stride, int row0, int N, Pattern swizzle = {}) {
   constexpr int chunks = d / 8;  // of a row
 #pragma unroll
   for (int e = threadIdx.x; e < rows * chunks; e += threads) {
     const int r = e / chunks, c = e % chunks * 8;
-    copy_16B<T>(tile.at(r, place(r, c)), matrix + (row0 + r) * stride + c, row0 + r < N);
+    copy_16B<T>(tile.at(r, swizzle(r, c)), matrix + (row0 + r) * stride + c, row0 + r < N);
   }
 }
 
 /// As load_tile, of `rows` rows to row `to` of the tile and the rows after it, by copies that arrive after
-/// a cp_async_commit and a cp_async_wait. `to` is a multiple of the period of `place`. Columns from
+/// a cp_async_commit and a cp_async_wait. `to` is a multiple of the period of `swizzle`. Columns from
 /// `columns`, a multiple of 8, on become 0.
-template <int rows, int d, int threads, class T, int all, class Place>
+template <int rows, int d, int threads, class T, int all, class Pattern>
 __device__ __forceinline__ void load_tile_async(smem_tile<T, all, d>& tile, int to,          // [all, d]
                                                 gmem<const std::type_identity_t<T>> matrix,  // [N, columns]
-                                                std::int64_t stride, int row0, int N, Place place,
+                                                std::int64_t stride, int row0, int N, Pattern swizzle,
                                                 int columns = d) {
   constexpr int chunks = d / 8;  // of a row
   if constexpr (threads % chunks == 0 && rows * chunks % threads == 0) {
@@ -144,14 +144,14 @@ __device__ __forceinline__ void load_tile_async(smem_tile<T, all, d>& tile, int 
     gmem<const T> from = matrix + ((row0 + r) * stride + c);
 #pragma unroll 4
     for (int i = 0; i < rows; i += step) {
-      cp_async_16B<T>(tile.at(to + i + r, place(i + r, c)), from, row0 + i + r < end);
+      cp_async_16B<T>(tile.at(to + i + r, swizzle(i + r, c)), from, row0 + i + r < end);
       from += step * stride;
     }
   } else {
 #pragma unroll 4
     for (int e = threadIdx.x; e < rows * chunks; e += threads) {
       const int r = e / chunks, c = e % chunks * 8;
-      cp_async_16B<T>(tile.at(to + r, place(r, c)), matrix + (row0 + r) * stride + c,
+      cp_async_16B<T>(tile.at(to + r, swizzle(r, c)), matrix + (row0 + r) * stride + c,
                       row0 + r < N && c < columns);
     }
   }

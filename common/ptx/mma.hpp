@@ -2,14 +2,15 @@
 // Tensor cores: mma.sync.m16n8k16 with 16-bit operands and fp32 sums, ldmatrix, and what packs 16-bit
 // numbers into registers. (PTX ISA, warp-level matrix instructions.) T is f16 or bf16 throughout.
 //
-// A 32-bit register of a fragment holds two neighbours, the first in the low half. Lane = 4 g + t, g = 0
-// ... 7, t = 0 ... 3, holds of
+// A 32-bit register of a fragment holds two neighbours, the first in the low half. Four neighbouring lanes
+// are a quad: lane = 4 quad + quad_lane, quad = 0 ... 7 (PTX: groupID), quad_lane = 0 ... 3
+// (threadID_in_group). With k = 2 quad_lane a lane holds of
 //
-//     A [16, 16]   a[0]: row g     columns 2t, 2t+1     a[2]: row g     columns 2t+8, 2t+9
-//                  a[1]: row g+8   columns 2t, 2t+1     a[3]: row g+8   columns 2t+8, 2t+9
-//     B [16, 8]    b[0]: rows 2t, 2t+1   column g       b[1]: rows 2t+8, 2t+9   column g
-//     C [16, 8]    c[0], c[1]: row g     columns 2t, 2t+1
-//                  c[2], c[3]: row g+8   columns 2t, 2t+1
+//     A [16, 16]   a[0]: row quad     columns k, k+1      a[2]: row quad     columns k+8, k+9
+//                  a[1]: row quad+8   columns k, k+1      a[3]: row quad+8   columns k+8, k+9
+//     B [16, 8]    b[0]: rows k, k+1   column quad        b[1]: rows k+8, k+9   column quad
+//     C [16, 8]    c[0], c[1]: row quad     columns k, k+1
+//                  c[2], c[3]: row quad+8   columns k, k+1
 //
 // Two C side by side, each packed, are an A: that is how P goes from one product to the next in registers.
 #include "common/simt/simt.hpp"
@@ -38,7 +39,8 @@ __device__ __forceinline__ void mma_m16n8k16(float (&c)[4], const std::uint32_t 
 }
 
 /// Loads four 8 x 8 matrices from shared memory. Lane 8 j + i gives the address of row i of matrix j, 16
-/// bytes; lane 4 g + t receives in r[j] columns 2t and 2t+1 of row g of matrix j.
+/// bytes; lane 4 quad + quad_lane receives in r[j]
+/// columns 2 quad_lane and 2 quad_lane + 1 of row quad of matrix j.
 template <class T>
 __device__ __forceinline__ void ldmatrix_x4(std::uint32_t (&r)[4], const T* row) {
   const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
@@ -48,7 +50,8 @@ __device__ __forceinline__ void ldmatrix_x4(std::uint32_t (&r)[4], const T* row)
                : "memory");
 }
 
-/// As ldmatrix_x4, transposed: lane 4 g + t receives in r[j] rows 2t and 2t+1 of column g of matrix j.
+/// As ldmatrix_x4, transposed: lane 4 quad + quad_lane receives in r[j] rows 2 quad_lane and
+/// 2 quad_lane + 1 of column quad of matrix j.
 template <class T>
 __device__ __forceinline__ void ldmatrix_x4_trans(std::uint32_t (&r)[4], const T* row) {
   const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(row));
@@ -159,13 +162,15 @@ void mma_m16n8k16(f32 (&c)[4], const std::uint32_t (&a)[4], const std::uint32_t 
 }
 
 /// Loads four 8 x 8 matrices from shared memory. Lane 8 j + i gives the address of row i of matrix j, 16
-/// bytes; lane 4 g + t receives in r[j] columns 2t and 2t+1 of row g of matrix j.
+/// bytes; lane 4 quad + quad_lane receives in r[j]
+/// columns 2 quad_lane and 2 quad_lane + 1 of row quad of matrix j.
 template <class T>
 void ldmatrix_x4(std::uint32_t (&r)[4], simt::smem<T> row, simt::Where where = simt::Where::here()) {
   static_assert(sizeof(T) == 2, "a row is 8 numbers of 16 bits");
   simt::load_matrices({reinterpret_cast<const std::byte*>(row.template read<8>(where)), r}, false, where);
 }
-/// As ldmatrix_x4, transposed: lane 4 g + t receives in r[j] rows 2t and 2t+1 of column g of matrix j.
+/// As ldmatrix_x4, transposed: lane 4 quad + quad_lane receives in r[j] rows 2 quad_lane and
+/// 2 quad_lane + 1 of column quad of matrix j.
 template <class T>
 void ldmatrix_x4_trans(std::uint32_t (&r)[4], simt::smem<T> row, simt::Where where = simt::Where::here()) {
   static_assert(sizeof(T) == 2, "a row is 8 numbers of 16 bits");

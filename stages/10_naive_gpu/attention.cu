@@ -14,7 +14,7 @@ constexpr int warps = 4, threads = 32 * warps;
 // A warp takes a quarter of the rows of a tile and all of its columns. Its lanes form a 4 x 8 grid.
 constexpr int warp_rows = Br / warps;
 constexpr int row_lanes = 4, key_lanes = 8;
-constexpr int rows = warp_rows / row_lanes, keys = Bc / key_lanes;  // of a thread
+constexpr int thread_rows = warp_rows / row_lanes, thread_keys = Bc / key_lanes;  // of a thread
 
 /// Where the tiles of Q and K begin in dynamic shared memory, in bytes, and how many bytes they take.
 template <int d>
@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(threads) scores(gmem<const f32> Qg,  // [batch
   auto&& Q = dynamic_tile<f32, Br, d + 4, "Q">(Shared<d>::Q);
   auto&& K = dynamic_tile<f32, Bc, d + 4, "K">(Shared<d>::K);
 
-  const int t = threadIdx.x, warp = t / 32, lane = t % 32;
+  const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
   const int r0 = warp * warp_rows + lane / key_lanes;  // its rows of a tile: r0 + a * row_lanes
   const int c0 = lane % key_lanes;                     // its keys: c0 + c * key_lanes
   const int Tc = tiles(n.Nk, Bc), h = blockIdx.y, b = blockIdx.z;
@@ -46,26 +46,26 @@ __global__ void __launch_bounds__(threads) scores(gmem<const f32> Qg,  // [batch
   count_tile(masked);
 
   // S = scale * Q K^T
-  f32 s[rows][keys] = {};
+  f32 s[thread_rows][thread_keys] = {};
   // lab: the sums over d of this thread's scores, from Q and K in shared memory
 #pragma unroll 16
   for (int k = 0; k < d; ++k) {
-    f32 q[rows];
+    f32 q[thread_rows];
 #pragma unroll
-    for (int a = 0; a < rows; ++a) q[a] = Q(r0 + a * row_lanes, k);
+    for (int a = 0; a < thread_rows; ++a) q[a] = Q(r0 + a * row_lanes, k);
 #pragma unroll
-    for (int c = 0; c < keys; ++c) {
+    for (int c = 0; c < thread_keys; ++c) {
       const f32 key = K(c0 + c * key_lanes, k);
 #pragma unroll
-      for (int a = 0; a < rows; ++a) mac(s[a][c], q[a], key);
+      for (int a = 0; a < thread_rows; ++a) mac(s[a][c], q[a], key);
     }
   }
   // end of lab
 #pragma unroll
-  for (int a = 0; a < rows; ++a) {
+  for (int a = 0; a < thread_rows; ++a) {
     const int i = i0 + r0 + a * row_lanes;
 #pragma unroll
-    for (int c = 0; c < keys; ++c) {
+    for (int c = 0; c < thread_keys; ++c) {
       const int j = j0 + c0 + c * key_lanes;
       s[a][c] *= n.scale;
       if (masked && j >= n.visible_keys(i)) s[a][c] = -INFINITY;
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(threads) output(gmem<const f32> Pg,  // [batch
   auto&& V = dynamic_tile<f32, Bc, d + 4, "V">(0);
   __shared__ smem_array<f32, Br, Bc + key_lanes, "P"> P;
 
-  const int t = threadIdx.x, warp = t / 32, lane = t % 32;
+  const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
   const int r0 = warp * warp_rows + lane / key_lanes;  // its rows of a tile: r0 + a * row_lanes
   const int x0 = lane % key_lanes;                     // its columns of O: x0 + x * key_lanes
   const int i0 = blockIdx.x * Br, h = blockIdx.y, b = blockIdx.z;
@@ -118,10 +118,10 @@ __global__ void __launch_bounds__(threads) output(gmem<const f32> Pg,  // [batch
   const gmem<const f32> Vh = Vg + n.V.at(b, n.kv_head(h));
   const gmem<f32> Oh = Og + n.O.at(b, h);
 
-  f32 o[rows][d / key_lanes] = {};
+  f32 o[thread_rows][d / key_lanes] = {};
   for (int j0 = 0; j0 < n.Nk; j0 += Bc) {
     __syncthreads();  // P and V change: all warps have read the last ones
-    for (int e = t; e < Br * Bc; e += threads) {
+    for (int e = thread; e < Br * Bc; e += threads) {
       const int i = i0 + e / Bc, j = j0 + e % Bc;
       f32 p = 0.f;
       if (i < n.Nq && j < n.Nk) p = Ph[std::int64_t{i} * n.Nk + j];
@@ -132,20 +132,20 @@ __global__ void __launch_bounds__(threads) output(gmem<const f32> Pg,  // [batch
     __syncthreads();  // P and V are read: all of them must be there
 #pragma unroll 8
     for (int k = 0; k < Bc; ++k) {
-      f32 p[rows];
+      f32 p[thread_rows];
 #pragma unroll
-      for (int a = 0; a < rows; ++a) p[a] = P(r0 + a * row_lanes, k);
+      for (int a = 0; a < thread_rows; ++a) p[a] = P(r0 + a * row_lanes, k);
 #pragma unroll
       for (int x = 0; x < d / key_lanes; ++x) {
         const f32 v = V(k, x0 + x * key_lanes);
 #pragma unroll
-        for (int a = 0; a < rows; ++a) mac(o[a][x], p[a], v);
+        for (int a = 0; a < thread_rows; ++a) mac(o[a][x], p[a], v);
       }
     }
     // end of lab
   }
 #pragma unroll
-  for (int a = 0; a < rows; ++a) {
+  for (int a = 0; a < thread_rows; ++a) {
     const int i = i0 + r0 + a * row_lanes;
 #pragma unroll
     for (int x = 0; x < d / key_lanes; ++x) {
@@ -181,17 +181,17 @@ __global__ void __launch_bounds__(threads) transposed(gmem<const f32> Ag,  // [b
   auto&& B = dynamic_tile<f32, Br, d + 4, "B">(0);
   __shared__ smem_array<f32, Br, Bc + key_lanes, "A"> A;
 
-  const int t = threadIdx.x, warp = t / 32, lane = t % 32;
+  const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
   const int c0 = warp * warp_rows + lane / key_lanes;  // its keys of a tile: c0 + c * row_lanes
   const int x0 = lane % key_lanes;                     // its columns of X: x0 + x * key_lanes
-  const int j0 = blockIdx.x * Bc, g = blockIdx.y, b = blockIdx.z;
+  const int j0 = blockIdx.x * Bc, kv_head = blockIdx.y, b = blockIdx.z;
 
-  f32 sum[rows][d / key_lanes] = {};
-  for (int h = g * n.group; h < (g + 1) * n.group; ++h) {
+  f32 sum[thread_rows][d / key_lanes] = {};
+  for (int h = kv_head * n.group; h < (kv_head + 1) * n.group; ++h) {
     const gmem<const f32> Ah = Ag + n.row0(b, h) * n.Nk;
     for (int i0 = 0; i0 < n.Nq; i0 += Br) {
       __syncthreads();  // A and B change: all warps have read the last ones
-      for (int e = t; e < Br * Bc; e += threads) {
+      for (int e = thread; e < Br * Bc; e += threads) {
         const int i = i0 + e / Bc, j = j0 + e % Bc;
         f32 a = 0.f;
         if (i < n.Nq && j < n.Nk) a = Ah[std::int64_t{i} * n.Nk + j];
@@ -201,21 +201,21 @@ __global__ void __launch_bounds__(threads) transposed(gmem<const f32> Ag,  // [b
       __syncthreads();  // A and B are read: all of them must be there
 #pragma unroll 8
       for (int k = 0; k < Br; ++k) {
-        f32 a[rows];
+        f32 a[thread_rows];
 #pragma unroll
-        for (int c = 0; c < rows; ++c) a[c] = A(k, c0 + c * row_lanes);
+        for (int c = 0; c < thread_rows; ++c) a[c] = A(k, c0 + c * row_lanes);
 #pragma unroll
         for (int x = 0; x < d / key_lanes; ++x) {
           const f32 y = B(k, x0 + x * key_lanes);
 #pragma unroll
-          for (int c = 0; c < rows; ++c) mac(sum[c][x], a[c], y);
+          for (int c = 0; c < thread_rows; ++c) mac(sum[c][x], a[c], y);
         }
       }
     }
   }
-  const gmem<f32> X = Xg + X_strides.at(b, g);
+  const gmem<f32> X = Xg + X_strides.at(b, kv_head);
 #pragma unroll
-  for (int c = 0; c < rows; ++c) {
+  for (int c = 0; c < thread_rows; ++c) {
     const int j = j0 + c0 + c * row_lanes;
 #pragma unroll
     for (int x = 0; x < d / key_lanes; ++x) {

@@ -12,7 +12,7 @@ constexpr int warps = 4, threads = 32 * warps;
 // Split-K: a warp takes all rows of a tile and a quarter of its keys. Its lanes form an 8 x 4 grid.
 constexpr int warp_rows = Br, warp_keys = Bc / warps;
 constexpr int row_lanes = 8, key_lanes = 4;
-constexpr int rows = warp_rows / row_lanes, keys = warp_keys / key_lanes;  // of a thread
+constexpr int thread_rows = warp_rows / row_lanes, thread_keys = warp_keys / key_lanes;  // of a thread
 
 // All threads add up what the warps exchange: four threads for each row, 32 columns of O at a time.
 constexpr int own_lanes = threads / Br;
@@ -51,11 +51,12 @@ __global__ void __launch_bounds__(threads) fa2_forward(gmem<const f32> Qg,  // [
   __shared__ smem_array<f32, warps, Br, "l_part"> l_part;
   __shared__ smem_array<f32, warps * Br, columns + 4, "O_part"> O_part;
 
-  const int t = threadIdx.x, warp = t / 32, lane = t % 32;
+  const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
   const int r0 = lane / key_lanes;                              // its rows of a tile: r0 + a * row_lanes
   const int k0 = warp * warp_keys, c0 = k0 + lane % key_lanes;  // its keys: c0 + c * key_lanes
   const int x0 = lane % key_lanes;                              // its columns of P V: x0 + x * key_lanes
-  const int own_r = t / own_lanes, own_x0 = t % own_lanes;  // its row, its columns of the exchanged sums
+  const int own_r = thread / own_lanes,
+            own_x0 = thread % own_lanes;  // its row, its columns of the exchanged sums
   const int i0 = blockIdx.x * Br, h = blockIdx.y, b = blockIdx.z;
   const gmem<const f32> Qh = Qg + n.Q.at(b, h);
   const gmem<const f32> Kh = Kg + n.K.at(b, n.kv_head(h));
@@ -64,9 +65,9 @@ __global__ void __launch_bounds__(threads) fa2_forward(gmem<const f32> Qg,  // [
 
   // lab: what the block needs for its rows before the first tile of keys
   load_tile<d, threads>(Q, Qh, n.Q.row, i0, n.Nq);
-  if (t < Br) {
-    m[t] = -INFINITY;
-    l[t] = 0.f;
+  if (thread < Br) {
+    m[thread] = -INFINITY;
+    l[thread] = 0.f;
   }
   // end of lab
   f32 o[d / columns][own_columns] = {};  // O~ of its row and columns
@@ -79,24 +80,24 @@ __global__ void __launch_bounds__(threads) fa2_forward(gmem<const f32> Qg,  // [
     count_tile(masked);
 
     // S = scale * Q K^T
-    f32 s[rows][keys] = {};
+    f32 s[thread_rows][thread_keys] = {};
 #pragma unroll 16
     for (int k = 0; k < d; ++k) {
-      f32 q[rows];
+      f32 q[thread_rows];
 #pragma unroll
-      for (int a = 0; a < rows; ++a) q[a] = Q(r0 + a * row_lanes, k);
+      for (int a = 0; a < thread_rows; ++a) q[a] = Q(r0 + a * row_lanes, k);
 #pragma unroll
-      for (int c = 0; c < keys; ++c) {
+      for (int c = 0; c < thread_keys; ++c) {
         const f32 key = K(c0 + c * key_lanes, k);
 #pragma unroll
-        for (int a = 0; a < rows; ++a) mac(s[a][c], q[a], key);
+        for (int a = 0; a < thread_rows; ++a) mac(s[a][c], q[a], key);
       }
     }
 #pragma unroll
-    for (int a = 0; a < rows; ++a) {
+    for (int a = 0; a < thread_rows; ++a) {
       const int i = i0 + r0 + a * row_lanes;
 #pragma unroll
-      for (int c = 0; c < keys; ++c) {
+      for (int c = 0; c < thread_keys; ++c) {
         const int j = j0 + c0 + c * key_lanes;
         s[a][c] *= n.scale;
         if (masked && j >= n.visible_keys(i)) s[a][c] = -INFINITY;
@@ -106,10 +107,10 @@ __global__ void __launch_bounds__(threads) fa2_forward(gmem<const f32> Qg,  // [
 
     // m_new = max(m, rowmax S): over the lanes that share a row, then over the warps.
 #pragma unroll
-    for (int a = 0; a < rows; ++a) {
+    for (int a = 0; a < thread_rows; ++a) {
       f32 m_warp = s[a][0];
 #pragma unroll
-      for (int c = 1; c < keys; ++c) m_warp = fmaxf(m_warp, s[a][c]);
+      for (int c = 1; c < thread_keys; ++c) m_warp = fmaxf(m_warp, s[a][c]);
       m_warp = lanes_max<key_lanes>(m_warp);
       if (lane % key_lanes == 0) m_part(warp, r0 + a * row_lanes) = m_warp;
     }
@@ -117,12 +118,12 @@ __global__ void __launch_bounds__(threads) fa2_forward(gmem<const f32> Qg,  // [
 
     // P~ = exp(S - m_new), rowsum P~: this warp's part.
 #pragma unroll
-    for (int a = 0; a < rows; ++a) {
+    for (int a = 0; a < thread_rows; ++a) {
       const int r = r0 + a * row_lanes;
       const f32 m_new = fmaxf(m[r], max_over_warps(m_part, r));
       f32 l_warp = 0.f;
 #pragma unroll
-      for (int c = 0; c < keys; ++c) {
+      for (int c = 0; c < thread_keys; ++c) {
         const f32 p = expf(s[a][c] - finite(m_new));
         l_warp += p;
         P(r, c0 + c * key_lanes) = p;
@@ -141,21 +142,21 @@ __global__ void __launch_bounds__(threads) fa2_forward(gmem<const f32> Qg,  // [
     const int i = i0 + own_r;
 #pragma unroll
     for (int d0 = 0; d0 < d; d0 += columns) {
-      f32 pv[rows][columns / key_lanes] = {};  // this warp's part of P~ V: all rows, its keys
+      f32 pv[thread_rows][columns / key_lanes] = {};  // this warp's part of P~ V: all rows, its keys
 #pragma unroll
       for (int k = 0; k < warp_keys; ++k) {
-        f32 p[rows];
+        f32 p[thread_rows];
 #pragma unroll
-        for (int a = 0; a < rows; ++a) p[a] = P(r0 + a * row_lanes, k0 + k);
+        for (int a = 0; a < thread_rows; ++a) p[a] = P(r0 + a * row_lanes, k0 + k);
 #pragma unroll
         for (int x = 0; x < columns / key_lanes; ++x) {
           const f32 v = V(k0 + k, d0 + x0 + x * key_lanes);
 #pragma unroll
-          for (int a = 0; a < rows; ++a) mac(pv[a][x], p[a], v);
+          for (int a = 0; a < thread_rows; ++a) mac(pv[a][x], p[a], v);
         }
       }
 #pragma unroll
-      for (int a = 0; a < rows; ++a) {
+      for (int a = 0; a < thread_rows; ++a) {
 #pragma unroll
         for (int x = 0; x < columns / key_lanes; ++x)
           O_part(warp * Br + r0 + a * row_lanes, x0 + x * key_lanes) = pv[a][x];

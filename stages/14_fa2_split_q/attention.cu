@@ -12,7 +12,7 @@ constexpr int warps = 4, threads = 32 * warps;
 // Split-Q: a warp takes a quarter of the rows of a tile and all of its keys. Its lanes form a 4 x 8 grid.
 constexpr int warp_rows = Br / warps, warp_keys = Bc;
 constexpr int row_lanes = 4, key_lanes = 8;
-constexpr int rows = warp_rows / row_lanes, keys = warp_keys / key_lanes;  // of a thread
+constexpr int thread_rows = warp_rows / row_lanes, thread_keys = warp_keys / key_lanes;  // of a thread
 
 /// Where the tiles begin in dynamic shared memory, in bytes, and how many bytes they take.
 template <int d>
@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(threads) fa2_forward(gmem<const f32> Qg,  // [
   auto&& V = dynamic_tile<f32, Bc, d + 4, "V">(Shared<d>::V);
   __shared__ smem_array<f32, Br, Bc + key_lanes, "P"> P;
 
-  const int t = threadIdx.x, warp = t / 32, lane = t % 32;
+  const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
   // lab: where this thread's rows (r0 + a * row_lanes), keys (c0 + c * key_lanes) and columns of P V
   //   (x0 + x * key_lanes) begin, now that a warp has rows of its own and all keys
   // given: const int r0 = 0, c0 = 0, x0 = 0;
@@ -48,9 +48,10 @@ __global__ void __launch_bounds__(threads) fa2_forward(gmem<const f32> Qg,  // [
   const gmem<f32> Oh = Og + n.O.at(b, h), Lh = Lg + n.row0(b, h);
 
   load_tile<d, threads>(Q, Qh, n.Q.row, i0, n.Nq);
-  f32 m[rows], l[rows] = {}, o[rows][d / key_lanes] = {};  // of its rows; O~ of its columns
+  f32 m[thread_rows], l[thread_rows] = {},
+                      o[thread_rows][d / key_lanes] = {};  // of its rows; O~ of its columns
 #pragma unroll
-  for (int a = 0; a < rows; ++a) m[a] = -INFINITY;
+  for (int a = 0; a < thread_rows; ++a) m[a] = -INFINITY;
   for (int j0 = 0; j0 < n.Nk; j0 += Bc) {
     __syncthreads();  // K and V change: all warps have read the last ones
     load_tile<d, threads>(K, Kh, n.K.row, j0, n.Nk);
@@ -60,24 +61,24 @@ __global__ void __launch_bounds__(threads) fa2_forward(gmem<const f32> Qg,  // [
     count_tile(masked);
 
     // S = scale * Q K^T
-    f32 s[rows][keys] = {};
+    f32 s[thread_rows][thread_keys] = {};
 #pragma unroll 16
     for (int k = 0; k < d; ++k) {
-      f32 q[rows];
+      f32 q[thread_rows];
 #pragma unroll
-      for (int a = 0; a < rows; ++a) q[a] = Q(r0 + a * row_lanes, k);
+      for (int a = 0; a < thread_rows; ++a) q[a] = Q(r0 + a * row_lanes, k);
 #pragma unroll
-      for (int c = 0; c < keys; ++c) {
+      for (int c = 0; c < thread_keys; ++c) {
         const f32 key = K(c0 + c * key_lanes, k);
 #pragma unroll
-        for (int a = 0; a < rows; ++a) mac(s[a][c], q[a], key);
+        for (int a = 0; a < thread_rows; ++a) mac(s[a][c], q[a], key);
       }
     }
 #pragma unroll
-    for (int a = 0; a < rows; ++a) {
+    for (int a = 0; a < thread_rows; ++a) {
       const int i = i0 + r0 + a * row_lanes;
 #pragma unroll
-      for (int c = 0; c < keys; ++c) {
+      for (int c = 0; c < thread_keys; ++c) {
         const int j = j0 + c0 + c * key_lanes;
         s[a][c] *= n.scale;
         if (masked && j >= n.visible_keys(i)) s[a][c] = -INFINITY;
@@ -87,17 +88,17 @@ __global__ void __launch_bounds__(threads) fa2_forward(gmem<const f32> Qg,  // [
 
     // m_new = max(m, rowmax S), P~ = exp(S - m_new), l = e^(m - m_new) l + rowsum P~: over the lanes that
     // share a row
-    f32 alpha[rows];
+    f32 alpha[thread_rows];
 #pragma unroll
-    for (int a = 0; a < rows; ++a) {
+    for (int a = 0; a < thread_rows; ++a) {
       // lab: P~, alpha, l and m of row a, without any other warp
       f32 m_tile = s[a][0];
 #pragma unroll
-      for (int c = 1; c < keys; ++c) m_tile = fmaxf(m_tile, s[a][c]);
+      for (int c = 1; c < thread_keys; ++c) m_tile = fmaxf(m_tile, s[a][c]);
       const f32 m_new = fmaxf(m[a], lanes_max<key_lanes>(m_tile));
       f32 l_tile = 0.f;
 #pragma unroll
-      for (int c = 0; c < keys; ++c) {
+      for (int c = 0; c < thread_keys; ++c) {
         const f32 p = expf(s[a][c] - finite(m_new));
         l_tile += p;
         P(r0 + a * row_lanes, c0 + c * key_lanes) = p;
@@ -114,25 +115,25 @@ __global__ void __launch_bounds__(threads) fa2_forward(gmem<const f32> Qg,  // [
 
     // O~ = e^(m - m_new) O~ + P~ V
 #pragma unroll
-    for (int a = 0; a < rows; ++a) {
+    for (int a = 0; a < thread_rows; ++a) {
 #pragma unroll
       for (int x = 0; x < d / key_lanes; ++x) o[a][x] *= alpha[a];
     }
 #pragma unroll 8
     for (int k = 0; k < Bc; ++k) {
-      f32 p[rows];
+      f32 p[thread_rows];
 #pragma unroll
-      for (int a = 0; a < rows; ++a) p[a] = P(r0 + a * row_lanes, k);
+      for (int a = 0; a < thread_rows; ++a) p[a] = P(r0 + a * row_lanes, k);
 #pragma unroll
       for (int x = 0; x < d / key_lanes; ++x) {
         const f32 v = V(k, x0 + x * key_lanes);
 #pragma unroll
-        for (int a = 0; a < rows; ++a) mac(o[a][x], p[a], v);
+        for (int a = 0; a < thread_rows; ++a) mac(o[a][x], p[a], v);
       }
     }
     // end of lab
 #pragma unroll
-    for (int a = 0; a < rows; ++a) {
+    for (int a = 0; a < thread_rows; ++a) {
 #pragma unroll
       for (int x = 0; x < d / key_lanes; ++x)
         probe("O~", n.head(b, h), i0 + r0 + a * row_lanes, x0 + x * key_lanes, o[a][x]);
@@ -141,7 +142,7 @@ __global__ void __launch_bounds__(threads) fa2_forward(gmem<const f32> Qg,  // [
 
   // O = O~ / l, L = m + log l
 #pragma unroll
-  for (int a = 0; a < rows; ++a) {
+  for (int a = 0; a < thread_rows; ++a) {
     const int i = i0 + r0 + a * row_lanes;
     const f32 inverse = 1.f / (l[a] == 0.f ? f32(1.f) : l[a]);  // a row that sees no key keeps O = 0
 #pragma unroll
@@ -168,7 +169,7 @@ const Stage stage{
     .number = 14,
     .name = "fa2_split_q",
     .title = "FA2: split-Q warps",
-    .idea = "the warps split Q, not K: each has whole rows, and nothing is exchanged between warps",
+    .idea = "the warps split Q, not K: each has whole thread_rows, and nothing is exchanged between warps",
     .claim = "shared m_part, l_part and O_part gone; barriers per tile 3 + 2 d/32 -> 2",
     .before = 13,
     .supports = {.dtypes = fp32_only, .head_dims = fp32_head_dims},

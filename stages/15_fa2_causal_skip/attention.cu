@@ -11,7 +11,7 @@ constexpr int warps = 4, threads = 32 * warps;
 // Split-Q: a warp takes a quarter of the rows of a tile and all of its keys. Its lanes form a 4 x 8 grid.
 constexpr int warp_rows = Br / warps, warp_keys = Bc;
 constexpr int row_lanes = 4, key_lanes = 8;
-constexpr int rows = warp_rows / row_lanes, keys = warp_keys / key_lanes;  // of a thread
+constexpr int thread_rows = warp_rows / row_lanes, thread_keys = warp_keys / key_lanes;  // of a thread
 
 /// Where the tiles begin in dynamic shared memory, in bytes, and how many bytes they take.
 template <int d>
@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(threads) fa2_forward(gmem<const f32> Qg,  // [
   auto&& V = dynamic_tile<f32, Bc, d + 4, "V">(Shared<d>::V);
   __shared__ smem_array<f32, Br, Bc + key_lanes, "P"> P;
 
-  const int t = threadIdx.x, warp = t / 32, lane = t % 32;
+  const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
   const int r0 = warp * warp_rows + lane / key_lanes;  // its rows of a tile: r0 + a * row_lanes
   const int c0 = lane % key_lanes;                     // its keys: c0 + c * key_lanes
   const int x0 = lane % key_lanes;                     // its columns of P V: x0 + x * key_lanes
@@ -43,9 +43,10 @@ __global__ void __launch_bounds__(threads) fa2_forward(gmem<const f32> Qg,  // [
   const gmem<f32> Oh = Og + n.O.at(b, h), Lh = Lg + n.row0(b, h);
 
   load_tile<d, threads>(Q, Qh, n.Q.row, i0, n.Nq);
-  f32 m[rows], l[rows] = {}, o[rows][d / key_lanes] = {};  // of its rows; O~ of its columns
+  f32 m[thread_rows], l[thread_rows] = {},
+                      o[thread_rows][d / key_lanes] = {};  // of its rows; O~ of its columns
 #pragma unroll
-  for (int a = 0; a < rows; ++a) m[a] = -INFINITY;
+  for (int a = 0; a < thread_rows; ++a) m[a] = -INFINITY;
   // lab: how many keys are seen by at least one row of the tile
   // given: const int visible = 0;
   const int visible = n.visible_keys(i0 + Br - 1);  // to the last row, which sees the most
@@ -63,24 +64,24 @@ __global__ void __launch_bounds__(threads) fa2_forward(gmem<const f32> Qg,  // [
     count_tile(masked);
 
     // S = scale * Q K^T
-    f32 s[rows][keys] = {};
+    f32 s[thread_rows][thread_keys] = {};
 #pragma unroll 16
     for (int k = 0; k < d; ++k) {
-      f32 q[rows];
+      f32 q[thread_rows];
 #pragma unroll
-      for (int a = 0; a < rows; ++a) q[a] = Q(r0 + a * row_lanes, k);
+      for (int a = 0; a < thread_rows; ++a) q[a] = Q(r0 + a * row_lanes, k);
 #pragma unroll
-      for (int c = 0; c < keys; ++c) {
+      for (int c = 0; c < thread_keys; ++c) {
         const f32 key = K(c0 + c * key_lanes, k);
 #pragma unroll
-        for (int a = 0; a < rows; ++a) mac(s[a][c], q[a], key);
+        for (int a = 0; a < thread_rows; ++a) mac(s[a][c], q[a], key);
       }
     }
 #pragma unroll
-    for (int a = 0; a < rows; ++a) {
+    for (int a = 0; a < thread_rows; ++a) {
       const int i = i0 + r0 + a * row_lanes;
 #pragma unroll
-      for (int c = 0; c < keys; ++c) {
+      for (int c = 0; c < thread_keys; ++c) {
         const int j = j0 + c0 + c * key_lanes;
         // lab: the score, scaled, and masked where row i does not see key j
         s[a][c] *= n.scale;
@@ -92,16 +93,16 @@ __global__ void __launch_bounds__(threads) fa2_forward(gmem<const f32> Qg,  // [
 
     // m_new = max(m, rowmax S), P~ = exp(S - m_new), l = e^(m - m_new) l + rowsum P~: over the lanes that
     // share a row
-    f32 alpha[rows];
+    f32 alpha[thread_rows];
 #pragma unroll
-    for (int a = 0; a < rows; ++a) {
+    for (int a = 0; a < thread_rows; ++a) {
       f32 m_tile = s[a][0];
 #pragma unroll
-      for (int c = 1; c < keys; ++c) m_tile = fmaxf(m_tile, s[a][c]);
+      for (int c = 1; c < thread_keys; ++c) m_tile = fmaxf(m_tile, s[a][c]);
       const f32 m_new = fmaxf(m[a], lanes_max<key_lanes>(m_tile));
       f32 l_tile = 0.f;
 #pragma unroll
-      for (int c = 0; c < keys; ++c) {
+      for (int c = 0; c < thread_keys; ++c) {
         const f32 p = expf(s[a][c] - finite(m_new));
         l_tile += p;
         P(r0 + a * row_lanes, c0 + c * key_lanes) = p;
@@ -116,24 +117,24 @@ __global__ void __launch_bounds__(threads) fa2_forward(gmem<const f32> Qg,  // [
 
     // O~ = e^(m - m_new) O~ + P~ V
 #pragma unroll
-    for (int a = 0; a < rows; ++a) {
+    for (int a = 0; a < thread_rows; ++a) {
 #pragma unroll
       for (int x = 0; x < d / key_lanes; ++x) o[a][x] *= alpha[a];
     }
 #pragma unroll 8
     for (int k = 0; k < Bc; ++k) {
-      f32 p[rows];
+      f32 p[thread_rows];
 #pragma unroll
-      for (int a = 0; a < rows; ++a) p[a] = P(r0 + a * row_lanes, k);
+      for (int a = 0; a < thread_rows; ++a) p[a] = P(r0 + a * row_lanes, k);
 #pragma unroll
       for (int x = 0; x < d / key_lanes; ++x) {
         const f32 v = V(k, x0 + x * key_lanes);
 #pragma unroll
-        for (int a = 0; a < rows; ++a) mac(o[a][x], p[a], v);
+        for (int a = 0; a < thread_rows; ++a) mac(o[a][x], p[a], v);
       }
     }
 #pragma unroll
-    for (int a = 0; a < rows; ++a) {
+    for (int a = 0; a < thread_rows; ++a) {
 #pragma unroll
       for (int x = 0; x < d / key_lanes; ++x)
         probe("O~", n.head(b, h), i0 + r0 + a * row_lanes, x0 + x * key_lanes, o[a][x]);
@@ -142,7 +143,7 @@ __global__ void __launch_bounds__(threads) fa2_forward(gmem<const f32> Qg,  // [
 
   // O = O~ / l, L = m + log l
 #pragma unroll
-  for (int a = 0; a < rows; ++a) {
+  for (int a = 0; a < thread_rows; ++a) {
     const int i = i0 + r0 + a * row_lanes;
     const f32 inverse = 1.f / (l[a] == 0.f ? f32(1.f) : l[a]);  // a row that sees no key keeps O = 0
 #pragma unroll
@@ -169,7 +170,9 @@ const Stage stage{
     .number = 15,
     .name = "fa2_causal_skip",
     .title = "FA2: causal skipping",
-    .idea = "tiles of keys that no row sees are skipped, only those that some row sees in part are masked",
+    .idea =
+        "tiles of thread_keys that no row sees are skipped, only those that some row sees in part are "
+        "masked",
     .claim = "causal tiles Tr Tc -> sum of live_i, masked tiles -> those with an invisible pair",
     .before = 14,
     .supports = {.dtypes = fp32_only, .head_dims = fp32_head_dims},

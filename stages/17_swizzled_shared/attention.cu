@@ -10,11 +10,11 @@ namespace {
 constexpr int Br = 64, Bc = 32;  // rows of a tile of Q, keys of a tile of K and V
 constexpr int warps = 4, threads = 32 * warps;
 
-// Split-Q: a warp takes 16 rows of a tile and all of its keys, as mma.m16n8k16 assigns them: lane 4 g + t
-// has rows g and g + 8, and of every 8 columns 2 t and 2 t + 1.
+// Split-Q: a warp takes 16 rows of a tile and all of its keys, as mma.m16n8k16 assigns them: the four lanes
+// of a quad have rows quad and quad + 8, each columns 2 quad_lane and 2 quad_lane + 1 of every 8.
 constexpr int warp_rows = Br / warps;
 constexpr int row_lanes = 8, key_lanes = 4;
-constexpr int rows = warp_rows / row_lanes;  // of a thread
+constexpr int thread_rows = warp_rows / row_lanes;  // of a thread
 
 /// Where the tiles begin in dynamic shared memory, in bytes, and how many bytes they take.
 template <int d>
@@ -47,9 +47,10 @@ __global__ void __launch_bounds__(threads) fa2_forward(gmem<const T> Qg,  // [ba
   auto&& K = dynamic_tile<T, Bc, d, "K">(Shared<d>::K);
   auto&& V = dynamic_tile<T, Bc, d, "V">(Shared<d>::V);
 
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / key_lanes, t = lane % key_lanes;
-  const int r0 = warp * warp_rows + g;  // its rows of a tile: r0 + a * row_lanes
-  constexpr Swizzle<d> place;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, quad = lane / key_lanes,
+            quad_lane = lane % key_lanes;
+  const int r0 = warp * warp_rows + quad;  // its rows of a tile: r0 + a * row_lanes
+  constexpr Swizzle<d> swizzle;
   const int i0 = blockIdx.x * Br, h = blockIdx.y, b = blockIdx.z;
   const gmem<const T> Qh = Qg + n.Q.at(b, h);
   const gmem<const T> Kh = Kg + n.K.at(b, n.kv_head(h));
@@ -57,34 +58,34 @@ __global__ void __launch_bounds__(threads) fa2_forward(gmem<const T> Qg,  // [ba
   const gmem<T> Oh = Og + n.O.at(b, h);
   const gmem<f32> Lh = Lg + n.row0(b, h);
 
-  load_tile<d, threads>(Q, Qh, n.Q.row, i0, n.Nq, place);
-  f32 m[rows], l[rows] = {}, o[d / 8][4] = {};  // of its rows; O~ as mma has it
+  load_tile<d, threads>(Q, Qh, n.Q.row, i0, n.Nq, swizzle);
+  f32 m[thread_rows], l[thread_rows] = {}, O_frag[d / 8][4] = {};  // of its rows; O~ as mma has it
 #pragma unroll
-  for (int a = 0; a < rows; ++a) m[a] = -INFINITY;
+  for (int a = 0; a < thread_rows; ++a) m[a] = -INFINITY;
   const int visible = n.visible_keys(i0 + Br - 1);  // to the last row, which sees the most
   for (int j0 = 0; j0 < visible; j0 += Bc) {
     __syncthreads();  // K and V change: all warps have read the last ones
-    load_tile<d, threads>(K, Kh, n.K.row, j0, n.Nk, place);
-    load_tile<d, threads>(V, Vh, n.V.row, j0, n.Nk, place);
+    load_tile<d, threads>(K, Kh, n.K.row, j0, n.Nk, swizzle);
+    load_tile<d, threads>(V, Vh, n.V.row, j0, n.Nk, swizzle);
     __syncthreads();                                   // Q, K and V are read: all of them must be there
     const bool masked = j0 + Bc > n.visible_keys(i0);  // the first row sees the least
     count_tile(masked);
 
     // S = scale * Q K^T
-    f32 s[Bc / 8][4] = {};
+    f32 S_frag[Bc / 8][4] = {};
 #pragma unroll
     for (int k = 0; k < d; k += 16) {
       // lab: the fragments of Q and K with ldmatrix, two fragments of K at a time, and their products
       const int q_row = warp * warp_rows + lane % 16, q_column = k + lane / 16 * 8;
-      std::uint32_t q[4];
-      ldmatrix_x4<T>(q, Q.at(q_row, place(q_row, q_column)));
+      std::uint32_t Q_frag[4];
+      ldmatrix_x4<T>(Q_frag, Q.at(q_row, swizzle(q_row, q_column)));
 #pragma unroll
       for (int c = 0; c < Bc / 8; c += 2) {
         const int k_row = 8 * c + lane % 8 + lane / 16 * 8, k_column = k + lane / 8 % 2 * 8;
-        std::uint32_t key[4];
-        ldmatrix_x4<T>(key, K.at(k_row, place(k_row, k_column)));
-        mma_m16n8k16<T>(s[c], q, {key[0], key[1]});
-        mma_m16n8k16<T>(s[c + 1], q, {key[2], key[3]});
+        std::uint32_t K_frag[4];
+        ldmatrix_x4<T>(K_frag, K.at(k_row, swizzle(k_row, k_column)));
+        mma_m16n8k16<T>(S_frag[c], Q_frag, {K_frag[0], K_frag[1]});
+        mma_m16n8k16<T>(S_frag[c + 1], Q_frag, {K_frag[2], K_frag[3]});
       }
       // end of lab
     }
@@ -92,28 +93,29 @@ __global__ void __launch_bounds__(threads) fa2_forward(gmem<const T> Qg,  // [ba
     for (int c = 0; c < Bc / 8; ++c) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const int i = i0 + r0 + e / 2 * row_lanes, j = j0 + 8 * c + 2 * t + e % 2;
-        s[c][e] *= n.scale;
-        if (masked && j >= n.visible_keys(i)) s[c][e] = -INFINITY;
-        probe("S", n.head(b, h), i, j, s[c][e]);
+        const int i = i0 + r0 + e / 2 * row_lanes, j = j0 + 8 * c + 2 * quad_lane + e % 2;
+        S_frag[c][e] *= n.scale;
+        if (masked && j >= n.visible_keys(i)) S_frag[c][e] = -INFINITY;
+        probe("S", n.head(b, h), i, j, S_frag[c][e]);
       }
     }
 
     // m_new = max(m, rowmax S), P~ = exp(S - m_new), l = e^(m - m_new) l + rowsum P~: over the lanes that
     // share a row
 #pragma unroll
-    for (int a = 0; a < rows; ++a) {
+    for (int a = 0; a < thread_rows; ++a) {
       f32 m_tile = -INFINITY;
 #pragma unroll
-      for (int c = 0; c < Bc / 8; ++c) m_tile = fmaxf(m_tile, fmaxf(s[c][2 * a], s[c][2 * a + 1]));
+      for (int c = 0; c < Bc / 8; ++c)
+        m_tile = fmaxf(m_tile, fmaxf(S_frag[c][2 * a], S_frag[c][2 * a + 1]));
       const f32 m_new = fmaxf(m[a], lanes_max<key_lanes>(m_tile));
       f32 l_tile = 0.f;
 #pragma unroll
       for (int c = 0; c < Bc / 8; ++c) {
 #pragma unroll
         for (int e = 2 * a; e < 2 * a + 2; ++e) {
-          s[c][e] = expf(s[c][e] - finite(m_new));
-          l_tile += s[c][e];
+          S_frag[c][e] = expf(S_frag[c][e] - finite(m_new));
+          l_tile += S_frag[c][e];
         }
       }
       const f32 alpha = expf(m[a] - finite(m_new));
@@ -121,8 +123,8 @@ __global__ void __launch_bounds__(threads) fa2_forward(gmem<const T> Qg,  // [ba
       m[a] = m_new;
 #pragma unroll
       for (int x = 0; x < d / 8; ++x) {
-        o[x][2 * a] *= alpha;
-        o[x][2 * a + 1] *= alpha;
+        O_frag[x][2 * a] *= alpha;
+        O_frag[x][2 * a + 1] *= alpha;
       }
       probe("m", n.head(b, h), i0 + r0 + a * row_lanes, j0, m[a]);
       probe("l", n.head(b, h), i0 + r0 + a * row_lanes, j0, l[a]);
@@ -131,18 +133,19 @@ __global__ void __launch_bounds__(threads) fa2_forward(gmem<const T> Qg,  // [ba
     // O~ = e^(m - m_new) O~ + P~ V
 #pragma unroll
     for (int c = 0; c < Bc / 8; c += 2) {
-      const std::uint32_t p[4] = {round_pair<T>(s[c][0], s[c][1]), round_pair<T>(s[c][2], s[c][3]),
-                                  round_pair<T>(s[c + 1][0], s[c + 1][1]),
-                                  round_pair<T>(s[c + 1][2], s[c + 1][3])};
+      const std::uint32_t P_frag[4] = {round_pair<T>(S_frag[c][0], S_frag[c][1]),
+                                       round_pair<T>(S_frag[c][2], S_frag[c][3]),
+                                       round_pair<T>(S_frag[c + 1][0], S_frag[c + 1][1]),
+                                       round_pair<T>(S_frag[c + 1][2], S_frag[c + 1][3])};
       // lab: the fragments of V with ldmatrix, two at a time, and their products
       const int v_row = 8 * c + lane % 16;
 #pragma unroll
       for (int x = 0; x < d / 8; x += 2) {
         const int v_column = 8 * x + lane / 16 * 8;
-        std::uint32_t v[4];
-        ldmatrix_x4_trans<T>(v, V.at(v_row, place(v_row, v_column)));
-        mma_m16n8k16<T>(o[x], p, {v[0], v[1]});
-        mma_m16n8k16<T>(o[x + 1], p, {v[2], v[3]});
+        std::uint32_t V_frag[4];
+        ldmatrix_x4_trans<T>(V_frag, V.at(v_row, swizzle(v_row, v_column)));
+        mma_m16n8k16<T>(O_frag[x], P_frag, {V_frag[0], V_frag[1]});
+        mma_m16n8k16<T>(O_frag[x + 1], P_frag, {V_frag[2], V_frag[3]});
       }
       // end of lab
     }
@@ -150,21 +153,21 @@ __global__ void __launch_bounds__(threads) fa2_forward(gmem<const T> Qg,  // [ba
     for (int x = 0; x < d / 8; ++x) {
 #pragma unroll
       for (int e = 0; e < 4; ++e)
-        probe("O~", n.head(b, h), i0 + r0 + e / 2 * row_lanes, 8 * x + 2 * t + e % 2, o[x][e]);
+        probe("O~", n.head(b, h), i0 + r0 + e / 2 * row_lanes, 8 * x + 2 * quad_lane + e % 2, O_frag[x][e]);
     }
   }
 
   // O = O~ / l, L = m + log l
 #pragma unroll
-  for (int a = 0; a < rows; ++a) {
+  for (int a = 0; a < thread_rows; ++a) {
     const int i = i0 + r0 + a * row_lanes;
     const f32 inverse = 1.f / (l[a] == 0.f ? f32(1.f) : l[a]);  // a row that sees no key keeps O = 0
 #pragma unroll
     for (int x = 0; x < d / 8; ++x) {
-      const std::uint32_t o_all = round_pair<T>(o[x][2 * a] * inverse, o[x][2 * a + 1] * inverse);
-      if (i < n.Nq) store_pair(Oh + (i * n.O.row + 8 * x + 2 * t), o_all);
+      const std::uint32_t o_all = round_pair<T>(O_frag[x][2 * a] * inverse, O_frag[x][2 * a + 1] * inverse);
+      if (i < n.Nq) store_pair(Oh + (i * n.O.row + 8 * x + 2 * quad_lane), o_all);
     }
-    if (t == 0 && i < n.Nq) Lh[i] = m[a] + logf(l[a]);
+    if (quad_lane == 0 && i < n.Nq) Lh[i] = m[a] + logf(l[a]);
   }
 }
 
@@ -185,7 +188,9 @@ const Stage stage{
     .number = 17,
     .name = "swizzled_shared",
     .title = "swizzled shared memory",
-    .idea = "ldmatrix from tiles whose rows are swizzled: no two rows of a fragment meet in a bank",
+    .idea =
+        "ldmatrix from tiles whose thread_rows are swizzled: no two thread_rows of a fragment meet in a "
+        "bank",
     .claim = "wavefronts / ideal -> 1.00 exactly",
     .before = 16,
     .supports = {.dtypes = half_dtypes, .head_dims = half_head_dims},

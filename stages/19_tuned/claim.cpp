@@ -22,7 +22,7 @@ ClaimedTile tile_for(const Problem& p) {
           .R = 4,
           .D = row.d,
           .warps = row.tile.warps,
-          .stages = row.tile.stages};
+          .num_buffers = row.tile.num_buffers};
 }
 
 const Expr scale_is_negative("[scale < 0]", [](const Symbols& n) { return n.problem.scale < 0 ? 1 : 0; });
@@ -36,13 +36,13 @@ Claim claim() {
   claim.forward.dropped = {"bytes_in_flight"};
   claim.forward.forms = {
       {"flops_tensor_cores", 4 * Br * Bc * D * BH * sum(live_i)},
-      {"flops_during_copies", 2 * Br * Bc * D * BH * sum(max(2 * live_i - stages, 0))},
+      {"flops_during_copies", 2 * Br * Bc * D * BH * sum(max(2 * live_i - num_buffers, 0))},
       {"exp", BH * Br * (sum(live_i) * Bc + R * live_blocks), least},
       {"mul", BH * Br * (sum(live_i) * (Bc + R) + (D + R) * live_blocks + Tr * D) + BH * Nq, least},
-      {"barriers", BH * sum(max((3 - stages) * live_i, 1) + scale_is_negative)},
+      {"barriers", BH * sum(max((3 - num_buffers) * live_i, 1) + scale_is_negative)},
       {"shared.K.read_bytes", 2 * warps * BH * sum(live_i) * Bc * D},  // each warp reads all
       {"shared.V.read_bytes", 2 * warps * BH * sum(live_i) * Bc * D},
-      {"shared_bytes_per_block", 2 * (Br + 2 * stages * Bc) * D},
+      {"shared_bytes_per_block", 2 * (Br + 2 * num_buffers * Bc) * D},
   };
   return claim;
 }

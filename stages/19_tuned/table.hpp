@@ -7,17 +7,17 @@ namespace flashladder::tiles_19 {
 
 /// What a block works on.
 struct Tile {
-  int Br;      ///< Rows of a tile of Q.
-  int Bc;      ///< Keys of a tile of K and of V.
-  int warps;   ///< Of a block; each has Br / warps rows.
-  int stages;  ///< Buffers of K and of V, 1 or 2: with one they take turns at being copied.
-  int unroll;  ///< Of the steps over d of S = Q K^T, that many in a row without a jump.
+  int Br;           ///< Rows of a tile of Q.
+  int Bc;           ///< Keys of a tile of K and of V.
+  int warps;        ///< Of a block; each has Br / warps rows.
+  int num_buffers;  ///< Buffers of K and of V, 1 or 2: with one they take turns at being copied.
+  int unroll;       ///< Of the steps over d of S = Q K^T, that many in a row without a jump.
 };
 
 /// A kernel and its tile.
 using Row = TileRow<Tile>;
 
-/// Each tile is Br, Bc, warps, stages, unroll. `./ladder tune` writes these lines.
+/// Each tile is Br, Bc, warps, num_buffers, unroll. `./ladder tune` writes these lines.
 inline constexpr Row table[] = {
     // clang-format off
     {80, Dtype::fp16, 32, false, {128, 128, 4, 1, 2}},

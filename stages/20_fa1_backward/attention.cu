@@ -13,12 +13,12 @@ constexpr int warps = 4, threads = 32 * warps;
 // Of S and dP a warp takes all rows of a tile and a quarter of its keys. Its lanes form an 8 x 4 grid.
 constexpr int warp_keys = Bc / warps;
 constexpr int row_lanes = 8, key_lanes = 4;
-constexpr int rows = Br / row_lanes, keys = warp_keys / key_lanes;  // of a thread
+constexpr int thread_rows = Br / row_lanes, thread_keys = warp_keys / key_lanes;  // of a thread
 
 // Of dK and dV it takes the lines of those keys, of dQ a quarter of the rows. There its lanes form a grid
 // of 4 x 8.
 constexpr int line_lanes = 4, column_lanes = 8;
-constexpr int lines = warp_keys / line_lanes;  // of a thread; Br = Bc
+constexpr int thread_lines = warp_keys / line_lanes;  // of a thread; Br = Bc
 
 /// Where the tiles begin in dynamic shared memory, in bytes, and how many bytes they take.
 template <int d>
@@ -29,20 +29,20 @@ struct Shared {
 
 /// X = A B^T, for this thread's rows of A and of B, r0 + a * row_lanes and c0 + c * key_lanes.
 template <int d>
-__device__ __forceinline__ void product(f32 (&x)[rows][keys],          // of [Br, Bc]
-                                        smem_tile<f32, Br, d + 4>& A,  // [Br, d]
-                                        smem_tile<f32, Bc, d + 4>& B,  // [Bc, d]
+__device__ __forceinline__ void product(f32 (&x)[thread_rows][thread_keys],  // of [Br, Bc]
+                                        smem_tile<f32, Br, d + 4>& A,        // [Br, d]
+                                        smem_tile<f32, Bc, d + 4>& B,        // [Bc, d]
                                         int r0, int c0) {
 #pragma unroll 16
   for (int k = 0; k < d; ++k) {
-    f32 row[rows];
+    f32 row[thread_rows];
 #pragma unroll
-    for (int a = 0; a < rows; ++a) row[a] = A(r0 + a * row_lanes, k);
+    for (int a = 0; a < thread_rows; ++a) row[a] = A(r0 + a * row_lanes, k);
 #pragma unroll
-    for (int c = 0; c < keys; ++c) {
+    for (int c = 0; c < thread_keys; ++c) {
       const f32 key = B(c0 + c * key_lanes, k);
 #pragma unroll
-      for (int a = 0; a < rows; ++a) mac(x[a][c], row[a], key);
+      for (int a = 0; a < thread_rows; ++a) mac(x[a][c], row[a], key);
     }
   }
 }
@@ -69,22 +69,22 @@ __global__ void __launch_bounds__(threads) fa1_backward(gmem<const f32> Qg,   //
   __shared__ smem_array<f32, Br, 1, "inverse_l"> inverse_l;
   __shared__ smem_array<f32, Br, 1, "D"> D;
 
-  const int t = threadIdx.x, warp = t / 32, lane = t % 32;
+  const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
   const int r0 = lane / key_lanes;                              // its rows of S: r0 + a * row_lanes
   const int k0 = warp * warp_keys, c0 = k0 + lane % key_lanes;  // its keys of S: c0 + c * key_lanes
   const int y0 = k0 + lane / column_lanes;  // its lines of dK, dV and dQ: y0 + y * line_lanes
   const int x0 = lane % column_lanes;       // their columns: x0 + x * column_lanes
-  const int g = blockIdx.x, b = blockIdx.y;
-  const gmem<const f32> Kh = Kg + n.K.at(b, g), Vh = Vg + n.V.at(b, g);
-  const gmem<f32> dKh = dKg + n.dK.at(b, g), dVh = dVg + n.dV.at(b, g);
+  const int kv_head = blockIdx.x, b = blockIdx.y;
+  const gmem<const f32> Kh = Kg + n.K.at(b, kv_head), Vh = Vg + n.V.at(b, kv_head);
+  const gmem<f32> dKh = dKg + n.dK.at(b, kv_head), dVh = dVg + n.dV.at(b, kv_head);
 
   for (int j0 = 0; j0 < n.Nk; j0 += Bc) {
     // K and V change without a new barrier: the one at the end of a step lies in between.
     load_tile<d, threads>(K, Kh, n.K.row, j0, n.Nk);
     load_tile<d, threads>(V, Vh, n.V.row, j0, n.Nk);
-    f32 dk[lines][d / column_lanes] = {}, dv[lines][d / column_lanes] = {};
+    f32 dk[thread_lines][d / column_lanes] = {}, dv[thread_lines][d / column_lanes] = {};
     // The query heads of a group add to the same dK and dV, one after the other.
-    for (int h = g * n.group; h < (g + 1) * n.group; ++h) {
+    for (int h = kv_head * n.group; h < (kv_head + 1) * n.group; ++h) {
       const gmem<const f32> Qh = Qg + n.Q.at(b, h), Oh = Og + n.O.at(b, h), dOh = dOg + n.dO.at(b, h);
       const gmem<const f32> mh = mg + n.row0(b, h), lh = lg + n.row0(b, h);
       const gmem<f32> dQh = dQg + n.dQ.at(b, h);
@@ -104,30 +104,30 @@ __global__ void __launch_bounds__(threads) fa1_backward(gmem<const f32> Qg,   //
           sum = lanes_sum<32>(sum);
           if (lane == 0) D[r] = sum;
         }
-        if (t < Br) {
+        if (thread < Br) {
           f32 m_row = 0.f, inverse = 0.f;  // a row past the end: P = 0
-          if (i0 + t < n.Nq) {
-            const f32 l_row = lh[i0 + t];
-            m_row = mh[i0 + t];
+          if (i0 + thread < n.Nq) {
+            const f32 l_row = lh[i0 + thread];
+            m_row = mh[i0 + thread];
             inverse = 1.f / (l_row == 0.f ? f32(1.f) : l_row);  // a row that sees no key gets P = 0
           }
-          m[t] = m_row;
-          inverse_l[t] = inverse;
+          m[thread] = m_row;
+          inverse_l[thread] = inverse;
         }
         __syncthreads();  // Q, K, V, dO, m, inverse_l and D are read: all of them must be there
         const bool masked = n.causal || j0 + Bc > n.Nk;
         count_tile(masked);
 
         // P = exp(S - m) / l, dS = scale * P * (dP - D)
-        f32 s[rows][keys] = {}, dp[rows][keys] = {};
+        f32 s[thread_rows][thread_keys] = {}, dp[thread_rows][thread_keys] = {};
         product<d>(s, Q, K, r0, c0);
         product<d>(dp, dO, V, r0, c0);
 #pragma unroll
-        for (int a = 0; a < rows; ++a) {
+        for (int a = 0; a < thread_rows; ++a) {
           const int r = r0 + a * row_lanes, i = i0 + r;
           const f32 m_row = m[r], inverse = inverse_l[r], D_row = D[r];
 #pragma unroll
-          for (int c = 0; c < keys; ++c) {
+          for (int c = 0; c < thread_keys; ++c) {
             const int j = j0 + c0 + c * key_lanes;
             s[a][c] *= n.scale;
             if (masked && j >= n.visible_keys(i)) s[a][c] = -INFINITY;
@@ -141,9 +141,9 @@ __global__ void __launch_bounds__(threads) fa1_backward(gmem<const f32> Qg,   //
         // dV += P^T dO, dK += dS^T Q: this warp's keys, all rows
 #pragma unroll 8
         for (int k = 0; k < Br; ++k) {
-          f32 p[lines], ds[lines];
+          f32 p[thread_lines], ds[thread_lines];
 #pragma unroll
-          for (int y = 0; y < lines; ++y) {
+          for (int y = 0; y < thread_lines; ++y) {
             p[y] = P(k, y0 + y * line_lanes);
             ds[y] = dS(k, y0 + y * line_lanes);
           }
@@ -151,28 +151,28 @@ __global__ void __launch_bounds__(threads) fa1_backward(gmem<const f32> Qg,   //
           for (int x = 0; x < d / column_lanes; ++x) {
             const f32 grad = dO(k, x0 + x * column_lanes), q = Q(k, x0 + x * column_lanes);
 #pragma unroll
-            for (int y = 0; y < lines; ++y) {
+            for (int y = 0; y < thread_lines; ++y) {
               mac(dv[y][x], p[y], grad);
               mac(dk[y][x], ds[y], q);
             }
           }
         }
         // dQ += dS K: this warp's rows, all keys
-        f32 dq[lines][d / column_lanes] = {};
+        f32 dq[thread_lines][d / column_lanes] = {};
 #pragma unroll 8
         for (int k = 0; k < Bc; ++k) {
-          f32 ds[lines];
+          f32 ds[thread_lines];
 #pragma unroll
-          for (int y = 0; y < lines; ++y) ds[y] = dS(y0 + y * line_lanes, k);
+          for (int y = 0; y < thread_lines; ++y) ds[y] = dS(y0 + y * line_lanes, k);
 #pragma unroll
           for (int x = 0; x < d / column_lanes; ++x) {
             const f32 key = K(k, x0 + x * column_lanes);
 #pragma unroll
-            for (int y = 0; y < lines; ++y) mac(dq[y][x], ds[y], key);
+            for (int y = 0; y < thread_lines; ++y) mac(dq[y][x], ds[y], key);
           }
         }
 #pragma unroll
-        for (int y = 0; y < lines; ++y) {
+        for (int y = 0; y < thread_lines; ++y) {
           const int i = i0 + y0 + y * line_lanes;
           if (i >= n.Nq) continue;
 #pragma unroll
@@ -186,7 +186,7 @@ __global__ void __launch_bounds__(threads) fa1_backward(gmem<const f32> Qg,   //
       }
     }
 #pragma unroll
-    for (int y = 0; y < lines; ++y) {
+    for (int y = 0; y < thread_lines; ++y) {
       const int j = j0 + y0 + y * line_lanes;
       if (j >= n.Nk) continue;
 #pragma unroll

@@ -9,7 +9,8 @@ namespace {
 
 constexpr int Br = 32;  // rows of a tile of Q
 constexpr int warps = 4, threads = 32 * warps;
-// Lane 4 g + t has keys g and g + 8 of 16, and of every 8 rows 2 t and 2 t + 1.
+// The four lanes of a quad have keys quad and quad + 8 of 16, each rows 2 quad_lane and 2 quad_lane + 1 of
+// every 8.
 constexpr int row_lanes = 4;
 
 // A warp takes 16 keys of a tile, and all rows. Where dK and dV of 16 keys are more than its registers
@@ -46,13 +47,13 @@ __device__ __forceinline__ void product(f32 (&x)[Br / 8][4],       // of [16, Br
   }
 }
 
-/// C += A B, for A in registers and 16 rows and 8 X columns of B, from (row, column) on.
-template <class T, int X, int rows, int d>
-__device__ __forceinline__ void add_product(f32 (&c)[X][4],               // [16, 8 X]
+/// C += A B, for A in registers and 16 rows and 8 * column_chunks columns of B, from (row, column) on.
+template <class T, int column_chunks, int rows, int d>
+__device__ __forceinline__ void add_product(f32 (&c)[column_chunks][4],   // [16, 8 * column_chunks]
                                             const std::uint32_t (&a)[4],  // [16, 16]
                                             smem_tile<T, rows, d>& B, int row, int column, int lane) {
 #pragma unroll
-  for (int x = 0; x < X; x += 2) {
+  for (int x = 0; x < column_chunks; x += 2) {
     std::uint32_t b[4];
     ldmatrix_x4_trans<T>(b, B.at(row + lane % 16, column + 8 * x + lane / 16 * 8));
     mma_m16n8k16<T>(c[x], a, {b[0], b[1]});
@@ -101,17 +102,18 @@ __global__ void __launch_bounds__(threads) fa2_backward(gmem<const T> Qg,    // 
   __shared__ smem_array<f32, Br, 1, "L"> L;
   __shared__ smem_array<f32, Br, 1, "D"> D;
 
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / row_lanes, t = lane % row_lanes;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, quad = lane / row_lanes,
+            quad_lane = lane % row_lanes;
   const int k0 = warp / share * 16;                            // its keys of a tile
   const int r0 = warp / 2 * 16, column0 = warp % 2 * (d / 2);  // its 16 rows of dQ, and its half of them
-  const int j0 = blockIdx.x * Bc, hkv = blockIdx.y, b = blockIdx.z;
+  const int j0 = blockIdx.x * Bc, kv_head = blockIdx.y, b = blockIdx.z;
 
   const int first = n.causal ? j0 + n.Nq - n.Nk : 0;  // the first row that sees key j0
-  load_tile<d, threads>(K, Kg + n.K.at(b, hkv), n.K.row, j0, n.Nk);
-  load_tile<d, threads>(V, Vg + n.V.at(b, hkv), n.V.row, j0, n.Nk);
+  load_tile<d, threads>(K, Kg + n.K.at(b, kv_head), n.K.row, j0, n.Nk);
+  load_tile<d, threads>(V, Vg + n.V.at(b, kv_head), n.V.row, j0, n.Nk);
   f32 sum[turns][d / 8][4] = {};  // dV and dK as mma has them; where two warps share the keys, one of them
   // The query heads of a group add to the same dK and dV, one after the other.
-  for (int h = hkv * n.group; h < (hkv + 1) * n.group; ++h) {
+  for (int h = kv_head * n.group; h < (kv_head + 1) * n.group; ++h) {
     const gmem<const T> Qh = Qg + n.Q.at(b, h), dOh = dOg + n.dO.at(b, h);
     const gmem<const f32> Lh = Lg + n.row0(b, h), Dh = Dg + n.row0(b, h);
     const gmem<f32> dQ_sumh = dQ_sumg + n.row0(b, h) * d;
@@ -146,10 +148,10 @@ __global__ void __launch_bounds__(threads) fa2_backward(gmem<const T> Qg,    // 
         if (!of_dS) {
 #pragma unroll
           for (int c = 0; c < Br / 8; ++c) {
-            const f32 L_rows[2] = {L[8 * c + 2 * t], L[8 * c + 2 * t + 1]};
+            const f32 L_rows[2] = {L[8 * c + 2 * quad_lane], L[8 * c + 2 * quad_lane + 1]};
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
-              const int i = i0 + 8 * c + 2 * t + e % 2, j = j0 + k0 + g + e / 2 * 8;
+              const int i = i0 + 8 * c + 2 * quad_lane + e % 2, j = j0 + k0 + quad + e / 2 * 8;
               x[c][e] *= n.scale;
               if (masked && j >= n.visible_keys(i)) x[c][e] = -INFINITY;
               p[c][e] = x[c][e] = expf(x[c][e] - finite(L_rows[e % 2]));
@@ -175,7 +177,7 @@ __global__ void __launch_bounds__(threads) fa2_backward(gmem<const T> Qg,    // 
         if (of_dS) {
 #pragma unroll
           for (int c = 0; c < Br / 8; ++c) {
-            const f32 D_rows[2] = {D[8 * c + 2 * t], D[8 * c + 2 * t + 1]};
+            const f32 D_rows[2] = {D[8 * c + 2 * quad_lane], D[8 * c + 2 * quad_lane + 1]};
 #pragma unroll
             for (int e = 0; e < 4; ++e) x[c][e] = p[c][e] * (x[c][e] - D_rows[e % 2]);
           }
@@ -188,7 +190,7 @@ __global__ void __launch_bounds__(threads) fa2_backward(gmem<const T> Qg,    // 
           add_product(sum[turn], a, of_dS ? Q : dO, 8 * c, 0, lane);
 #pragma unroll
           for (int e = 0; e < 4; ++e) {
-            if (of_dS) store_pair(dS.at(k0 + g + e % 2 * 8, 8 * c + 2 * t + e / 2 * 8), a[e]);
+            if (of_dS) store_pair(dS.at(k0 + quad + e % 2 * 8, 8 * c + 2 * quad_lane + e / 2 * 8), a[e]);
           }
         }
       }
@@ -207,9 +209,9 @@ __global__ void __launch_bounds__(threads) fa2_backward(gmem<const T> Qg,    // 
       for (int x = 0; x < d / 16; ++x) {
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-          const int i = i0 + r0 + g + e / 2 * 8;
+          const int i = i0 + r0 + quad + e / 2 * 8;
           if (i < n.Nq)
-            atomic_add(dQ_sumh + (i * std::int64_t{d} + column0 + 8 * x + 2 * t + e % 2), dq[x][e]);
+            atomic_add(dQ_sumh + (i * std::int64_t{d} + column0 + 8 * x + 2 * quad_lane + e % 2), dq[x][e]);
         }
       }
     }
@@ -217,17 +219,17 @@ __global__ void __launch_bounds__(threads) fa2_backward(gmem<const T> Qg,    // 
 #pragma unroll
   for (int turn = 0; turn < turns; ++turn) {
     const bool of_dS = turns == 2 ? turn == 1 : warp % 2 == 1;
-    const gmem<T> out = of_dS ? dKg + n.dK.at(b, hkv) : dVg + n.dV.at(b, hkv);
+    const gmem<T> out = of_dS ? dKg + n.dK.at(b, kv_head) : dVg + n.dV.at(b, kv_head);
     const std::int64_t row = of_dS ? n.dK.row : n.dV.row;
 #pragma unroll
     for (int x = 0; x < d / 8; ++x) {
 #pragma unroll
       for (int a = 0; a < 2; ++a) {
-        const int j = j0 + k0 + g + a * 8;
+        const int j = j0 + k0 + quad + a * 8;
         if (j >= n.Nk) continue;
         f32 low = sum[turn][x][2 * a], high = sum[turn][x][2 * a + 1];
         if (of_dS) low *= n.scale, high *= n.scale;  // dS had no scale
-        store_pair(out + (j * row + 8 * x + 2 * t), round_pair<T>(low, high));
+        store_pair(out + (j * row + 8 * x + 2 * quad_lane), round_pair<T>(low, high));
       }
     }
   }
@@ -250,13 +252,13 @@ __global__ void __launch_bounds__(threads) convert(gmem<const f32> dQ_sumg,  // 
 void backward(const Backward& f) {
   for_half_dtype(f.problem.dtype, [&]<class T>(T) {
     const BackwardBuffers<T> x(f);
-    const dim3 rows(tiles(f.problem.Nq, warps), x.heads, x.batch);
+    const dim3 row_blocks(tiles(f.problem.Nq, warps), x.heads, x.batch);
     ExtraBuffer D(f, "D", x.L.elements()), dQ_sum(f, "dQ_sum", x.L.elements() * f.problem.d);
     for_head_dim<32, 64, 96, 128, 256>(f.problem.d, [&](auto d) {
-      launch("prepare", prepare<T, d>, rows, threads, 0, x.O, x.dO, D, dQ_sum, x.sizes);
+      launch("prepare", prepare<T, d>, row_blocks, threads, 0, x.O, x.dO, D, dQ_sum, x.sizes);
       launch("fa2_backward", fa2_backward<T, d>, dim3(tiles(f.problem.Nk, Bc<d>), x.kv_heads, x.batch),
              threads, Shared<d>::bytes, x.Q, x.K, x.V, x.dO, x.L, D, dQ_sum, x.dK, x.dV, x.sizes);
-      launch("convert", convert<T, d>, rows, threads, 0, dQ_sum, x.dQ, x.sizes);
+      launch("convert", convert<T, d>, row_blocks, threads, 0, dQ_sum, x.dQ, x.sizes);
     });
   });
 }

@@ -18,7 +18,7 @@ ClaimedTile tile_for(const Problem& p) {
           .Bc = tile.Bc,
           .warps = tile.warps,
           .share = tile.share,
-          .stages = tile.stages,
+          .num_buffers = tile.num_buffers,
           .step = tile.step};
 }
 
@@ -48,7 +48,7 @@ Claim claim() {
       {"global.dQ_sum.read_elements", 16 * BH * fragments * d},
       {"device_bytes", 4 * BH * Tr * Br * (2 + d)},
       {"blocks", BHkv * Tc + BH * (Tr * Br * lanes / 128 + ceil_div(fragments * d, 128))},
-      {"flops_during_copies", (8 * stages - 6) * Br * Bc * d * (BH * sum(live_i) - BHkv * Tc)},
+      {"flops_during_copies", (8 * num_buffers - 6) * Br * Bc * d * (BH * sum(live_i) - BHkv * Tc)},
       {"mul",
        2 * BH * sum(live_i) * Br * Bc + BH * (Nq * (1 + d) + 16 * fragments * d) + BHkv * Tc * Bc * d},
       {"barriers", 2 * BH * sum(live_i) + BHkv * Tc},

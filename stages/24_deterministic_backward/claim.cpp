@@ -17,7 +17,7 @@ ClaimedTile tile_for(const Problem& p) {
           .Bc = tile.Bc,
           .warps = tile.warps,
           .share = tile.share,
-          .stages = tile.stages,
+          .num_buffers = tile.num_buffers,
           .step = tile.step};
 }
 

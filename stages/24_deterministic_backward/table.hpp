@@ -7,10 +7,10 @@ namespace flashladder::tiles_24 {
 
 /// What a block works on.
 struct Tile {
-  int Br;      ///< Rows of a tile of Q and of dO.
-  int Bc;      ///< Keys of a tile of K and V.
-  int warps;   ///< Of a block.
-  int stages;  ///< Buffers of Q and of dO: 1, or 2 so that the next tile comes while this one is used.
+  int Br;           ///< Rows of a tile of Q and of dO.
+  int Bc;           ///< Keys of a tile of K and V.
+  int warps;        ///< Of a block.
+  int num_buffers;  ///< Buffers of Q and of dO: 1, or 2 so that the next tile comes while this one is used.
   int share;   ///< Warps that share their keys: 1, or 2, of which one has S, P and dV, the other dP, dS and
                ///< dK.
   int step;    ///< Rows of which a warp has S at a time.
@@ -21,7 +21,7 @@ struct Tile {
 /// A kernel and its tile.
 using Row = TileRow<Tile>;
 
-/// Each tile is Br, Bc, warps, stages, share, step, unroll. `./ladder tune` writes these lines.
+/// Each tile is Br, Bc, warps, num_buffers, share, step, unroll. `./ladder tune` writes these lines.
 inline constexpr Row table[] = {
     // clang-format off
     {80, Dtype::fp16, 32, false, {64, 128, 4, 2, 1, 32, 2}},
