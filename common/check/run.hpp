@@ -44,13 +44,14 @@ class Buffer {
   /// "" when every element was written and no margin was touched; else one sentence that names `name` and
   /// where.
   std::string defect(const std::string& name) const;
+  /// All bytes as they are in the backend's memory now, margins and gaps included.
+  const std::vector<std::byte>& storage() const;
 
  private:
   /// Calls `body(value, at)` for each row: its first value's number and that value's byte in the storage.
   template <class Body>
   void for_each_row(Body body) const;
-  const std::vector<std::byte>& storage() const;  ///< As it is in the backend's memory now.
-  void upload();                                  ///< The storage into the backend's memory.
+  void upload();  ///< The storage into the backend's memory.
 
   std::int64_t batch_, heads_, rows_, d_;
   Dtype dtype_;
@@ -73,6 +74,9 @@ class Run {
   /// "" when the run wrote all of the outputs, touched nothing around them and left the inputs as they
   /// were; else one sentence saying what and where.
   std::string defect() const;
+  /// The bytes of a tensor as the last run left them, with what lies around its rows; they stay where they
+  /// are until the next call.
+  const std::vector<std::byte>& bytes(std::string_view name) const { return tensor(name).storage(); }
 
  protected:
   /// All that the stage is given, not written yet. Rows of heads lie as `layout` says.
