@@ -1,9 +1,10 @@
 # flashladder_options(TARGET): warnings are errors in our own code (never in a dependency's headers, nor in a
-# project that includes this one), and the sanitizers where FLASHLADDER_SANITIZE asks for them.
+# project that includes this one), and the sanitizers where FLASHLADDER_SANITIZE asks for them. nvcc hands the host's
+# compiler pointers to members in parentheses, of which -Wparentheses warns.
 function(flashladder_options target)
   target_compile_features(${target} PUBLIC cxx_std_20)
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic>
-                                           $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>)
+                                           $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Wno-parentheses>)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)  # g++ 12 sees overlaps in std::string (its bug 105651)
   endif()
