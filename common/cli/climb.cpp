@@ -165,11 +165,9 @@ int climb(const ClimbOptions& options) {
   LoadedInputs loaded = load_inputs(options.input);
   loaded.inputs.problem.causal = masks.size() == 1 && masks[0].causal;
   const Problem& problem = loaded.inputs.problem;
-  Json machine = machine_json();
-  if (backend == Backend::cuda) machine["gpu"] = gpu_name();
   Json report = {{"format", 2},
                  {"date", fmt::format("{:%Y-%m-%d %H:%M:%S}", fmt::localtime(std::time(nullptr)))},
-                 {"machine", machine},
+                 {"machine", {}},
                  {"input", to_json(loaded)}};
   report["input"].erase("causal");
   for (const MaskClimb& mask : masks) report["masks"].push_back(mask.name);
@@ -178,6 +176,9 @@ int climb(const ClimbOptions& options) {
   std::map<Dtype, Inputs> given = given_inputs(options, loaded, chosen, report);
   const fs::path out = options.out;
   prepare_output(out);
+  Json machine = machine_json();
+  if (backend == Backend::cuda) machine["gpu"] = gpu_name();
+  report["machine"] = machine;
 
   say("{}: {}{}{}\n", loaded.source, to_string(problem),
       masks.size() == 2 ? ", without a mask and causal" : "", options.backward ? ", backward pass" : "");
