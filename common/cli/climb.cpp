@@ -59,11 +59,11 @@ std::vector<const Stage*> chosen_stages(const ClimbOptions& options, const Probl
   std::map<std::string, std::vector<const Stage*>> left_out;  // by what they take
   for (const Stage* stage : options.stages.empty() ? std::vector(stages().begin(), stages().end())
                                                    : select_stages(joined(options.stages, ","))) {
-    if (options.backward ? stage->backward == nullptr : stage->forward == nullptr) {
+    if (!stage->has(options.pass)) {
       if (options.stages.empty()) continue;
       throw UsageError(fmt::format("stage {} has no {} pass: {} --backward, or choose other stages",
-                                   label(*stage), options.backward ? "backward" : "forward",
-                                   options.backward ? "leave out" : "add"));
+                                   label(*stage), to_string(options.pass),
+                                   options.pass == Pass::backward ? "leave out" : "add"));
     }
     Problem given = problem;
     given.dtype = given_dtype(*stage, problem.dtype);
@@ -114,26 +114,25 @@ double seconds_of_oracles(const ClimbOptions& options, const std::vector<MaskCli
   for (const Stage* stage : chosen) {
     const Dtype given = given_dtype(*stage, problem.dtype);
     oracles.emplace(given, computing_dtype(*stage, given));
-    if (const Stage* before = Checker::before(*stage, options.backward); before != nullptr)
+    if (const Stage* before = Checker::before(*stage, options.pass); before != nullptr)
       oracles.emplace(given, computing_dtype(*before, given));
   }
   double seconds = 0;
   for (const MaskClimb& mask : masks) {
     problem.causal = mask.causal;
-    seconds += static_cast<double>(oracles.size()) *
-               oracle_seconds(problem, options.backward ? Pass::backward : Pass::forward);
+    seconds += static_cast<double>(oracles.size()) * oracle_seconds(problem, options.pass);
   }
   return seconds;
 }
 
 /// Runs all stages under one mask. @return how many rows of a sample were judged; 0 where all were.
 std::int64_t climb_mask(MaskClimb& mask, std::map<Dtype, Inputs>& given,
-                        const std::vector<const Stage*>& chosen, Dtype dtype, bool backward, bool sampled,
+                        const std::vector<const Stage*>& chosen, Dtype dtype, Pass pass, bool sampled,
                         Progress& progress) {
   std::map<Dtype, Checker> checkers;
   for (auto& [of, inputs] : given) {
     inputs.problem.causal = mask.causal;
-    checkers.try_emplace(of, inputs, backward, progress, sampled);
+    checkers.try_emplace(of, inputs, pass, progress, sampled);
   }
   for (const Stage* stage : chosen)
     mask.all.push_back(climb_stage(*stage, checkers.at(given_dtype(*stage, dtype)), progress));
@@ -171,7 +170,7 @@ int climb(const ClimbOptions& options) {
                  {"input", to_json(loaded)}};
   report["input"].erase("causal");
   for (const MaskClimb& mask : masks) report["masks"].push_back(mask.name);
-  if (options.backward) report["pass"] = "backward";
+  if (options.pass == Pass::backward) report["pass"] = "backward";
   const std::vector<const Stage*> chosen = chosen_stages(options, problem, backend, report);
   std::map<Dtype, Inputs> given = given_inputs(options, loaded, chosen, report);
   const fs::path out = options.out;
@@ -181,7 +180,8 @@ int climb(const ClimbOptions& options) {
   report["machine"] = machine;
 
   say("{}: {}{}{}\n", loaded.source, to_string(problem),
-      masks.size() == 2 ? ", without a mask and causal" : "", options.backward ? ", backward pass" : "");
+      masks.size() == 2 ? ", without a mask and causal" : "",
+      options.pass == Pass::backward ? ", backward pass" : "");
   say("{}, {} thread{}{}; times are medians\n\n", std::string(machine["cpu"]), threads(),
       threads() == 1 ? "" : "s", backend == Backend::cuda ? ", " + gpu_name() : "");
   for (const char* kind : {"rounded", "left_out"}) {
@@ -193,7 +193,7 @@ int climb(const ClimbOptions& options) {
   {
     Progress progress;
     const double seconds = seconds_of_oracles(options, masks, problem, chosen);
-    const bool sampled = !options.backward && seconds > options.patience;
+    const bool sampled = options.pass == Pass::forward && seconds > options.patience;
     if (sampled) {
       progress.step(
           fmt::format("Judged: a sample of the rows, since the fp64 oracle of all would take about {} ...",
@@ -203,7 +203,7 @@ int climb(const ClimbOptions& options) {
     }
     std::int64_t judged = 0;
     for (MaskClimb& mask : masks)
-      judged += climb_mask(mask, given, chosen, problem.dtype, options.backward, sampled, progress);
+      judged += climb_mask(mask, given, chosen, problem.dtype, options.pass, sampled, progress);
     if (sampled) {
       const std::int64_t rows =
           static_cast<std::int64_t>(masks.size()) * problem.batch * problem.q_heads * problem.Nq;
@@ -229,12 +229,12 @@ int climb(const ClimbOptions& options) {
   // Before the memory is measured, which takes long and much memory: what is known must not be lost.
   write_file(out / "climb.json", json_text(report));
   if (options.memory) {
-    const std::int64_t up_to =
-        options.backward ? std::min(options.memory_up_to, backward_memory_up_to) : options.memory_up_to;
+    const std::int64_t up_to = options.pass == Pass::backward
+                                   ? std::min(options.memory_up_to, backward_memory_up_to)
+                                   : options.memory_up_to;
     {
       Progress progress;
-      report["memory"] =
-          measure_memory(chosen, problem.d, problem.dtype, up_to, options.backward, progress);
+      report["memory"] = measure_memory(chosen, problem.d, problem.dtype, up_to, options.pass, progress);
     }
     print("{}", memory_table(report["memory"]));
     if (up_to < options.memory_up_to)

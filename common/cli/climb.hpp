@@ -13,9 +13,9 @@ struct ClimbOptions {
   std::vector<std::string> stages;  ///< Selections; none: all that take the head dimension.
   std::string backend = "auto";     ///< Of the stages of kernels: "auto", "emulator" or "cuda".
   std::string out = "out";          ///< Where climb.json and report.html go.
-  double patience = 30;   ///< Seconds for the oracles; where they take longer, a sample of rows is judged.
-  bool backward = false;  ///< The backward pass instead of the forward pass.
-  bool memory = false;    ///< Also measure the peak extra memory over N.
+  double patience = 30;  ///< Seconds for the oracles; where they take longer, a sample of rows is judged.
+  Pass pass = Pass::forward;  ///< Whose stages run.
+  bool memory = false;        ///< Also measure the peak extra memory over N.
   std::int64_t memory_up_to = 65536;
 };
 

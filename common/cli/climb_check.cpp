@@ -19,9 +19,9 @@ Dtype given_dtype(const Stage& stage, Dtype dtype) {
   return stage.supports.dtype(Dtype::bf16) ? Dtype::bf16 : stage.supports.dtypes.front();
 }
 
-Checker::Checker(const Inputs& inputs, bool backward, Progress& progress, bool sampled)
-    : inputs_(inputs), backward_(backward), progress_(progress) {
-  if (!backward_) {
+Checker::Checker(const Inputs& inputs, Pass pass, Progress& progress, bool sampled)
+    : inputs_(inputs), pass_(pass), progress_(progress) {
+  if (pass_ == Pass::forward) {
     if (sampled) sample_ = sample_of(inputs);
     return;
   }
@@ -42,8 +42,8 @@ const Checker::Checked& Checker::check(const Stage& stage) {
   const Right& right = right_for(stage);
   const auto run = [&] {
     checked.verdict =
-        backward_ ? run_and_check_backward(stage, inputs_, saved_, dO_, Layout::contiguous, right.gradients,
-                                           &checked.gradients)
+        pass_ == Pass::backward ? run_and_check_backward(stage, inputs_, saved_, dO_, Layout::contiguous,
+                                                         right.gradients, &checked.gradients)
         : sample_.empty()
             ? run_and_check(stage, inputs_, Layout::contiguous, right.forward, &checked.result)
             : run_and_check_sample(stage, inputs_, sample_, right.sample, &checked.result);
@@ -69,15 +69,15 @@ const Checker::Checked& Checker::check(const Stage& stage) {
   return checked;
 }
 
-const Stage* Checker::before(const Stage& stage, bool backward) {
-  if (backward) return backward_before(stage);
+const Stage* Checker::before(const Stage& stage, Pass pass) {
+  if (pass == Pass::backward) return backward_before(stage);
   return stage.before == stage.number ? nullptr : &on_backend(find_stage(stage.before), stage.backend);
 }
 
 Verdict Checker::against(const Stage& stage, const Stage& other) {
   const Checked &mine = check(stage), &its = check(other);
   const Right &right = right_for(stage), &its_right = right_for(other);
-  return backward_
+  return pass_ == Pass::backward
              ? check_backward_against(mine.gradients, right.gradients, its.gradients, its_right.gradients)
              : check_against(mine.result, right.forward, its.result, its_right.forward);
 }
@@ -99,7 +99,7 @@ const Checker::Right& Checker::right_for(const Stage& stage) {
       return *slot;
     }
     progress_.step(fmt::format("computing the fp64 oracle for {} ...", to_string(inputs_.problem)));
-    if (backward_) {
+    if (pass_ == Pass::backward) {
       slot->gradients = expect_backward(inputs_, saved_, dO_, dtype);
     } else {
       slot->forward = expect_forward(inputs_, dtype);

@@ -25,7 +25,7 @@ class Checker {
   /// @param inputs  that all stages are given, which must outlive it: a stage and the one before it can be
   /// compared
   /// @param sampled  whether a sample of the rows is judged; not of the backward pass
-  Checker(const Inputs& inputs, bool backward, Progress& progress, bool sampled = false);
+  Checker(const Inputs& inputs, Pass pass, Progress& progress, bool sampled = false);
 
   /// How many rows of a sample are judged.
   std::int64_t judged_rows() const;
@@ -46,8 +46,8 @@ class Checker {
   const Checked& check(const Stage& stage);
 
   /// The stage that this pass of `stage` is measured against; nullptr where there is none.
-  static const Stage* before(const Stage& stage, bool backward);
-  const Stage* before(const Stage& stage) const { return before(stage, backward_); }
+  static const Stage* before(const Stage& stage, Pass pass);
+  const Stage* before(const Stage& stage) const { return before(stage, pass_); }
 
   /// `stage`, which has passed, against another that has.
   Verdict against(const Stage& stage, const Stage& other);
@@ -55,7 +55,7 @@ class Checker {
   /// Calls `use` with the pass of `stage`, ready to run.
   template <class Use>
   void with_run(const Stage& stage, Use use) {
-    if (backward_) {
+    if (pass_ == Pass::backward) {
       BackwardRun run(stage, inputs_, saved_, dO_);
       use(run);
     } else {
@@ -77,7 +77,7 @@ class Checker {
   std::string name(const Stage& stage) const;
 
   const Inputs& inputs_;
-  bool backward_;
+  Pass pass_;
   Progress& progress_;
   std::vector<Chunk> sample_;  ///< None where all rows are judged.
   std::vector<float> dO_;

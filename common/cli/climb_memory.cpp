@@ -11,7 +11,7 @@ namespace flashladder {
 using Json = nlohmann::ordered_json;
 
 Json measure_memory(const std::vector<const Stage*>& chosen, std::int64_t d, Dtype dtype,
-                    std::int64_t up_to, bool backward, Progress& progress) {
+                    std::int64_t up_to, Pass pass, Progress& progress) {
   Json lines = Json::array();
   for (const Stage* stage : chosen) {
     Json points = Json::array();
@@ -26,7 +26,7 @@ Json measure_memory(const std::vector<const Stage*>& chosen, std::int64_t d, Dty
       const Inputs inputs = random_inputs(problem, 1);
       Workspace workspace(free_memory(stage->backend));
       try {
-        Checker(inputs, backward, progress).with_run(*stage, [&](auto& run) { run.run(workspace); });
+        Checker(inputs, pass, progress).with_run(*stage, [&](auto& run) { run.run(workspace); });
         points.push_back({{"N", N}, {"bytes", workspace.peak_bytes()}});
       } catch (const OutOfMemory& error) {
         points.push_back({{"N", N}, {"bytes", error.peak}, {"out_of_memory", true}});

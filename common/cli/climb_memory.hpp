@@ -19,7 +19,7 @@ inline constexpr std::int64_t backward_memory_up_to = 4096;
 /// not the memory), in the dtype that it is given an input of `dtype` in. A stage that does not fit ends
 /// its line: longer sequences would not fit either.
 nlohmann::ordered_json measure_memory(const std::vector<const Stage*>& chosen, std::int64_t d, Dtype dtype,
-                                      std::int64_t up_to, bool backward, Progress& progress);
+                                      std::int64_t up_to, Pass pass, Progress& progress);
 
 /// The same as a table.
 std::string memory_table(const nlohmann::ordered_json& memory);

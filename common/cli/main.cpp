@@ -184,8 +184,8 @@ int run(int argc, char** argv) {
       ->check(not_empty)
       ->type_name("DIR")
       ->capture_default_str();
-  climb->add_flag(
-      "--backward", options.backward,
+  climb->add_flag_callback(
+      "--backward", [&] { options.pass = Pass::backward; },
       "The backward pass instead of the forward pass, of the stages that have one; dO is random");
   climb
       ->add_option("--judge-within", options.patience,
