@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include "common/attention/tensor.hpp"
 #include "common/cli/input.hpp"
 
 namespace flashladder {
