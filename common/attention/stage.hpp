@@ -19,8 +19,8 @@ struct Features {
 
 /// A feature, and which problems ask for it.
 struct Feature {
-  const char* name;  ///< For lists and messages: "a stage takes no ...".
-  bool Features::*taken;
+  const char* name;                       ///< For lists and messages: "a stage takes no ...".
+  bool Features::*taken;                  ///< Its member of Features.
   bool (*asked)(const Problem& problem);  ///< Null where it is the tensors that ask.
 };
 

@@ -94,8 +94,11 @@ enum class Saved {
 struct Forward {
   static constexpr Pass pass = Pass::forward;  ///< Which pass it is.
   Problem problem;                             ///< Sizes, mask, scale.
-  Tensor Q = {}, K = {}, V = {}, O = {};       ///< Of the problem's dtype.
-  Tensor L = {};                               ///< fp32, contiguous.
+  Tensor Q = {};                               ///< [batch, q_heads, Nq, d], of the problem's dtype.
+  Tensor K = {};                               ///< [batch, kv_heads, Nk, d], as Q.
+  Tensor V = {};                               ///< [batch, kv_heads, Nk, d], as Q.
+  Tensor O = {};                               ///< [batch, q_heads, Nq, d], as Q.
+  Tensor L = {};                               ///< [batch, q_heads, Nq], fp32, contiguous.
   Workspace& workspace;                        ///< The only source of extra memory.
 
   /// Query head `h` of batch entry `b`, with the key/value head it reads.
@@ -111,10 +114,18 @@ struct Forward {
 struct Backward {
   static constexpr Pass pass = Pass::backward;  ///< Which pass it is.
   Problem problem;                              ///< Sizes, mask, scale.
-  Tensor Q = {}, K = {}, V = {}, O = {};        ///< Of the problem's dtype.
-  Tensor L = {};                                ///< fp32, contiguous.
-  Tensor dO = {}, dQ = {}, dK = {}, dV = {};    ///< Of the problem's dtype.
-  Tensor m = {}, l = {}, P = {};                ///< As L; for the stages that say so alone.
+  Tensor Q = {};                                ///< [batch, q_heads, Nq, d], of the problem's dtype.
+  Tensor K = {};                                ///< [batch, kv_heads, Nk, d], as Q.
+  Tensor V = {};                                ///< [batch, kv_heads, Nk, d], as Q.
+  Tensor O = {};                                ///< [batch, q_heads, Nq, d], as Q.
+  Tensor L = {};                                ///< [batch, q_heads, Nq], fp32, contiguous.
+  Tensor dO = {};                               ///< As O.
+  Tensor dQ = {};                               ///< As Q.
+  Tensor dK = {};                               ///< As K.
+  Tensor dV = {};                               ///< As V.
+  Tensor m = {};                                ///< As L; for the stages that say so alone.
+  Tensor l = {};                                ///< As m.
+  Tensor P = {};                                ///< [batch, q_heads, Nq, Nk], fp32, as m.
   Workspace& workspace;                         ///< The only source of extra memory.
 
   /// Query head `h` of batch entry `b`, with the key/value head it reads and adds gradients to.

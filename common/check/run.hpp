@@ -83,10 +83,12 @@ class Run {
   Run(const Stage& stage, const Problem& problem, Layout layout);
   /// The tensor of that name (all_tensors).
   Buffer& tensor(std::string_view name);
+  /// The same.
   const Buffer& tensor(std::string_view name) const;
+  /// What the stage is called with.
   Call call(Workspace& workspace);
 
-  const Stage& stage_;
+  const Stage& stage_;  ///< Whose pass it is.
 
  private:
   struct Named {

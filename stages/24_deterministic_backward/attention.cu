@@ -176,8 +176,8 @@ template <class T, int key_frags, int row_chunks, int all, int d, int Bc, int Br
 __device__ __forceinline__ void add_gradient(f32 (&dX_frag)[key_frags][d / 8][4],  // [16 * key_frags, d]
                                              const f32 (&X_frag)[key_frags][row_chunks][4],
                                              smem_tile<T, all, d>& B, int first,  // Q or dO
-                                             bool is_dS, smem_tile<T, Bc, Br>& dS, int key0, int row,
-                                             int lane, int quad_lane) {
+                                             bool is_dS, smem_tile<T, Bc, Br>& dS, int k0, int quad,
+                                             int row, int lane, int quad_lane) {
   constexpr Swizzle<Br> swizzle_dS;
 #pragma unroll
   for (int c = 0; c < row_chunks; c += 2) {
@@ -194,7 +194,7 @@ __device__ __forceinline__ void add_gradient(f32 (&dX_frag)[key_frags][d / 8][4]
       for (int f = 0; f < key_frags; ++f) {
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-          const int key = key0 + 16 * f + e % 2 * 8, i = row + 8 * c + e / 2 * 8;
+          const int key = k0 + 16 * f + quad + e % 2 * 8, i = row + 8 * c + e / 2 * 8;
           store_pair(dS.at(key, swizzle_dS(key, i) + 2 * quad_lane), A_frag[f][e]);
         }
       }
@@ -301,7 +301,6 @@ __global__ void __launch_bounds__(32 * warps)
   // Its keys of a tile. Where two warps share them, the second half of the warps has dP, dS and dK: each of
   // the four schedulers of a multiprocessor then has warps of both kinds.
   const int k0 = warp % (warps / share) * (16 * key_frags);
-  const int key0 = k0 + quad;  // the first of those of this lane
   const bool second = warp >= warps / 2;
   const int r0 = warp / blocks * (16 * row_frags),
             column0 = warp % blocks * (8 * column_chunks);  // its rows and columns of dQ
@@ -354,12 +353,12 @@ __global__ void __launch_bounds__(32 * warps)
           begin_sums(P_frag, false, D, buffer, r, quad_lane);
           product<unroll>(P_frag, K, Q, k0, row, lane);  // S^T = K Q^T
           exponentials(P_frag, L2, buffer, r, scale_log2, quad_lane);
-          if (masked) mask(P_frag, n, i0 + r, j0 + key0, quad_lane);
-          add_gradient(sum[0], P_frag, dO, row, false, dS, key0, r, lane, quad_lane);  // dV += P^T dO
+          if (masked) mask(P_frag, n, i0 + r, j0 + k0 + quad, quad_lane);
+          add_gradient(sum[0], P_frag, dO, row, false, dS, k0, quad, r, lane, quad_lane);  // dV += P^T dO
           begin_sums(dS_frag, true, D, buffer, r, quad_lane);
           product<unroll>(dS_frag, V, dO, k0, row, lane);  // dP^T - D = V dO^T - D
           multiply(dS_frag, P_frag);
-          add_gradient(sum[1], dS_frag, Q, row, true, dS, key0, r, lane, quad_lane);  // dK += dS^T Q
+          add_gradient(sum[1], dS_frag, Q, row, true, dS, k0, quad, r, lane, quad_lane);  // dK += dS^T Q
         } else {
           // One warp has S, P and dV, the one that shares its keys dP, dS and dK: the same products with
           // other operands.
@@ -368,13 +367,13 @@ __global__ void __launch_bounds__(32 * warps)
           product<unroll>(X_frag, second ? V : K, second ? dO : Q, k0, buffer * Br + r, lane);
           if (!second) {
             exponentials(X_frag, L2, buffer, r, scale_log2, quad_lane);
-            if (masked) mask(X_frag, n, i0 + r, j0 + key0, quad_lane);
+            if (masked) mask(X_frag, n, i0 + r, j0 + k0 + quad, quad_lane);
           }
           auto&& P = dynamic_tile<f32, Bc / 16 * (Br / 8), 128, "P">(At::P);
           if (!second) give<Br>(P, X_frag, k0, r, lane);
           named_barrier_sync(1 + warp % (warps / 2), 64);  // P is read: it must have been written
           if (second) multiply_by_given<Br>(X_frag, P, k0, r, lane);
-          add_gradient(sum[0], X_frag, second ? Q : dO, buffer * Br + r, second, dS, key0, r, lane,
+          add_gradient(sum[0], X_frag, second ? Q : dO, buffer * Br + r, second, dS, k0, quad, r, lane,
                        quad_lane);
         }
       }
@@ -422,7 +421,7 @@ __global__ void __launch_bounds__(32 * warps)
       for (int f = 0; f < key_frags; ++f) {
 #pragma unroll
         for (int a = 0; a < 2; ++a) {
-          const int key = key0 + 16 * f + a * 8;
+          const int key = k0 + 16 * f + quad + a * 8;
 #pragma unroll
           for (int x = 0; x < d / 8; ++x) {
             f32 low = sum[turn][f][x][2 * a], high = sum[turn][f][x][2 * a + 1];
