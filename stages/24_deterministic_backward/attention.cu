@@ -71,155 +71,6 @@ __device__ __forceinline__ void add_product(
   }
 }
 
-/// Where the sums of X^T begin: with 0 for S^T, with -D of each row for dP^T, which makes them dP - D.
-template <int key_frags, int row_chunks, int num_buffers, int Br>
-__device__ __forceinline__ void begin_sums(f32 (&X_frag)[key_frags][row_chunks][4], bool minus_D,
-                                           smem_tile<f32, num_buffers, Br>& D,  // [num_buffers, Br]
-                                           int buffer, int row, int quad_lane) {
-#pragma unroll
-  for (int c = 0; c < row_chunks; ++c) {
-    f32 start[2] = {0.f, 0.f};
-    if (minus_D) {
-      const f32 D_rows[2] = {D(buffer, row + 8 * c + 2 * quad_lane),
-                             D(buffer, row + 8 * c + 2 * quad_lane + 1)};
-      start[0] = -D_rows[0], start[1] = -D_rows[1];
-    }
-#pragma unroll
-    for (int f = 0; f < key_frags; ++f) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) X_frag[f][c][e] = start[e % 2];
-    }
-  }
-}
-
-/// P = exp(S - L), in place of S.
-template <int key_frags, int row_chunks, int num_buffers, int Br>
-__device__ __forceinline__ void exponentials(f32 (&S_frag)[key_frags][row_chunks][4],
-                                             smem_tile<f32, num_buffers, Br>& L2,  // [num_buffers, Br]
-                                             int buffer, int row, float scale_log2, int quad_lane) {
-#pragma unroll
-  for (int c = 0; c < row_chunks; ++c) {
-    const f32 L_rows[2] = {L2(buffer, row + 8 * c + 2 * quad_lane),
-                           L2(buffer, row + 8 * c + 2 * quad_lane + 1)};
-#pragma unroll
-    for (int f = 0; f < key_frags; ++f) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e)
-        S_frag[f][c][e] = ex2_approx(fmaf(S_frag[f][c][e], scale_log2, -L_rows[e % 2]));
-    }
-  }
-}
-
-/// P = 0 where a row does not see a key: rows from i0 on; j is the first key of the lane.
-template <int key_frags, int row_chunks>
-__device__ __forceinline__ void mask(f32 (&P_frag)[key_frags][row_chunks][4], const BackwardSizes& n,
-                                     int i0, int j, int quad_lane) {
-#pragma unroll
-  for (int c = 0; c < row_chunks; ++c) {
-    const int i = i0 + 8 * c + 2 * quad_lane;
-    const int visible[2] = {n.visible_keys(i) - j, n.visible_keys(i + 1) - j};
-#pragma unroll
-    for (int f = 0; f < key_frags; ++f) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e)
-        if (16 * f + e / 2 * 8 >= visible[e % 2]) P_frag[f][c][e] = 0.f;
-    }
-  }
-}
-
-/// P goes to the other warp, lane by lane: keys from k0 on, rows from `row` on.
-template <int Br, int key_frags, int row_chunks, int all>
-__device__ __forceinline__ void give(smem_tile<f32, all, 128>& P,
-                                     const f32 (&P_frag)[key_frags][row_chunks][4], int k0, int row,
-                                     int lane) {
-#pragma unroll
-  for (int f = 0; f < key_frags; ++f) {
-#pragma unroll
-    for (int c = 0; c < row_chunks; ++c)
-      store4(P.at((k0 / 16 + f) * (Br / 8) + row / 8 + c, 4 * lane),
-             make_float4(P_frag[f][c][0], P_frag[f][c][1], P_frag[f][c][2], P_frag[f][c][3]));
-  }
-}
-
-/// dS = P * (dP - D), in place of dP - D, with the P that the other warp has given.
-template <int Br, int key_frags, int row_chunks, int all>
-__device__ __forceinline__ void multiply_by_given(f32 (&dS_frag)[key_frags][row_chunks][4],
-                                                  smem_tile<f32, all, 128>& P, int k0, int row, int lane) {
-#pragma unroll
-  for (int f = 0; f < key_frags; ++f) {
-#pragma unroll
-    for (int c = 0; c < row_chunks; ++c) {
-      const float4 other = load4(P.at((k0 / 16 + f) * (Br / 8) + row / 8 + c, 4 * lane));
-      dS_frag[f][c][0] *= other.x, dS_frag[f][c][1] *= other.y, dS_frag[f][c][2] *= other.z,
-          dS_frag[f][c][3] *= other.w;
-    }
-  }
-}
-
-/// dS = P * (dP - D), in place of dP - D.
-template <int key_frags, int row_chunks>
-__device__ __forceinline__ void multiply(f32 (&dS_frag)[key_frags][row_chunks][4],
-                                         const f32 (&P_frag)[key_frags][row_chunks][4]) {
-#pragma unroll
-  for (int f = 0; f < key_frags; ++f) {
-#pragma unroll
-    for (int c = 0; c < row_chunks; ++c) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) dS_frag[f][c][e] *= P_frag[f][c][e];
-    }
-  }
-}
-
-/// dX += X^T B for rows of a tile from `row` on, which B has from `first` on: dV += P^T dO or dK += dS^T Q.
-/// dS goes to shared memory too, for dQ.
-template <class T, int key_frags, int row_chunks, int all, int d, int Bc, int Br>
-__device__ __forceinline__ void add_gradient(f32 (&dX_frag)[key_frags][d / 8][4],  // [16 * key_frags, d]
-                                             const f32 (&X_frag)[key_frags][row_chunks][4],
-                                             smem_tile<T, all, d>& B, int first,  // Q or dO
-                                             bool is_dS, smem_tile<T, Bc, Br>& dS, int k0, int quad,
-                                             int row, int lane, int quad_lane) {
-  constexpr Swizzle<Br> swizzle_dS;
-#pragma unroll
-  for (int c = 0; c < row_chunks; c += 2) {
-    std::uint32_t A_frag[key_frags][4];
-#pragma unroll
-    for (int f = 0; f < key_frags; ++f) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e)
-        A_frag[f][e] = round_pair<T>(X_frag[f][c + e / 2][e % 2 * 2], X_frag[f][c + e / 2][e % 2 * 2 + 1]);
-    }
-    add_product(dX_frag, A_frag, B, first + 8 * c, 0, lane);
-    if (is_dS) {
-#pragma unroll
-      for (int f = 0; f < key_frags; ++f) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          const int key = k0 + 16 * f + quad + e % 2 * 8, i = row + 8 * c + e / 2 * 8;
-          store_pair(dS.at(key, swizzle_dS(key, i) + 2 * quad_lane), A_frag[f][e]);
-        }
-      }
-    }
-  }
-}
-
-/// dQ += dS K: rows from r0 on, columns from column0 on, all keys of the tile.
-template <int unroll, class T, int row_frags, int column_chunks, int Bc, int Br, int d>
-__device__ __forceinline__ void add_dQ(
-    f32 (&dQ_frag)[row_frags][column_chunks][4],  // [16 * row_frags, 8 * column_chunks]
-    smem_tile<T, Bc, Br>& dS, smem_tile<T, Bc, d>& K, int r0, int column0, int lane) {
-  constexpr Swizzle<Br> swizzle_dS;
-#pragma unroll unroll
-  for (int k = 0; k < Bc; k += 16) {
-    std::uint32_t dS_frag[row_frags][4];
-#pragma unroll
-    for (int f = 0; f < row_frags; ++f) {
-      const int key = k + lane % 8 + lane / 16 * 8, row = r0 + 16 * f + lane / 8 % 2 * 8;
-      ldmatrix_x4_trans<T>(dS_frag[f], dS.at(key, swizzle_dS(key, row)));
-    }
-    add_product(dQ_frag, dS_frag, K, k, column0, lane);
-  }
-}
-
 /// A few lanes for each row: D = rowsum(dO * O) and L2 = L log2(e). The last tile's rows past the end get D
 /// = 0 and L2 = infinity: P = 0.
 template <class T, int d>
@@ -305,6 +156,7 @@ __global__ void __launch_bounds__(32 * warps)
   const int r0 = warp / blocks * (16 * row_frags),
             column0 = warp % blocks * (8 * column_chunks);  // its rows and columns of dQ
   constexpr Swizzle<d> swizzle;
+  constexpr Swizzle<Br> swizzle_dS;
   // Under the mask the first keys come first, of all heads and batch entries, since the most rows see them:
   // no block has much left to do when the others end.
   const int kv_head = causal ? blockIdx.x : blockIdx.y, b = causal ? blockIdx.y : blockIdx.z;
@@ -347,34 +199,114 @@ __global__ void __launch_bounds__(32 * warps)
 
 #pragma unroll 1
       for (int r = 0; r < Br; r += step) {
-        const int row = buffer * Br + r;
-        if constexpr (share == 1) {
-          f32 P_frag[key_frags][step / 8][4], dS_frag[key_frags][step / 8][4];
-          begin_sums(P_frag, false, D, buffer, r, quad_lane);
-          product<unroll>(P_frag, K, Q, k0, row, lane);  // S^T = K Q^T
-          exponentials(P_frag, L2, buffer, r, scale_log2, quad_lane);
-          if (masked) mask(P_frag, n, i0 + r, j0 + k0 + quad, quad_lane);
-          add_gradient(sum[0], P_frag, dO, row, false, dS, k0, quad, r, lane, quad_lane);  // dV += P^T dO
-          begin_sums(dS_frag, true, D, buffer, r, quad_lane);
-          product<unroll>(dS_frag, V, dO, k0, row, lane);  // dP^T - D = V dO^T - D
-          multiply(dS_frag, P_frag);
-          add_gradient(sum[1], dS_frag, Q, row, true, dS, k0, quad, r, lane, quad_lane);  // dK += dS^T Q
-        } else {
-          // One warp has S, P and dV, the one that shares its keys dP, dS and dK: the same products with
-          // other operands.
-          f32 X_frag[key_frags][step / 8][4];
-          begin_sums(X_frag, second, D, buffer, r, quad_lane);
-          product<unroll>(X_frag, second ? V : K, second ? dO : Q, k0, buffer * Br + r, lane);
-          if (!second) {
-            exponentials(X_frag, L2, buffer, r, scale_log2, quad_lane);
-            if (masked) mask(X_frag, n, i0 + r, j0 + k0 + quad, quad_lane);
+        // First S^T = K Q^T, P = exp(S - L) and dV += P^T dO, then dP^T = V dO^T, dS = P * (dP - D) and
+        // dK += dS^T Q: the same products with other operands. Where two warps share the keys, each has one
+        // turn.
+        f32 p[key_frags][step / 8][4] = {};
+#pragma unroll
+        for (int turn = 0; turn < turns; ++turn) {
+          const bool of_dS = turns == 2 ? turn == 1 : second;
+          f32 x[key_frags][step / 8][4];
+#pragma unroll
+          for (int c = 0; c < step / 8; ++c) {
+            f32 start[2] = {0.f, 0.f};
+            if (of_dS) {  // dP - D: the sum begins with -D
+              const f32 D_rows[2] = {D(buffer, r + 8 * c + 2 * quad_lane),
+                                     D(buffer, r + 8 * c + 2 * quad_lane + 1)};
+              start[0] = -D_rows[0], start[1] = -D_rows[1];
+            }
+#pragma unroll
+            for (int f = 0; f < key_frags; ++f) {
+#pragma unroll
+              for (int e = 0; e < 4; ++e) x[f][c][e] = start[e % 2];
+            }
           }
-          auto&& P = dynamic_tile<f32, Bc / 16 * (Br / 8), 128, "P">(At::P);
-          if (!second) give<Br>(P, X_frag, k0, r, lane);
-          named_barrier_sync(1 + warp % (warps / 2), 64);  // P is read: it must have been written
-          if (second) multiply_by_given<Br>(X_frag, P, k0, r, lane);
-          add_gradient(sum[0], X_frag, second ? Q : dO, buffer * Br + r, second, dS, k0, quad, r, lane,
-                       quad_lane);
+          product<unroll>(x, of_dS ? V : K, of_dS ? dO : Q, k0, buffer * Br + r, lane);
+          if (!of_dS) {
+#pragma unroll
+            for (int c = 0; c < step / 8; ++c) {
+              const f32 L_rows[2] = {L2(buffer, r + 8 * c + 2 * quad_lane),
+                                     L2(buffer, r + 8 * c + 2 * quad_lane + 1)};
+#pragma unroll
+              for (int f = 0; f < key_frags; ++f) {
+#pragma unroll
+                for (int e = 0; e < 4; ++e)
+                  x[f][c][e] = ex2_approx(fmaf(x[f][c][e], scale_log2, -L_rows[e % 2]));
+              }
+            }
+            if (masked) {
+#pragma unroll
+              for (int c = 0; c < step / 8; ++c) {
+                const int i = i0 + r + 8 * c + 2 * quad_lane, j = j0 + k0 + quad;
+                const int visible[2] = {n.visible_keys(i) - j, n.visible_keys(i + 1) - j};
+#pragma unroll
+                for (int f = 0; f < key_frags; ++f) {
+#pragma unroll
+                  for (int e = 0; e < 4; ++e)
+                    if (16 * f + e / 2 * 8 >= visible[e % 2]) x[f][c][e] = 0.f;
+                }
+              }
+            }
+          }
+          if constexpr (share == 1) {
+#pragma unroll
+            for (int f = 0; f < key_frags; ++f) {
+#pragma unroll
+              for (int c = 0; c < step / 8; ++c) {
+#pragma unroll
+                for (int e = 0; e < 4; ++e) {
+                  if (!of_dS)
+                    p[f][c][e] = x[f][c][e];
+                  else
+                    x[f][c][e] *= p[f][c][e];
+                }
+              }
+            }
+          } else {  // P goes to the other warp, lane by lane
+            auto&& P = dynamic_tile<f32, Bc / 16 * (Br / 8), 128, "P">(At::P);
+            if (!of_dS) {
+#pragma unroll
+              for (int f = 0; f < key_frags; ++f) {
+#pragma unroll
+                for (int c = 0; c < step / 8; ++c)
+                  store4(P.at((k0 / 16 + f) * (Br / 8) + r / 8 + c, 4 * lane),
+                         make_float4(x[f][c][0], x[f][c][1], x[f][c][2], x[f][c][3]));
+              }
+            }
+            named_barrier_sync(1 + warp % (warps / 2), 64);  // P is read: it must have been written
+            if (of_dS) {
+#pragma unroll
+              for (int f = 0; f < key_frags; ++f) {
+#pragma unroll
+                for (int c = 0; c < step / 8; ++c) {
+                  const float4 other = load4(P.at((k0 / 16 + f) * (Br / 8) + r / 8 + c, 4 * lane));
+                  x[f][c][0] *= other.x, x[f][c][1] *= other.y, x[f][c][2] *= other.z,
+                      x[f][c][3] *= other.w;
+                }
+              }
+            }
+          }
+#pragma unroll
+          for (int c = 0; c < step / 8; c += 2) {
+            std::uint32_t a[key_frags][4];
+#pragma unroll
+            for (int f = 0; f < key_frags; ++f) {
+#pragma unroll
+              for (int e = 0; e < 4; ++e)
+                a[f][e] = round_pair<T>(x[f][c + e / 2][e % 2 * 2], x[f][c + e / 2][e % 2 * 2 + 1]);
+            }
+            add_product(sum[turn], a, of_dS ? Q : dO, buffer * Br + r + 8 * c, 0, lane);
+            if (of_dS) {
+#pragma unroll
+              for (int f = 0; f < key_frags; ++f) {
+#pragma unroll
+                for (int e = 0; e < 4; ++e) {
+                  const int key = k0 + 16 * f + quad + e % 2 * 8, row = r + 8 * c + e / 2 * 8;
+                  store_pair(dS.at(key, swizzle_dS(key, row) + 2 * quad_lane), a[f][e]);
+                }
+              }
+            }
+          }
         }
       }
       // The split's sum of dQ so far, which this same thread has written. The most rows see the first of
@@ -382,15 +314,14 @@ __global__ void __launch_bounds__(32 * warps)
       const gmem<f32> dQ =
           dQ_splitg + (((split * std::int64_t{all_heads} + n.head(b, h)) * padded_Nq + i0 + r0) * d +
                        column0 / 8 * 128 + 4 * lane);
-      f32 dQ_frag[row_frags][column_chunks][4] = {};
+      f32 dq[row_frags][column_chunks][4] = {};
       if (j0 >= splits * Bc) {
 #pragma unroll
         for (int f = 0; f < row_frags; ++f) {
 #pragma unroll
           for (int x = 0; x < column_chunks; ++x) {
             const float4 before = load4(dQ + (16 * f * d + x * 128));
-            dQ_frag[f][x][0] = before.x, dQ_frag[f][x][1] = before.y, dQ_frag[f][x][2] = before.z,
-            dQ_frag[f][x][3] = before.w;
+            dq[f][x][0] = before.x, dq[f][x][1] = before.y, dq[f][x][2] = before.z, dq[f][x][3] = before.w;
           }
         }
       }
@@ -399,14 +330,23 @@ __global__ void __launch_bounds__(32 * warps)
       __syncthreads();
       if (num_buffers == 1 && more) copy(next_h, next_i0, next_buffer);
 
-      // dQ += dS K: this warp's rows and columns, all keys
-      add_dQ<unroll>(dQ_frag, dS, K, r0, column0, lane);
+        // dQ += dS K: this warp's rows and columns, all keys
+#pragma unroll unroll
+      for (int k = 0; k < Bc; k += 16) {
+        std::uint32_t ds[row_frags][4];
+#pragma unroll
+        for (int f = 0; f < row_frags; ++f) {
+          const int key = k + lane % 8 + lane / 16 * 8, row = r0 + 16 * f + lane / 8 % 2 * 8;
+          ldmatrix_x4_trans<T>(ds[f], dS.at(key, swizzle_dS(key, row)));
+        }
+        add_product(dq, ds, K, k, column0, lane);
+      }
 #pragma unroll
       for (int f = 0; f < row_frags; ++f) {
 #pragma unroll
         for (int x = 0; x < column_chunks; ++x)
           store4(dQ + (16 * f * d + x * 128),
-                 make_float4(dQ_frag[f][x][0], dQ_frag[f][x][1], dQ_frag[f][x][2], dQ_frag[f][x][3]));
+                 make_float4(dq[f][x][0], dq[f][x][1], dq[f][x][2], dq[f][x][3]));
       }
       h = next_h, i0 = next_i0, buffer = next_buffer;
     }
