@@ -42,6 +42,7 @@ std::vector<MaskClimb> masks_of(const ClimbOptions& options) {
 /// "16, 17"
 std::string numbers_text(const std::vector<const Stage*>& some) {
   std::vector<std::string> numbers;
+  numbers.reserve(some.size());
   for (const Stage* stage : some) numbers.push_back(number_text(*stage));
   return joined(numbers, ", ");
 }

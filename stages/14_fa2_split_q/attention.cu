@@ -169,7 +169,7 @@ const Stage stage{
     .number = 14,
     .name = "fa2_split_q",
     .title = "FA2: split-Q warps",
-    .idea = "the warps split Q, not K: each has whole thread_rows, and nothing is exchanged between warps",
+    .idea = "the warps split Q, not K: each has whole rows, and nothing is exchanged between warps",
     .claim = "shared m_part, l_part and O_part gone; barriers per tile 3 + 2 d/32 -> 2",
     .before = 13,
     .supports = {.dtypes = fp32_only, .head_dims = fp32_head_dims},

@@ -170,9 +170,7 @@ const Stage stage{
     .number = 15,
     .name = "fa2_causal_skip",
     .title = "FA2: causal skipping",
-    .idea =
-        "tiles of thread_keys that no row sees are skipped, only those that some row sees in part are "
-        "masked",
+    .idea = "tiles of keys that no row sees are skipped, only those that some row sees in part are masked",
     .claim = "causal tiles Tr Tc -> sum of live_i, masked tiles -> those with an invisible pair",
     .before = 14,
     .supports = {.dtypes = fp32_only, .head_dims = fp32_head_dims},

@@ -188,9 +188,7 @@ const Stage stage{
     .number = 17,
     .name = "swizzled_shared",
     .title = "swizzled shared memory",
-    .idea =
-        "ldmatrix from tiles whose thread_rows are swizzled: no two thread_rows of a fragment meet in a "
-        "bank",
+    .idea = "ldmatrix from tiles whose rows are swizzled: no two rows of a fragment meet in a bank",
     .claim = "wavefronts / ideal -> 1.00 exactly",
     .before = 16,
     .supports = {.dtypes = half_dtypes, .head_dims = half_head_dims},

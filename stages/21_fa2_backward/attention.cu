@@ -215,7 +215,7 @@ const Stage stage{
     .number = 21,
     .name = "fa2_backward",
     .title = "FA2 backward",
-    .idea = "a block for every tile of thread_keys adds to dQ atomically; L for m and l, D computed once",
+    .idea = "a block for every tile of keys adds to dQ atomically; L for m and l, D computed once",
     .claim = "blocks BHkv -> BHkv Tc; statistics saved 2 Nq -> Nq; atomics Tc Nq d per head without a mask",
     .before = 20,
     .supports = {.dtypes = fp32_only, .head_dims = fp32_head_dims},
