@@ -24,7 +24,7 @@ struct Feature {
   bool (*asked)(const Problem& problem);  ///< Null where it is the tensors that ask.
 };
 
-/// One for each member of Features.
+/// One for each member of Features. @hideinitializer
 inline constexpr Feature all_features[] = {
     {"causal mask", &Features::causal, [](const Problem& p) { return p.causal; }},
     {"grouped heads", &Features::grouped_heads, [](const Problem& p) { return p.kv_heads != p.q_heads; }},
