@@ -498,13 +498,15 @@ TEST_CASE("a stage that takes less than others says so, and gets no cases that i
     return "";
   };
   CHECK(refusal(true, 1) == "");
+  const std::size_t all_cases = make_cases(stage, Pass::forward).size();
   stage.supports.features = {.causal = false, .grouped_heads = false, .strides = false};
   CHECK(refusal(false, 2) == "");
   CHECK(contains(refusal(true, 2),
                  "stage 99  takes no causal mask, and B=1 H=2 N=1 d=64 causal fp32 has that"));
   CHECK(contains(refusal(true, 1), "takes no causal mask and no grouped heads, and"));
   const std::vector<Case> cases = make_cases(stage, Pass::forward);
-  CHECK(cases.size() > 100);
+  CHECK(cases.size() > all_cases / 4);  // most shapes have neither
+  CHECK(cases.size() < all_cases);
   for (const Case& one : cases) {
     CHECK(refusal(one.problem.causal, one.problem.kv_heads == one.problem.q_heads ? 2 : 1) == "");
     CHECK(one.layout == Layout::contiguous);
