@@ -140,6 +140,7 @@ def execute(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
         # Nothing of the user's own set-up takes part.
         environment = {**os.environ, "IPYTHONDIR": home, "MPLBACKEND": "module://matplotlib_inline.backend_inline",
                        "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(FOLDER.parent)}
+        environment.pop("PYTHONSAFEPATH", None)  # of ./ladder: a notebook imports what lies beside it
         try:
             client.execute(env=environment)
         except nbclient.exceptions.CellTimeoutError:

@@ -6,6 +6,7 @@ and takes a second.
 """
 
 import importlib.util
+import os
 import shutil
 import subprocess
 import sys
@@ -184,8 +185,9 @@ class RunTest(unittest.TestCase):
         nbformat.write(new_notebook(cells=[*cells, *more]), self.folder / "1_small.ipynb")
 
     def call(self, *arguments):
+        as_ladder_calls = {**os.environ, "PYTHONPATH": str(self.folder.parent), "PYTHONSAFEPATH": "yes"}
         return subprocess.run([sys.executable, "-B", "-m", "notebooks.run", *arguments], capture_output=True,
-                              text=True, cwd=self.folder.parent, timeout=120)
+                              text=True, cwd=self.folder.parent, env=as_ladder_calls, timeout=120)
 
     def content(self):
         return {path.name: path.read_bytes() for path in self.folder.iterdir()}
