@@ -71,6 +71,161 @@ __device__ __forceinline__ void add_product(
   }
 }
 
+/// What the sums of products begin with: S with 0, dP with -D, so that it becomes dP - D.
+template <int key_frags, int row_chunks, int num_buffers, int Br>
+__device__ __forceinline__ void begin_sums(
+    f32 (&x)[key_frags][row_chunks][4],  // [16 * key_frags, 8 * row_chunks]
+    smem_tile<f32, num_buffers, Br>& D, bool of_dS, int buffer, int row, int lane) {
+#pragma unroll
+  for (int c = 0; c < row_chunks; ++c) {
+    const int i = row + 8 * c + 2 * (lane % row_lanes);
+    f32 odd = 0.f, even = 0.f;
+    if (of_dS) even = -D(buffer, i), odd = -D(buffer, i + 1);
+#pragma unroll
+    for (int f = 0; f < key_frags; ++f) x[f][c][0] = x[f][c][2] = even, x[f][c][1] = x[f][c][3] = odd;
+  }
+}
+
+/// P = exp(S - L), as a power of 2, for chunk c of the rows. (The loop over the chunks is left to the
+/// kernel, here and in mask: in these functions it would make the kernel spill registers at d = 256.)
+template <int key_frags, int row_chunks>
+__device__ __forceinline__ void probabilities(
+    f32 (&x)[key_frags][row_chunks][4],  // S^T, then P^T: [16 * key_frags, 8 * row_chunks]
+    int c, float scale_log2,
+    const f32 (&L2)[2]) {  // of this lane's two rows
+#pragma unroll
+  for (int f = 0; f < key_frags; ++f) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) x[f][c][e] = ex2_approx(fmaf(x[f][c][e], scale_log2, -L2[e % 2]));
+  }
+}
+
+/// P = 0 where a row of chunk c does not see a key.
+template <int key_frags, int row_chunks>
+__device__ __forceinline__ void mask(
+    f32 (&p)[key_frags][row_chunks][4],  // [16 * key_frags, 8 * row_chunks]
+    int c,
+    const int (&visible)[2]) {  // keys from this lane's first on, of its rows
+#pragma unroll
+  for (int f = 0; f < key_frags; ++f) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e)
+      if (16 * f + e / 2 * 8 >= visible[e % 2]) p[f][c][e] = 0.f;
+  }
+}
+
+/// dS = P * (dP - D), element by element.
+template <int key_frags, int row_chunks>
+__device__ __forceinline__ void multiply(
+    f32 (&x)[key_frags][row_chunks][4],          // dP^T - D, then dS^T: [16 * key_frags, 8 * row_chunks]
+    const f32 (&p)[key_frags][row_chunks][4]) {  // [16 * key_frags, 8 * row_chunks]
+#pragma unroll
+  for (int f = 0; f < key_frags; ++f) {
+#pragma unroll
+    for (int c = 0; c < row_chunks; ++c) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) x[f][c][e] *= p[f][c][e];
+    }
+  }
+}
+
+/// P^T goes to the other warp, lane by lane.
+template <int Br, int key_frags, int row_chunks, int all>
+__device__ __forceinline__ void store_P(
+    smem_tile<f32, all, 128>& P,               // of [Bc, Br], 16 x 8 numbers after another as mma has them
+    const f32 (&p)[key_frags][row_chunks][4],  // [16 * key_frags, 8 * row_chunks]
+    int k0, int row, int lane) {
+#pragma unroll
+  for (int f = 0; f < key_frags; ++f) {
+#pragma unroll
+    for (int c = 0; c < row_chunks; ++c)
+      store4(P.at((k0 / 16 + f) * (Br / 8) + row / 8 + c, 4 * lane),
+             make_float4(p[f][c][0], p[f][c][1], p[f][c][2], p[f][c][3]));
+  }
+}
+
+/// As multiply, by the P^T that the other warp has stored.
+template <int Br, int key_frags, int row_chunks, int all>
+__device__ __forceinline__ void multiply_stored(
+    f32 (&x)[key_frags][row_chunks][4],  // dP^T - D, then dS^T: [16 * key_frags, 8 * row_chunks]
+    smem_tile<f32, all, 128>& P,         // of [Bc, Br], as store_P leaves it
+    int k0, int row, int lane) {
+#pragma unroll
+  for (int f = 0; f < key_frags; ++f) {
+#pragma unroll
+    for (int c = 0; c < row_chunks; ++c) {
+      const float4 p = load4(P.at((k0 / 16 + f) * (Br / 8) + row / 8 + c, 4 * lane));
+      x[f][c][0] *= p.x, x[f][c][1] *= p.y, x[f][c][2] *= p.z, x[f][c][3] *= p.w;
+    }
+  }
+}
+
+/// P^T or dS^T of chunks c and c + 1 of the rows, rounded: the operand A of the product with dO or Q.
+template <class T, int key_frags, int row_chunks>
+__device__ __forceinline__ void round_chunks(
+    std::uint32_t (&a)[key_frags][4],          // [16 * key_frags, 16]
+    const f32 (&x)[key_frags][row_chunks][4],  // [16 * key_frags, 8 * row_chunks]
+    int c) {
+#pragma unroll
+  for (int f = 0; f < key_frags; ++f) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e)
+      a[f][e] = round_pair<T>(x[f][c + e / 2][e % 2 * 2], x[f][c + e / 2][e % 2 * 2 + 1]);
+  }
+}
+
+/// dS^T of 16 rows from `row` on goes to shared memory: dQ needs that of all warps.
+template <class T, int key_frags, int Bc, int Br>
+__device__ __forceinline__ void store_dS(smem_tile<T, Bc, Br>& dS,                // dS^T
+                                         const std::uint32_t (&a)[key_frags][4],  // [16 * key_frags, 16]
+                                         int k0, int row, int lane) {
+  constexpr Swizzle<Br> swizzle;
+  const int quad = lane / row_lanes, quad_lane = lane % row_lanes;
+#pragma unroll
+  for (int f = 0; f < key_frags; ++f) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int key = k0 + 16 * f + quad + e % 2 * 8, r = row + e / 2 * 8;
+      store_pair(dS.at(key, swizzle(key, r) + 2 * quad_lane), a[f][e]);
+    }
+  }
+}
+
+/// dS of 16 * row_frags rows from `row` on and 16 keys from k0 on: the operand A of the product with K.
+template <class T, int row_frags, int Bc, int Br>
+__device__ __forceinline__ void load_dS(std::uint32_t (&a)[row_frags][4],  // [16 * row_frags, 16]
+                                        smem_tile<T, Bc, Br>& dS,          // dS^T
+                                        int row, int k0, int lane) {
+  constexpr Swizzle<Br> swizzle;
+#pragma unroll
+  for (int f = 0; f < row_frags; ++f) {
+    const int key = k0 + lane % 8 + lane / 16 * 8, r = row + 16 * f + lane / 8 % 2 * 8;
+    ldmatrix_x4_trans<T>(a[f], dS.at(key, swizzle(key, r)));
+  }
+}
+
+/// dV, or dK, goes to the place of this warp's keys of V, or K, rounded.
+template <class T, int key_frags, int chunks, int Bc, int d>
+__device__ __forceinline__ void store_sums(smem_tile<T, Bc, d>& dX,                 // V or K
+                                           const f32 (&sum)[key_frags][chunks][4],  // [16 * key_frags, d]
+                                           bool of_dS, const BackwardSizes& n, int k0, int lane) {
+  constexpr Swizzle<d> swizzle;
+  const int quad = lane / row_lanes, quad_lane = lane % row_lanes;
+#pragma unroll
+  for (int f = 0; f < key_frags; ++f) {
+#pragma unroll
+    for (int a = 0; a < 2; ++a) {
+      const int key = k0 + 16 * f + quad + a * 8;
+#pragma unroll
+      for (int x = 0; x < chunks; ++x) {
+        f32 low = sum[f][x][2 * a], high = sum[f][x][2 * a + 1];
+        if (of_dS) low *= n.scale, high *= n.scale;  // dS had no scale
+        store_pair(dX.at(key, swizzle(quad, 8 * x) + 2 * quad_lane), round_pair<T>(low, high));
+      }
+    }
+  }
+}
+
 /// A few lanes for each row: D = rowsum(dO * O) and L2 = L log2(e). The last tile's rows past the end get D
 /// = 0 and L2 = infinity: P = 0.
 template <class T, int d>
@@ -156,7 +311,6 @@ __global__ void __launch_bounds__(32 * warps)
   const int r0 = warp / blocks * (16 * row_frags),
             column0 = warp % blocks * (8 * column_chunks);  // its rows and columns of dQ
   constexpr Swizzle<d> swizzle;
-  constexpr Swizzle<Br> swizzle_dS;
   // Under the mask the first keys come first, of all heads and batch entries, since the most rows see them:
   // no block has much left to do when the others end.
   const int kv_head = causal ? blockIdx.x : blockIdx.y, b = causal ? blockIdx.y : blockIdx.z;
@@ -206,106 +360,43 @@ __global__ void __launch_bounds__(32 * warps)
 #pragma unroll
         for (int turn = 0; turn < turns; ++turn) {
           const bool of_dS = turns == 2 ? turn == 1 : second;
-          f32 x[key_frags][step / 8][4];
-#pragma unroll
-          for (int c = 0; c < step / 8; ++c) {
-            f32 start[2] = {0.f, 0.f};
-            if (of_dS) {  // dP - D: the sum begins with -D
-              const f32 D_rows[2] = {D(buffer, r + 8 * c + 2 * quad_lane),
-                                     D(buffer, r + 8 * c + 2 * quad_lane + 1)};
-              start[0] = -D_rows[0], start[1] = -D_rows[1];
-            }
-#pragma unroll
-            for (int f = 0; f < key_frags; ++f) {
-#pragma unroll
-              for (int e = 0; e < 4; ++e) x[f][c][e] = start[e % 2];
-            }
-          }
+          f32 x[key_frags][step / 8][4];  // S^T, then P^T; or dP^T - D, then dS^T
+          begin_sums(x, D, of_dS, buffer, r, lane);
+          // S^T = K Q^T, or dP^T - D = V dO^T - D
           product<unroll>(x, of_dS ? V : K, of_dS ? dO : Q, k0, buffer * Br + r, lane);
           if (!of_dS) {
 #pragma unroll
             for (int c = 0; c < step / 8; ++c) {
-              const f32 L_rows[2] = {L2(buffer, r + 8 * c + 2 * quad_lane),
-                                     L2(buffer, r + 8 * c + 2 * quad_lane + 1)};
-#pragma unroll
-              for (int f = 0; f < key_frags; ++f) {
-#pragma unroll
-                for (int e = 0; e < 4; ++e)
-                  x[f][c][e] = ex2_approx(fmaf(x[f][c][e], scale_log2, -L_rows[e % 2]));
-              }
+              const int i = r + 8 * c + 2 * quad_lane;  // this lane has rows i and i + 1
+              probabilities(x, c, scale_log2, {L2(buffer, i), L2(buffer, i + 1)});
             }
             if (masked) {
 #pragma unroll
               for (int c = 0; c < step / 8; ++c) {
                 const int i = i0 + r + 8 * c + 2 * quad_lane, j = j0 + k0 + quad;
-                const int visible[2] = {n.visible_keys(i) - j, n.visible_keys(i + 1) - j};
-#pragma unroll
-                for (int f = 0; f < key_frags; ++f) {
-#pragma unroll
-                  for (int e = 0; e < 4; ++e)
-                    if (16 * f + e / 2 * 8 >= visible[e % 2]) x[f][c][e] = 0.f;
-                }
+                mask(x, c, {n.visible_keys(i) - j, n.visible_keys(i + 1) - j});
               }
             }
           }
+          // dS = P * (dP - D), with the P of the turn before, or of the other warp
           if constexpr (share == 1) {
-#pragma unroll
-            for (int f = 0; f < key_frags; ++f) {
-#pragma unroll
-              for (int c = 0; c < step / 8; ++c) {
-#pragma unroll
-                for (int e = 0; e < 4; ++e) {
-                  if (!of_dS)
-                    p[f][c][e] = x[f][c][e];
-                  else
-                    x[f][c][e] *= p[f][c][e];
-                }
-              }
-            }
+            if (!of_dS)
+              memcpy(p, x, sizeof p);
+            else
+              multiply(x, p);
           } else {  // P goes to the other warp, lane by lane
             auto&& P = dynamic_tile<f32, Bc / 16 * (Br / 8), 128, "P">(At::P);
-            if (!of_dS) {
-#pragma unroll
-              for (int f = 0; f < key_frags; ++f) {
-#pragma unroll
-                for (int c = 0; c < step / 8; ++c)
-                  store4(P.at((k0 / 16 + f) * (Br / 8) + r / 8 + c, 4 * lane),
-                         make_float4(x[f][c][0], x[f][c][1], x[f][c][2], x[f][c][3]));
-              }
-            }
+            if (!of_dS) store_P<Br>(P, x, k0, r, lane);
             named_barrier_sync(1 + warp % (warps / 2), 64);  // P is read: it must have been written
-            if (of_dS) {
-#pragma unroll
-              for (int f = 0; f < key_frags; ++f) {
-#pragma unroll
-                for (int c = 0; c < step / 8; ++c) {
-                  const float4 other = load4(P.at((k0 / 16 + f) * (Br / 8) + r / 8 + c, 4 * lane));
-                  x[f][c][0] *= other.x, x[f][c][1] *= other.y, x[f][c][2] *= other.z,
-                      x[f][c][3] *= other.w;
-                }
-              }
-            }
+            if (of_dS) multiply_stored<Br>(x, P, k0, r, lane);
           }
 #pragma unroll
           for (int c = 0; c < step / 8; c += 2) {
             std::uint32_t a[key_frags][4];
-#pragma unroll
-            for (int f = 0; f < key_frags; ++f) {
-#pragma unroll
-              for (int e = 0; e < 4; ++e)
-                a[f][e] = round_pair<T>(x[f][c + e / 2][e % 2 * 2], x[f][c + e / 2][e % 2 * 2 + 1]);
-            }
+            round_chunks<T>(a, x, c);
+            // dV += P^T dO, or dK += dS^T Q
             add_product(sum[turn], a, of_dS ? Q : dO, buffer * Br + r + 8 * c, 0, lane);
-            if (of_dS) {
-#pragma unroll
-              for (int f = 0; f < key_frags; ++f) {
-#pragma unroll
-                for (int e = 0; e < 4; ++e) {
-                  const int key = k0 + 16 * f + quad + e % 2 * 8, row = r + 8 * c + e / 2 * 8;
-                  store_pair(dS.at(key, swizzle_dS(key, row) + 2 * quad_lane), a[f][e]);
-                }
-              }
-            }
+            if (of_dS) store_dS(dS, a, k0, r + 8 * c, lane);
           }
         }
       }
@@ -334,11 +425,7 @@ __global__ void __launch_bounds__(32 * warps)
 #pragma unroll unroll
       for (int k = 0; k < Bc; k += 16) {
         std::uint32_t ds[row_frags][4];
-#pragma unroll
-        for (int f = 0; f < row_frags; ++f) {
-          const int key = k + lane % 8 + lane / 16 * 8, row = r0 + 16 * f + lane / 8 % 2 * 8;
-          ldmatrix_x4_trans<T>(ds[f], dS.at(key, swizzle_dS(key, row)));
-        }
+        load_dS(ds, dS, r0, k, lane);
         add_product(dq, ds, K, k, column0, lane);
       }
 #pragma unroll
@@ -357,19 +444,7 @@ __global__ void __launch_bounds__(32 * warps)
     for (int turn = 0; turn < turns; ++turn) {
       const bool of_dS = turns == 2 ? turn == 1 : second;
       smem_tile<T, Bc, d>& dX = of_dS ? K : V;
-#pragma unroll
-      for (int f = 0; f < key_frags; ++f) {
-#pragma unroll
-        for (int a = 0; a < 2; ++a) {
-          const int key = k0 + 16 * f + quad + a * 8;
-#pragma unroll
-          for (int x = 0; x < d / 8; ++x) {
-            f32 low = sum[turn][f][x][2 * a], high = sum[turn][f][x][2 * a + 1];
-            if (of_dS) low *= n.scale, high *= n.scale;  // dS had no scale
-            store_pair(dX.at(key, swizzle(quad, 8 * x) + 2 * quad_lane), round_pair<T>(low, high));
-          }
-        }
-      }
+      store_sums(dX, sum[turn], of_dS, n, k0, lane);
       __syncwarp();  // each row is read by lanes that have not written it: all must have
       const gmem<T> out = of_dS ? dKg + n.dK.at(b, kv_head) : dVg + n.dV.at(b, kv_head);
       const std::int64_t stride = of_dS ? n.dK.row : n.dV.row;
