@@ -6,14 +6,16 @@
 namespace flashladder::simt {
 namespace {
 
-template <class T>
-float low(std::uint32_t both) {
-  const auto bits = static_cast<std::uint16_t>(both);
-  return std::is_same_v<T, bf16> ? widen_bf16(bits) : widen_f16(bits);
-}
-template <class T>
-float high(std::uint32_t both) {
-  return low<T>(both >> 16);
+/// A row of B or C: the compiler, g++ or clang, makes vector instructions of what is done with it.
+typedef float Eight __attribute__((vector_size(32)));
+
+/// The numbers of `count` registers, two in each, as fp32.
+template <class T, int count>
+void widen(const std::uint32_t (&registers)[count], float* numbers) {
+  std::uint16_t bits[2 * count];
+  std::memcpy(bits, registers, sizeof bits);
+  for (int i = 0; i < 2 * count; ++i)
+    numbers[i] = std::is_same_v<T, bf16> ? widen_bf16(bits[i]) : widen_f16(bits[i]);
 }
 
 }  // namespace
@@ -25,25 +27,27 @@ bool is_copying() {
 template <class T>
 void multiply_fragments(MmaOperands mine, Where where) {
   collective(~0u, "mma_m16n8k16", where, mine, [&](MmaOperands* const* lanes) {
-    float A[16][16];
-    float B[16][8];
+    std::uint32_t A_pairs[16 * 8];  // [row][k / 2]
+    std::uint32_t B_pairs[8 * 8];   // [column][k / 2]
     for (int lane = 0; lane < 32; ++lane) {
       const int g = lane / 4, t = lane % 4;
       const MmaOperands& of = *lanes[lane];
-      for (int i = 0; i < 4; ++i) {
-        const int row = g + i % 2 * 8, column = 2 * t + i / 2 * 8;
-        A[row][column] = low<T>(of.a[i]);
-        A[row][column + 1] = high<T>(of.a[i]);
-      }
-      for (int i = 0; i < 2; ++i) {
-        B[2 * t + i * 8][g] = low<T>(of.b[i]);
-        B[2 * t + i * 8 + 1][g] = high<T>(of.b[i]);
-      }
+      for (int i = 0; i < 4; ++i) A_pairs[(g + i % 2 * 8) * 8 + t + i / 2 * 4] = of.a[i];
+      for (int i = 0; i < 2; ++i) B_pairs[g * 8 + t + i * 4] = of.b[i];
     }
-    float C[16][8] = {};
-    for (int row = 0; row < 16; ++row)
-      for (int k = 0; k < 16; ++k)
-        for (int column = 0; column < 8; ++column) C[row][column] += A[row][k] * B[k][column];
+    float A[16][16];
+    float B_columns[8][16];
+    widen<T>(A_pairs, A[0]);
+    widen<T>(B_pairs, B_columns[0]);
+    Eight B[16];
+    for (int k = 0; k < 16; ++k)
+      for (int column = 0; column < 8; ++column) B[k][column] = B_columns[column][k];
+    Eight C[16];
+    for (int row = 0; row < 16; ++row) {
+      Eight sum = {};
+      for (int k = 0; k < 16; ++k) sum += A[row][k] * B[k];
+      C[row] = sum;
+    }
     for (int lane = 0; lane < 32; ++lane) {
       const int g = lane / 4, t = lane % 4;
       for (int i = 0; i < 4; ++i)

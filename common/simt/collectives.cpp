@@ -23,13 +23,29 @@ bool later(Where a, Where b) {
   return a.line > b.line;
 }
 
-[[noreturn]] void fail_mixed(const Meeting& meeting, std::uint32_t mask, const char* name, Where where) {
+[[noreturn, gnu::cold, gnu::noinline]] void fail_mixed(const Meeting& meeting, std::uint32_t mask,
+                                                       const char* name, Where where) {
   const bool mine_first = later(where, meeting.where);
   std::string details = std::string(name) + " (" + to_string(where) + ") and " + meeting.name + " (" +
                         to_string(meeting.where) + ") wait for the same lanes";
   if (meeting.mask != mask) details += " with different masks";
   fail(ErrorKind::mixed_collectives, mine_first ? where : meeting.where, "", details + where_all_are(),
        mine_first ? meeting.where : where);
+}
+
+// What fails is said in functions of its own: the text that they make would lie on the stack of each lane
+// that waits, and be in the way of what is used.
+[[noreturn, gnu::cold, gnu::noinline]] void fail_outside_mask(const char* name, Where where) {
+  fail(ErrorKind::lane_outside_mask, where, "",
+       std::string(name) + ": lane " + std::to_string(running.thread->lane) +
+           " is not in the mask it calls with");
+}
+[[noreturn, gnu::cold, gnu::noinline]] void fail_lanes_gone(const char* name, Where where) {
+  fail(ErrorKind::partial_mask_shuffle, where, "",
+       std::string(name) + " waits for lanes that have returned from the kernel:" + where_all_are());
+}
+[[noreturn, gnu::cold, gnu::noinline]] void fail_too_many_groups(Where where) {
+  fail(ErrorKind::mixed_collectives, where, "", "more than four groups of lanes of one warp meet at once");
 }
 
 }  // namespace
@@ -39,12 +55,8 @@ Meeting* meet(std::uint32_t mask, const char* name, Where where, void* operands)
   Warp& warp = running.block->warp[me.warp];
   const std::uint32_t self = 1u << me.lane;
   me.accesses = 0;
-  if ((mask & self) == 0)
-    fail(ErrorKind::lane_outside_mask, where, "",
-         std::string(name) + ": lane " + std::to_string(me.lane) + " is not in the mask it calls with");
-  if ((mask & ~warp.live) != 0)
-    fail(ErrorKind::partial_mask_shuffle, where, "",
-         std::string(name) + " waits for lanes that have returned from the kernel:" + where_all_are());
+  if ((mask & self) == 0) fail_outside_mask(name, where);
+  if ((mask & ~warp.live) != 0) fail_lanes_gone(name, where);
   Meeting* meeting = nullptr;
   Meeting* free = warp.pending == 0 ? &warp.meetings[0] : nullptr;
   for (std::size_t i = 0; warp.pending != 0 && i < warp.meetings.size(); ++i) {
@@ -59,9 +71,7 @@ Meeting* meet(std::uint32_t mask, const char* name, Where where, void* operands)
     }
   }
   if (meeting == nullptr) {
-    if (free == nullptr)
-      fail(ErrorKind::mixed_collectives, where, "",
-           "more than four groups of lanes of one warp meet at once");
+    if (free == nullptr) fail_too_many_groups(where);
     meeting = free;
     meeting->mask = mask;
     meeting->name = name;

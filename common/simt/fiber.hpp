@@ -69,6 +69,13 @@ class Fiber {
   /// return. What ran on the stack before is forgotten.
   void prepare(Stack stack, void (*entry)(), std::size_t offset = 0);
 
+  /// Says that this fiber is resumed soon: the cache fetches the part of its stack that comes first.
+  void expect() const {
+    constexpr int lines = 6;  // of 64 bytes: the frames of what suspended it
+    for (int line = 0; line < lines; ++line)
+      __builtin_prefetch(static_cast<const std::byte*>(stack_pointer_) + 64 * line, 1);
+  }
+
   /// Suspends `from`, the running fiber, and resumes `to`. Returns when something switches back to `from`.
   static void switch_to(Fiber& from, Fiber& to);
 

@@ -277,6 +277,8 @@ void suspend(const char* waits_at, Where where) {
   Thread* next = pick(block);
   if (next == nullptr) fail_stuck();
   stop_counting();
+  // Most often the lanes of a warp come in turn. A switch costs little but its first look at the new stack.
+  if (next->linear + 1 < block.threads) block.thread[next->linear + 1]->fiber.expect();
   running.thread = next;
   Fiber::switch_to(me.fiber, next->fiber);
   start_counting();
