@@ -441,6 +441,7 @@ TEST_CASE("what a lab's file may not say is found, and its line is named", "[lab
       {"#undef threadIdx\n", "#undef threadIdx takes away"},
       {"#include \"stages/12_fa2_deferred_scaling/attention.cu\"\n", "a stage is written, not included"},
       {"#include <stages/13_fa2_sequence_parallel/attention.cu>\n", "a stage is written, not included"},
+      {"#include \"stages/19_tuned/kernel.hpp\"\n", "a stage is written, not included"},
       {"#include \"common/attention/oracle.hpp\"\n", "it is no part of a lab"},
       {"#include \"common/check/../attention/oracle.hpp\"\n", "not files by their paths"},
       {"#include \"/etc/passwd\"\n", "not files by their paths"},
