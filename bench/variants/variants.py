@@ -99,7 +99,7 @@ def make(stage, folder, name, *, build, backend, architecture=90, table=None, pa
         (place / stage.folder / "table.hpp").write_text(table)
     if patch is not None:
         # Whatever the file is called in the patch.
-        run(["patch", "-s", "-F0", text, "-i", patch], f"{Path(patch).name} no longer applies")
+        run(["patch", "-s", "-F0", "--no-backup-if-mismatch", text, "-i", patch], f"{Path(patch).name} no longer applies")
     # The wrapper's own name for the stage lets one program hold many.
     source = place / ("variant.cu" if backend == "cuda" else "variant.cpp")
     source.write_text(f'#define stage_{stage.number} variant\n#include "{stage.folder}/attention.cu"\n'

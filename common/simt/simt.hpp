@@ -1,7 +1,7 @@
 #pragma once
-// The one header that a kernel includes; what starts it includes host.hpp. Under nvcc its words are CUDA's,
-// or one instruction each; for any other compiler they are the emulator's. README.md beside it explains
-// each word.
+// The one header that a kernel includes; what starts it includes simt_host.hpp. Under nvcc its words are
+// CUDA's, or one instruction each; for any other compiler they are the emulator's. README.md beside it
+// explains each word.
 #include "common/simt/std.hpp"
 #if defined(__CUDACC__)
 #include "common/simt/device.hpp"

@@ -24,7 +24,7 @@ foreach(patch IN LISTS patches)
     message(FATAL_ERROR "tests/mutants/${name}.patch: there is no stage ${number} of kernels")
   endif()
   get_filename_component(kernel ${original} DIRECTORY)
-  file(GLOB kernel ${kernel}/kernel.hpp)  # empty where there is none
+  file(GLOB kernel CONFIGURE_DEPENDS ${kernel}/kernel.hpp)  # empty where there is none
   set(mutant ${mutants_made}/${name}.cu)
   add_custom_command(OUTPUT ${mutant}
     COMMAND ${CMAKE_COMMAND} -DPATCH_PROGRAM=${FLASHLADDER_PATCH} -DPATCH=${patch} -DORIGINAL=${original}
