@@ -20,6 +20,7 @@ from pathlib import Path
 from common.course import diff as diff_program
 from common.course import diff_facts, diff_model, diff_readme, diff_terminal, registry
 from common.course.diff_model import Diff, Line
+from common.course.registry import source_text
 
 try:
     from common.course import diff_page
@@ -163,7 +164,7 @@ class DiffTest(unittest.TestCase):
     @with_diff
     def test_the_count_is_that_of_diff_w(self):
         for number, stage in STAGES.items():
-            kept = diff_model.without_markers(stage.source.read_text())
+            kept = diff_model.without_markers(source_text(stage.source))
             (self.folder / str(number)).write_text("".join(line + "\n" for _, line in kept))
         for before, after in itertools.combinations(STAGES, 2):
             said = subprocess.run(["diff", "-w", str(before), str(after)], capture_output=True, text=True,
@@ -219,6 +220,36 @@ class DiffTest(unittest.TestCase):
                 "//   d\n// lab\n")
         self.assertEqual(diff_model.without_markers(text),
                          [(1, "a"), (5, "//   b"), (6, "c"), (8, "//   d"), (9, "// lab")])
+
+    def test_a_kernel_in_a_file_of_its_own_is_part_of_the_source(self):
+        folder = self.folder / "31_a"
+        folder.mkdir()
+        source, kernel = folder / "attention.cu", folder / "kernel.hpp"
+        source.write_text('// A\n#include "b.hpp"\n#include "stages/31_a/kernel.hpp"\n\nint c;\n')
+        include = '// A\n#include "b.hpp"\n{}\nint c;\n'
+        self.assertEqual(source_text(source), include.format('#include "stages/31_a/kernel.hpp"\n'))
+        kernel.write_text('#pragma once\n// Why.\n#include "d.hpp"\n// lab: x\nint e;\n// end of lab\n')
+        self.assertEqual(source_text(source), include.format('#include "d.hpp"\n// lab: x\nint e;\n// end of lab\n'))
+        self.assertEqual([(line.where, line.text) for line in diff_model.read_lines(source)],
+                         [("1", "// A"), ("2", '#include "b.hpp"'), ("kernel.hpp:3", '#include "d.hpp"'),
+                          ("kernel.hpp:5", "int e;"), ("4", ""), ("5", "int c;")])
+        for bad in ("#pragma once\nint e;\n", ""):
+            kernel.write_text(bad)
+            with self.assertRaisesRegex(registry.Failure, "31_a: attention.cu has one line"):
+                source_text(source)
+
+    def test_the_files_of_a_stage_with_two_are_named(self):
+        diff = diff_of(18, 19)
+        files = {hunk.place: diff.files(hunk) for hunk in diff.hunks}
+        self.assertEqual(files["kernel fa2_forward"], " in kernel.hpp")
+        self.assertEqual(files["registration"], " in attention.cu")
+        self.assertEqual({diff_of(17, 18).files(hunk) for hunk in diff_of(17, 18).hunks}, {""})
+        last = max(line.number for line in diff.new if line.file == "kernel.hpp")
+        text = (diff.after.folder / "kernel.hpp").read_text().splitlines()
+        self.assertEqual(len(text), last)
+        for line in diff.new:
+            if line.file:
+                self.assertEqual(text[line.number - 1], line.text)
 
     @with_diff
     def test_white_space_is_no_change(self):
@@ -329,7 +360,7 @@ class DiffTest(unittest.TestCase):
             for side, signs, wanted, moved in ((0, "-<", diff.old, diff.moved), (1, "+>", diff.new, diff.moved_from)):
                 numbers = [int(line[side]) for line in numbered if line[2] in signs]
                 indices = sorted(i for hunk in diff.hunks for i in (hunk.news if side else hunk.olds))
-                self.assertEqual(sorted(numbers), [wanted[i].number for i in indices])
+                self.assertEqual(sorted(numbers), sorted(wanted[i].number for i in indices))
                 self.assertEqual(sum(line[2] == signs[1] for line in numbered), len(moved))
             for note in diff_readme.explained(diff).notes:
                 self.assertIn(f"| {note.number}. ", text)

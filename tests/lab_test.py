@@ -119,6 +119,23 @@ class LabTest(unittest.TestCase):
             for word in ("./ladder lab grade", file, counter, "| in all | 100 |"):
                 self.assertIn(word, readme)
 
+    def test_a_kernel_in_a_file_of_its_own_is_in_the_one_file_of_the_lab(self):
+        kernels = sorted(SOURCE.glob("stages/*/kernel.hpp"))
+        self.assertTrue(kernels)
+        for kernel in kernels:
+            if not (kernel.parent / "lab.md").exists():
+                continue
+            stage = kernel.parent.name[:2]
+            self.assertEqual(run("new", stage, self.folder / stage).returncode, 0)
+            skeleton = (self.folder / stage / "attention.cu").read_text()
+            self.assertNotIn("kernel.hpp", skeleton)
+            self.assertNotIn("#pragma once", skeleton)
+            self.assertIn("\n__global__ ", skeleton)
+            self.assertIn("\nconst Stage stage{", skeleton)
+            regions = len(re.findall("// lab: ", kernel.read_text()))
+            self.assertGreater(regions, 0)
+            self.assertEqual(len(re.findall(r"// TODO \(about \d+ lines?\): ", skeleton)), regions)
+
     def test_the_reference_has_full_marks_with_any_seed_and_always_the_same(self):
         first, again = self.grade(KERNEL, reference(KERNEL)), self.grade(KERNEL, reference(KERNEL))
         self.assertEqual(first["points"], 100, self.feedback(first))

@@ -500,6 +500,10 @@ TEST_CASE("what a lab's file may not say is found, and its line is named", "[lab
     INFO(changed);
     CHECK(refused(text, 11).find("Uncounted is accepted around the launch of logsumexp only") != text.npos);
   }
+  // Of a stage's own headers its kernel is what the student writes.
+  CHECK(refused("#include \"stages/19_tuned/table.hpp\"\n", 19) == "");
+  CHECK(refused("#include \"stages/19_tuned/./kernel.hpp\"\n", 19)
+            .ends_with("a stage is written, not included: no source of a stage is part of a lab"));
   CHECK(refused(std::string("int a;\n\0", 8)).starts_with("attention.cu:2: it is no plain text"));
   CHECK(refused(std::string(most_source_bytes + 1, ' '))
             .starts_with("attention.cu: it has more than 1024 KiB"));
@@ -544,10 +548,11 @@ TEST_CASE("cheats that can be read are refused, and told why", "[labs]") {
   for (const auto& entry : std::filesystem::directory_iterator(sources / "tests/cheats")) {
     const Lab lab = find_lab(find_stage(std::stoi(entry.path().filename().string())));
     const TemporaryFolder folder;
-    const std::filesystem::path result = folder.path() / lab.file;
+    const std::filesystem::path original = folder.path() / "original", result = folder.path() / lab.file;
+    write_file(original, source_of(*lab.stage));
     const Ended patched =
         run_program({.command = {"patch", "--batch", "--fuzz=0", "--output=" + result.string(),
-                                 (folder_of(*lab.stage) / lab.file).string(), entry.path().string()},
+                                 original.string(), entry.path().string()},
                      .folder = folder.path()});
     INFO(entry.path().filename().string() << ": " << patched.output);
     REQUIRE(patched.status == 0);

@@ -24,6 +24,18 @@ LAYERS = [
 ]
 RANK = {folder: rank for rank, layer in enumerate(LAYERS) for folder in layer}
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
+ANY_INCLUDE = re.compile(r'^\s*#\s*include\s+(.+?)\s*(?://.*)?$', re.MULTILINE)
+
+# Headers of the device: kernels that are compiled at run time include them, and there is no host then. They include
+# each other and nothing else. The two of common/simt choose between CUDA's words and the emulator's, which are a host's.
+OF_THE_HOST = {"common/kernel/host.hpp", "common/kernel/tile_table.hpp"}
+CHOOSE = ["common/simt/simt.hpp", "common/simt/std.hpp"]
+
+
+def device_headers() -> list[str]:
+    found = [path.relative_to(SOURCE).as_posix() for pattern in ("common/ptx/*.hpp", "common/kernel/*.hpp",
+                                                                 "stages/*/kernel.hpp") for path in SOURCE.glob(pattern)]
+    return sorted({*found, *CHOOSE, "common/simt/device.hpp", "common/attention/mask.hpp"} - OF_THE_HOST)
 
 
 def layer_of(path: str) -> str:
@@ -54,6 +66,12 @@ def why_not(path: str, included: str) -> str:
     return ""
 
 
+def wrong_in_device_code(text: str, headers: list[str]) -> list[str]:
+    """What the text of a header of the device includes and may not; CUDA's types of 16 bits are no host's."""
+    allowed = {f'"{header}"' for header in headers} | {"<cuda_fp16.h>", "<cuda_bf16.h>"}
+    return [f"{name} is no header of the device" for name in ANY_INCLUDE.findall(text) if name not in allowed]
+
+
 class LayersTest(unittest.TestCase):
     def test_every_arrow_points_down(self) -> None:
         wrong, arrows = [], 0
@@ -71,6 +89,24 @@ class LayersTest(unittest.TestCase):
         self.assertEqual(wrong, [])
         self.assertGreater(arrows, 400, "hardly any #include was found: is the pattern right?")
 
+    def test_device_code_includes_no_host_header(self) -> None:
+        headers = device_headers()
+        for wanted in ("common/kernel/device.hpp", "common/ptx/mma.hpp", "stages/19_tuned/kernel.hpp"):
+            self.assertIn(wanted, headers)
+        wrong = [f"{header}: {why}" for header in headers if header not in CHOOSE
+                 for why in wrong_in_device_code((SOURCE / header).read_text(encoding="utf-8"), headers)]
+        self.assertEqual(wrong, [])
+        self.assertEqual(wrong_in_device_code('#include "common/ptx/mma.hpp"\n#include <cuda_fp16.h>\n', headers), [])
+        for bad in ("#include <string>", '#include "common/kernel/host.hpp"', "# include <cuda_runtime.h>  // why",
+                    '#include "common/simt/device_host.hpp"', '#include "stages/19_tuned/table.hpp"'):
+            self.assertEqual(len(wrong_in_device_code(f'#pragma once\n{bad}\n', headers)), 1, bad)
+
+    def test_a_kernel_of_its_own_file_is_included_by_its_stage(self) -> None:
+        for kernel in SOURCE.glob("stages/*/kernel.hpp"):
+            name = kernel.relative_to(SOURCE).as_posix()
+            included = INCLUDE.findall((kernel.parent / "attention.cu").read_text(encoding="utf-8"))
+            self.assertEqual(included.count(name), 1, name)
+
     def test_it_sees_what_is_wrong(self) -> None:
         for path, included in (("common/simt/fiber.cpp", "common/attention/problem.hpp"),
                                ("common/claims/closed_form.cpp", "common/check/run.hpp"),
@@ -79,6 +115,9 @@ class LayersTest(unittest.TestCase):
                                ("common/python/module.cpp", "common/cli/input.hpp"),
                                ("stages/14_fa2_split_q/attention.cu", "stages/13_fa2_sequence_parallel/table.hpp"),
                                ("stages/00_naive_cpu/attention.cpp", "common/check/check.hpp"),
+                               ("common/python/module.cpp", "stages/19_tuned/table.hpp"),
+                               ("bench/variants/variants.cpp", "stages/19_tuned/attention.cu"),
+                               ("common/kernel/device.hpp", "stages/19_tuned/kernel.hpp"),
                                ("common/ptx/mma.hpp", "common/kernel/device.hpp"),
                                ("common/cli/climb.cpp", "tests/catch.hpp")):
             self.assertNotEqual(why_not(path, included), "", f"{path} -> {included}")

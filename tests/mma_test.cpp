@@ -11,6 +11,7 @@
 #include "common/ptx/exp2.hpp"
 #include "common/ptx/mma.hpp"
 #include "common/simt/half.hpp"
+#include "common/simt/simt_host.hpp"
 
 namespace {
 

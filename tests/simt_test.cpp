@@ -12,7 +12,7 @@
 #include "catch.hpp"
 #include "common/ptx/cp_async.hpp"
 #include "common/ptx/named_barrier.hpp"
-#include "common/simt/simt.hpp"
+#include "common/simt/simt_host.hpp"
 #include "zoo/attention_kernels.hpp"
 
 namespace {

@@ -12,7 +12,7 @@ import subprocess
 from pathlib import Path
 
 from bench.results.gpu import TOKENS, WIDTH
-from common.course.registry import ROOT
+from common.course.registry import ROOT, source_text
 
 DTYPES = {"6__half": "fp16", "13__nv_bfloat16": "bf16"}
 
@@ -91,11 +91,15 @@ def make(stage, folder, name, *, build, backend, architecture=90, table=None, pa
     has a line for each kernel that was compiled for a GPU: {dtype, d, causal, tile, registers, spilled}."""
     place = Path(folder) / name
     shutil.copytree(ROOT / stage.folder, place / stage.folder)
+    # One file, in which a patch finds all, and that includes nothing but the copy's own table.
+    text = place / stage.folder / "attention.cu"
+    text.write_text(source_text(ROOT / stage.folder / "attention.cu"))
+    (place / stage.folder / "kernel.hpp").unlink(missing_ok=True)
     if table is not None:
         (place / stage.folder / "table.hpp").write_text(table)
     if patch is not None:
-        # Whatever the folder of the stage is called in the patch.
-        run(["patch", "-p2", "-s", "-F0", "-d", place / stage.folder, "-i", patch], f"{Path(patch).name} no longer applies")
+        # Whatever the file is called in the patch.
+        run(["patch", "-s", "-F0", "--no-backup-if-mismatch", text, "-i", patch], f"{Path(patch).name} no longer applies")
     # The wrapper's own name for the stage lets one program hold many.
     source = place / ("variant.cu" if backend == "cuda" else "variant.cpp")
     source.write_text(f'#define stage_{stage.number} variant\n#include "{stage.folder}/attention.cu"\n'

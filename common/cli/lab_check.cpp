@@ -40,11 +40,12 @@ struct Mutant {
 /// The source with one patch applied, as tests/mutants/apply.cmake does it.
 std::string patched(const Lab& lab, const fs::path& patch) {
   const TemporaryFolder folder;
-  const fs::path result = folder.path() / lab.file;
-  const Ended ended = run_program(
-      {.command = {"patch", "--batch", "--forward", "--fuzz=0", "--output=" + result.string(),
-                   "--reject-file=-", (folder_of(*lab.stage) / lab.file).string(), patch.string()},
-       .folder = folder.path()});
+  const fs::path original = folder.path() / "original", result = folder.path() / lab.file;
+  write_file(original, source_of(*lab.stage));
+  const Ended ended =
+      run_program({.command = {"patch", "--batch", "--forward", "--fuzz=0", "--output=" + result.string(),
+                               "--reject-file=-", original.string(), patch.string()},
+                   .folder = folder.path()});
   if (!ended.started) throw Error("there is no program 'patch', which makes the mutants: install it");
   if (ended.status != 0) throw Error(fmt::format("{} does not apply: {}", patch.string(), ended.output));
   return read_source(text_of(result), patch.string()).reference;

@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from common.course.registry import ROOT, Failure, Stage
+from common.course.registry import Failure, Stage, source_lines
 
 CONTEXT = 3  # unchanged lines shown on either side of a hunk
 MOST_INDENT = 24  # columns of indentation that are shown
@@ -41,6 +41,11 @@ class Line:
     number: int  # in the file as it is, marker lines counted
     text: str
     place: str  # the function, struct or kernel that it is in
+    file: str = ""  # kernel.hpp, of a line that stands there and not in attention.cu
+
+    @property
+    def where(self) -> str:
+        return f"{self.file}:{self.number}" if self.file else str(self.number)
 
     @property
     def bare(self) -> str:
@@ -67,15 +72,12 @@ def without_markers(text: str) -> list[tuple[int, str]]:
     return kept
 
 
-def read_lines(path: Path) -> list[Line]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is not UTF-8"
-        raise Failure(f"cannot read {path.relative_to(ROOT)}: {why}.") from error
-    numbered = without_markers(text)
-    found = places([line for _, line in numbered])
-    return [Line(number, line, place) for (number, line), place in zip(numbered, found)]
+def read_lines(source: Path) -> list[Line]:
+    lines = source_lines(source)
+    kept = [lines[number - 1] for number, _ in without_markers("\n".join(line.text for line in lines))]
+    found = places([line.text for line in kept])
+    return [Line(line.number, line.text, place, "" if line.file == source else line.file.name)
+            for line, place in zip(kept, found)]
 
 
 def places(lines: list[str]) -> list[str]:
@@ -83,19 +85,20 @@ def places(lines: list[str]) -> list[str]:
     in } or ; where all brackets are closed. What stands above a definition belongs to it."""
     found: list[str] = []
     definition: list[str] = []
+    anything = False  # whether there was a definition
     waiting = 0  # lines that belong to the definition that comes or is being read
     for line in lines:
         waiting += 1
         code = re.sub(r"\s*//.*", "", line)
         if re.match(r"namespace .*\{$", code):  # all includes stand above it
-            found += ["head of the file"] * waiting
+            found += ["namespaces" if anything else "head of the file"] * waiting
             definition, waiting = [], 0
         elif definition or (code.strip() and not code.startswith(("#", "}", "extern"))):
             definition.append(code.strip())
             whole = " ".join(definition)
             if code.endswith(("}", ";")) and all(whole.count(a) == whole.count(b) for a, b in ("{}", "()")):
                 found += [place_name(whole)] * waiting
-                definition, waiting = [], 0
+                definition, waiting, anything = [], 0, True
     return found + ["end of the file"] * waiting
 
 
@@ -314,6 +317,13 @@ class Diff:
     def changed_lines(self, hunk: Hunk) -> list[str]:
         """The text of all lines that go or come in a hunk."""
         return [self.old[i].text for i in hunk.olds] + [self.new[j].text for j in hunk.news]
+
+    def files(self, hunk: Hunk) -> str:
+        """In which files its lines are, of a stage whose kernel is in a file of its own; "" where neither is such."""
+        sides = (self.before, self.old, hunk.olds), (self.after, self.new, hunk.news)
+        files = {lines[i].file or stage.source.name
+                 for stage, lines, changed in sides if any(line.file for line in lines) for i in changed}
+        return f" in {' and '.join(sorted(files))}" if files else ""
 
     def _parts(self) -> list[Hunk | list[Row]]:
         """Both sources from top to bottom: hunks, and between them stretches of unchanged rows."""

@@ -274,7 +274,7 @@ def hunk_html(diff: Diff, hunk: Hunk, rows: str) -> str:
     if hunk.notes:
         aside = f'<aside><div>{"".join(note_html(note) for note in hunk.notes)}</div></aside>'
     return (f'<section class="hunk part" id="h{hunk.number}" tabindex="-1"><h3>'
-            f'<a href="#h{hunk.number}">{hunk.number}</a> <span>{escaped(hunk.place)}</span>'
+            f'<a href="#h{hunk.number}">{hunk.number}</a> <span>{escaped(hunk.place + diff.files(hunk))}</span>'
             + (f'<span class="muted">see {"note" if len(others) == 1 else "notes"}{also}</span>' if others else "")
             + f'<span class="right muted">&minus;{len(hunk.olds)} +{len(hunk.news)}</span></h3>{aside}'
             f'<div class="code">{rows}</div></section>')
@@ -309,13 +309,13 @@ def rows_of(diff: Diff, rows: list[Row], old: list["Painted"], new: list["Painte
             out.append('<div class="c e"></div>')
         else:
             to = diff.moved.get(row.old)
-            out.append(cell("del", old[row.old], parts[0], "o", new[to].line.number if to is not None else None,
+            out.append(cell("del", old[row.old], parts[0], "o", new[to].line if to is not None else None,
                             row.old in first))
         if row.new is None:
             out.append('<div class="c e"></div>')
         else:
             source = diff.moved_from.get(row.new)
-            out.append(cell("ins", new[row.new], parts[1], "n", old[source].line.number if source is not None else None,
+            out.append(cell("ins", new[row.new], parts[1], "n", old[source].line if source is not None else None,
                             source in first))
         out.append("</div>")
     return "".join(out) + ("</div>" if inside else "")
@@ -373,16 +373,17 @@ def colour_name(kind: Token, value: str) -> str:
 
 
 def cell(tag: str, painted: Painted, marked: Iterable[tuple[int, int]] = (), side: str = "",
-         moved: int | None = None, link: bool = False) -> str:
+         moved: Line | None = None, link: bool = False) -> str:
     """One line on one side. A moved one can be linked to, and the first of its block links to its other place."""
     line = painted.line
     names, more = "c", ""
     if moved is not None:
-        names, more = "c m", f' id="{side}{line.number}"'
+        names, more = "c m", f' id="{side}{line.where}"'
     code = painted.html(marked)
     if link:
         other = "n" if side == "o" else "o"
-        code += f' <a class="to" href="#{other}{moved}">{"moved to" if side == "o" else "moved from"} {moved}</a>'
+        where = moved.where
+        code += f' <a class="to" href="#{other}{where}">{"moved to" if side == "o" else "moved from"} {where}</a>'
     indent = min(len(line.shown) - len(line.shown.lstrip()), 12)  # how deep a long line goes on below
     style = f' style="--i:{indent}"' if indent else ""
     return f'<{tag} class="{names}"{more} data-n="{line.number}"{style}>{code}</{tag}>'

@@ -140,7 +140,7 @@ def note_lines(note: Note, terminal: Terminal) -> list[str]:
 
 
 def hunk_head(diff: Diff, hunk: Hunk, terminal: Terminal) -> list[str]:
-    text = f"-- hunk {hunk.number} of {len(diff.hunks)}: {hunk.place} "
+    text = f"-- hunk {hunk.number} of {len(diff.hunks)}: {hunk.place}{diff.files(hunk)} "
     return ["", terminal.paint((text + "-" * terminal.width)[:terminal.width], "head")]
 
 
@@ -168,12 +168,12 @@ def changed_run(diff: Diff, run: list[Row], numbers: int, terminal: Terminal) ->
         parts = changed_words(diff.old[row.old], diff.new[row.new]) if row.paired else ([], [])
         if row.old is not None:
             line, to = diff.old[row.old], diff.moved.get(row.old)
-            tail = f"  [moved to {diff.new[to].number}]" if to is not None else ""
+            tail = f"  [moved to {diff.new[to].where}]" if to is not None else ""
             gutter, sign = f"{line.number:>{numbers}} {blank}", "<" if tail else "-"
             gone += one_line(terminal, gutter, sign, line.shown + tail, parts[0])
         if row.new is not None:
             line, source = diff.new[row.new], diff.moved_from.get(row.new)
-            tail = f"  [moved from {diff.old[source].number}]" if source is not None else ""
+            tail = f"  [moved from {diff.old[source].where}]" if source is not None else ""
             gutter, sign = f"{blank} {line.number:>{numbers}}", ">" if tail else "+"
             come += one_line(terminal, gutter, sign, line.shown + tail, parts[1])
     return gone + come

@@ -69,6 +69,47 @@ class Stage:
         return self.backend != "cpu"
 
 
+@dataclass(frozen=True)
+class SourceLine:
+    """A line of a stage's source, and where it stands."""
+
+    file: Path
+    number: int
+    text: str
+
+
+def source_lines(source: Path) -> list[SourceLine]:
+    """A stage's attention.cu or .cpp. Where a kernel.hpp lies beside it, that file, from its first #include on, takes
+    the place of the line that includes it. So a stage that keeps its kernel apart is read, compared and patched as any
+    other. (common/labs/folder.cpp and tests/mutants/apply.cmake do the same.)"""
+    lines = _lines_of(source)
+    kernel = source.with_name("kernel.hpp")
+    if not kernel.is_file():
+        return lines
+    include = f'#include "stages/{source.parent.name}/{kernel.name}"'
+    at = [place for place, line in enumerate(lines) if line.text == include]
+    inside = _lines_of(kernel)
+    first = next((place for place, line in enumerate(inside) if line.text.startswith("#include ")), None)
+    if len(at) != 1 or first is None:
+        raise Failure(f"{source.parent.name}: attention.cu has one line {include}, and {kernel.name} has an #include.")
+    return lines[:at[0]] + inside[first:] + lines[at[0] + 1:]
+
+
+def source_text(source: Path) -> str:
+    """As source_lines, as text."""
+    return "".join(line.text + "\n" for line in source_lines(source))
+
+
+def _lines_of(file: Path) -> list[SourceLine]:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is not UTF-8"
+        shown = file.relative_to(ROOT) if file.is_relative_to(ROOT) else file
+        raise Failure(f"cannot read {shown}: {why}.") from error
+    return [SourceLine(file, number, line) for number, line in enumerate(text.splitlines(), 1)]
+
+
 def program() -> Path:
     """The program behind ./ladder, which knows the stages and has the ledger."""
     named = os.environ.get("FLASHLADDER_PROGRAM")

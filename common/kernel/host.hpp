@@ -8,6 +8,7 @@
 #include "common/attention/workspace.hpp"
 #include "common/kernel/device.hpp"
 #include "common/kernel/tile_table.hpp"
+#include "common/simt/simt_host.hpp"
 
 namespace flashladder {
 

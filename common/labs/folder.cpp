@@ -27,6 +27,16 @@ fs::path source_path(const Stage& stage) {
   return folder / (fs::exists(folder / "attention.cu") ? "attention.cu" : "attention.cpp");
 }
 
+fs::path kernel_path(const Stage& stage) {
+  return folder_of(stage) / "kernel.hpp";
+}
+
+/// What an error in source_of(stage) is said to be in.
+std::string source_name(const Stage& stage) {
+  const bool apart = fs::exists(kernel_path(stage));
+  return source_path(stage).string() + (apart ? ", with kernel.hpp in the place of its #include" : "");
+}
+
 /// "00, 01, 02"
 std::string all_labs() {
   std::string text;
@@ -93,12 +103,25 @@ const Stage* Lab::before() const {
 }
 
 std::string Lab::source_before() const {
-  const fs::path path = source_path(*before());
-  return read_source(text_of(path), path.string()).reference;
+  return read_source(source_of(*before()), source_name(*before())).reference;
 }
 
 fs::path folder_of(const Stage& stage) {
   return sources / "stages" / folder_name(stage);
+}
+
+std::string source_of(const Stage& stage) {
+  const fs::path path = source_path(stage), kernel = kernel_path(stage);
+  std::string text = text_of(path);
+  if (!fs::exists(kernel)) return text;
+  const std::string include =
+      fmt::format("#include \"stages/{}/{}\"\n", folder_name(stage), kernel.filename().string());
+  const std::string inside = text_of(kernel);
+  const std::size_t at = text.find(include), first = inside.find("\n#include ");
+  if (at == text.npos || first == inside.npos)
+    throw Error(fmt::format("{} does not include {}, or that includes nothing", path.string(),
+                            kernel.filename().string()));
+  return text.replace(at, include.size(), inside, first + 1);
 }
 
 bool has_lab(const Stage& stage) {
@@ -109,23 +132,25 @@ Lab find_lab(const Stage& stage) {
   if (!has_lab(stage))
     throw UsageError(
         fmt::format("there is no lab for stage {}: there are labs for {}", label(stage), all_labs()));
-  const fs::path path = source_path(stage), handout = folder_of(stage) / "lab.md";
-  Lab lab{&stage, path.filename().string(), read_source(text_of(path), path.string()),
+  const fs::path handout = folder_of(stage) / "lab.md";
+  const std::string name = source_name(stage);
+  Lab lab{&stage, source_path(stage).filename().string(), read_source(source_of(stage), name),
           read_handout(text_of(handout), handout.string())};
   for (const Region& region : lab.source.regions) {
     if (region.lines == 0)
-      throw Error(
-          fmt::format("{}: there is no code between '// lab: {}' and its end", path.string(), region.task));
+      throw Error(fmt::format("{}: there is no code between '// lab: {}' and its end", name, region.task));
   }
   if (lab.source.regions.empty())
-    throw Error(
-        fmt::format("{} has no '// lab:' marker, so there is nothing to be written", path.string()));
+    throw Error(fmt::format("{} has no '// lab:' marker, so there is nothing to be written", name));
   return lab;
 }
 
 std::string version_of(const Lab& lab) {
   std::vector<fs::path> files = {source_path(*lab.stage)};
   if (lab.before() != nullptr) files.push_back(source_path(*lab.before()));
+  for (const Stage* stage : {lab.stage, lab.before()}) {
+    if (stage != nullptr && fs::exists(kernel_path(*stage))) files.push_back(kernel_path(*stage));
+  }
   if (const fs::path table = folder_of(*lab.stage) / "table.hpp"; fs::exists(table)) files.push_back(table);
   for (const Stage* stage = lab.stage;; stage = &find_stage(stage->before)) {  // a claim says what changed
     files.push_back(folder_of(*stage) / "claim.cpp");

@@ -254,7 +254,8 @@ class Site:
         before = next((s for s in self.stages if s["number"] == stage["before"] and s is not stage), None)
         after = [link_to(s) for s in self.stages if s["before"] == stage["number"] and s is not stage]
         kernels = [digits(s["number"]) for s in (before, stage) if s is not None and s["backend"] != "cpu"]
-        sources = sorted(path.name for path in (self.root / folder).iterdir() if path.suffix in (".cpp", ".cu"))
+        sources = sorted(path.name for path in (self.root / folder).iterdir()
+                         if path.suffix in (".cpp", ".cu") or path.name == "kernel.hpp")
         return {
             "Track": stage["track"],
             "Takes": f"{', '.join(stage['dtypes'])}; {dims}; {passes}",

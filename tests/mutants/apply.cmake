@@ -1,7 +1,24 @@
 # Writes MUTANT: ORIGINAL with PATCH applied by PATCH_PROGRAM. A patch that only applies nearly is one that nobody
 # has looked at since its stage changed, so none of its context may differ (--fuzz=0).
+set(original ${ORIGINAL})
+get_filename_component(folder ${ORIGINAL} DIRECTORY)
+get_filename_component(name ${folder} NAME)
+if(EXISTS ${folder}/kernel.hpp)  # the kernel, from its first #include on, in the place of the line that includes it
+  file(READ ${ORIGINAL} text)
+  file(READ ${folder}/kernel.hpp kernel)
+  string(FIND "${kernel}" "\n#include " first)
+  string(FIND "${text}" "#include \"stages/${name}/kernel.hpp\"\n" at)
+  if(first EQUAL -1 OR at EQUAL -1)
+    message(FATAL_ERROR "${ORIGINAL} does not include its kernel.hpp, or that includes nothing")
+  endif()
+  math(EXPR first "${first} + 1")
+  string(SUBSTRING "${kernel}" ${first} -1 kernel)
+  string(REPLACE "#include \"stages/${name}/kernel.hpp\"\n" "${kernel}" text "${text}")
+  set(original ${MUTANT}.original)
+  file(WRITE ${original} "${text}")
+endif()
 execute_process(
-  COMMAND ${PATCH_PROGRAM} --batch --forward --fuzz=0 --output=${MUTANT} --reject-file=- ${ORIGINAL} ${PATCH}
+  COMMAND ${PATCH_PROGRAM} --batch --forward --fuzz=0 --output=${MUTANT} --reject-file=- ${original} ${PATCH}
   RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
 if(NOT status EQUAL 0)
   file(REMOVE ${MUTANT})

@@ -1,5 +1,6 @@
 # flashladder_mutant_tests: the stages' kernels with one mistake each, and the test that every one is rejected.
-# NN_name.patch is such a mistake in stages/NN_*/attention.cu. It is applied to a copy when the build runs, and
+# NN_name.patch is such a mistake in stages/NN_*/attention.cu, or in the kernel.hpp beside it, which apply.cmake puts in
+# the place of the line that includes it. It is applied to a copy when the build runs, and
 # what comes out is compiled as C++, as the stage itself is for the emulator, in the namespace mutant_NN_name.
 find_program(FLASHLADDER_PATCH patch DOC "Applies the patches of tests/mutants")
 if(NOT FLASHLADDER_PATCH)
@@ -22,11 +23,13 @@ foreach(patch IN LISTS patches)
   if(NOT original)
     message(FATAL_ERROR "tests/mutants/${name}.patch: there is no stage ${number} of kernels")
   endif()
+  get_filename_component(kernel ${original} DIRECTORY)
+  file(GLOB kernel CONFIGURE_DEPENDS ${kernel}/kernel.hpp)  # empty where there is none
   set(mutant ${mutants_made}/${name}.cu)
   add_custom_command(OUTPUT ${mutant}
     COMMAND ${CMAKE_COMMAND} -DPATCH_PROGRAM=${FLASHLADDER_PATCH} -DPATCH=${patch} -DORIGINAL=${original}
             -DMUTANT=${mutant} -P ${mutants_dir}/apply.cmake
-    DEPENDS ${patch} ${original} ${mutants_dir}/apply.cmake COMMENT "Making the mutant ${name}" VERBATIM)
+    DEPENDS ${patch} ${original} ${kernel} ${mutants_dir}/apply.cmake COMMENT "Making the mutant ${name}" VERBATIM)
   set_source_files_properties(${mutant} PROPERTIES HEADER_FILE_ONLY ON LANGUAGE CXX)
   list(APPEND mutant_sources ${mutant})
   list(APPEND mutant_stages ${number})

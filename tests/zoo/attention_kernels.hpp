@@ -1,7 +1,7 @@
 #pragma once
 // Standard attention, FlashAttention-1 and FlashAttention-2 in fp32 as the emulator's test load: no masks,
 // no tails, N a multiple of 32. The same source compiles with nvcc.
-#include "common/simt/simt.hpp"
+#include "common/simt/simt_host.hpp"
 
 namespace flashladder::zoo {
 

@@ -4,7 +4,7 @@
 // carries "other: <specimen>".
 #include "common/ptx/cp_async.hpp"
 #include "common/ptx/named_barrier.hpp"
-#include "common/simt/simt.hpp"
+#include "common/simt/simt_host.hpp"
 
 namespace flashladder::zoo {
 
