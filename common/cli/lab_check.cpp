@@ -16,6 +16,7 @@
 #include "common/io/whole_file.hpp"
 #include "common/labs/folder.hpp"
 #include "common/labs/grade.hpp"
+#include "common/labs/program.hpp"
 #include "common/labs/rules.hpp"
 
 #ifdef _OPENMP
@@ -274,6 +275,7 @@ std::vector<Row> check(const Lab& lab, std::size_t most, Progress& progress) {
   const double begin = processor_seconds();
   const Grader grader(lab);
   const KeepExpected same_inputs;
+  const CompiledHeaders headers(*lab.stage, lab.source.reference);
   const GradeSettings settings{hash_of(lab.source.reference),
                                {.seconds = usual_seconds, .memory = std::int64_t{usual_mebibytes} << 20}};
   std::vector<Row> rows(samples.size());
@@ -285,6 +287,7 @@ std::vector<Row> check(const Lab& lab, std::size_t most, Progress& progress) {
     }
     const Sample& sample = samples[i];
     GradeSettings own = settings;
+    if (!sample.cheats) own.headers = &headers;  // a cheat may change what a header says
     // One wrong output costs what makes it fail, whatever else is run.
     if (sample.fails_early)
       own.enough = [&](const Grade& early) {

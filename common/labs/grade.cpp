@@ -611,7 +611,8 @@ Grade Grader::grade(const std::string& text, const GradeSettings& settings) cons
   grade.parts = parts_;
 
   const TemporaryFolder folder;
-  const Program program(stage, lab_.file, text, folder.path(), settings.limits);
+  const Program program(stage, lab_.file, text, folder.path(), settings.limits, Backend::emulator,
+                        settings.headers);
   grade.log = program.compiled().log;
   grade.warnings = program.compiled().warnings;
   grade.refused = program.compiled().refused;

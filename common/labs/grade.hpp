@@ -58,6 +58,8 @@ struct Grade {
   const Part& part(std::string_view name) const;
 };
 
+class CompiledHeaders;
+
 /// How to grade.
 struct GradeSettings {
   std::optional<std::uint64_t> seed;  ///< Instead of the hash of the file.
@@ -65,6 +67,7 @@ struct GradeSettings {
   /// Asked where outputs of the first family are wrong, with what is said of it: whether that is all that
   /// is to be known. Null: all is run.
   std::function<bool(const Grade&)> enough = nullptr;
+  const CompiledHeaders* headers = nullptr;  ///< Included before what is handed in; null: none.
 };
 
 /// Grades what is handed in for one lab.

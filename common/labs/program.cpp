@@ -55,17 +55,15 @@ bool is_watched(const Stage& stage) {
   return stage.backend == Backend::cpu;
 }
 
-/// Compiles the student's file with the flags of the stage. With -O1 the emulated cases take little longer,
-/// and the compiler half as long; and a loop over numbers stays one: vectors are where the student uses
-/// them. An array whose size is not constant would be memory that is not counted. Each basic
+/// The compiler and flags for the student's file: those of the stage. With -O1 the emulated cases take
+/// little longer, and the compiler half as long; and a loop over numbers stays one: vectors are where the
+/// student uses them. An array whose size is not constant would be memory that is not counted. Each basic
 /// block, and of a CPU stage each access to memory, is told to common/labs/program/watch.hpp.
-std::vector<std::string> compile_command(const Stage& stage, const std::string& file) {
+std::vector<std::string> compile_command(const Stage& stage) {
   std::vector<std::string> command = compiler_and_flags(stage, Backend::emulator);
-  for (const char* word : {"-O1", "-g1", "-Werror=vla", "-c", "-o", object_name})
+  for (const char* word : {"-O1", "-g1", "-Werror=vla", "-fsanitize-coverage=trace-pc"})
     command.emplace_back(word);
-  command.emplace_back("-fsanitize-coverage=trace-pc");
   if (is_watched(stage)) command.emplace_back("-fsanitize=thread");
-  command.push_back(file);
   return command;
 }
 
@@ -247,8 +245,27 @@ std::string first_error(const std::string& log, const std::string& file) {
   return !linker.empty() ? linker : file + ": it compiles, and cannot be linked";
 }
 
+CompiledHeaders::CompiledHeaders(const Stage& stage, const std::string& text) {
+  std::string includes;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);)
+    if (line.starts_with("#include ")) includes += line + "\n";
+  write_file(path(), includes);
+  std::vector<std::string> command = compile_command(stage);
+  // The compiler takes the file of this name, where it is there, for the header.
+  for (const std::string& word :
+       {std::string("-xc++-header"), path().string(), std::string("-o"), path().string() + ".gch"})
+    command.push_back(word);
+  (void)run_program({.command = command, .folder = folder_.path()});  // without it all is only slower
+}
+
+fs::path CompiledHeaders::path() const {
+  return folder_.path() / "headers.hpp";
+}
+
 Program::Program(const Stage& stage, const std::string& file, const std::string& text,
-                 const fs::path& folder, const Limits& limits, Backend backend)
+                 const fs::path& folder, const Limits& limits, Backend backend,
+                 const CompiledHeaders* headers)
     : stage_(stage), file_(file), folder_(folder), limits_(limits), backend_(backend) {
   const Handed handed = {stage, file, text};
   compiled_.refused = refused_source(handed);
@@ -263,7 +280,9 @@ Program::Program(const Stage& stage, const std::string& file, const std::string&
     return;
   }
   const int seconds = std::max(least_compiler_seconds, limits.seconds * 3 / 2);
-  const std::vector<std::string> command = compile_command(stage, file);
+  std::vector<std::string> command = compile_command(stage);
+  if (headers != nullptr) command.insert(command.end(), {"-include", headers->path().string()});
+  command.insert(command.end(), {"-c", "-o", object_name, file});
   if (!compile(command, seconds, compiler_memory)) return;
   const bool sanitized = std::ranges::any_of(
       command, [](const std::string& word) { return word.starts_with("-fsanitize=address"); });

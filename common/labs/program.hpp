@@ -31,15 +31,29 @@ struct Answers {
   std::string output;           ///< What it printed.
 };
 
+/// The headers that a file includes, compiled. Files of the same stage that include them take less time to
+/// compile then, and become the same machine code.
+class CompiledHeaders {
+ public:
+  /// Of the lines of `text` that include one. Throws Error as Program does.
+  CompiledHeaders(const Stage& stage, const std::string& text);
+  /// What is to be included before all else.
+  std::filesystem::path path() const;
+
+ private:
+  TemporaryFolder folder_;
+};
+
 /// The program made of a student's file.
 class Program {
  public:
   /// Compiles `text` as `file` with the compiler and the flags that the ladder itself was built with, and
   /// links it with the emulator; for Backend::cuda with nvcc, to run on this machine's GPU. `folder` is
   /// where the program comes to lie, `limits` what each of its runs may take: on a GPU, of time only.
-  /// Throws Error where the build, or the compiler, is not there.
+  /// `headers` may be null. Throws Error where the build, or the compiler, is not there.
   Program(const Stage& stage, const std::string& file, const std::string& text,
-          const std::filesystem::path& folder, const Limits& limits, Backend backend = Backend::emulator);
+          const std::filesystem::path& folder, const Limits& limits, Backend backend = Backend::emulator,
+          const CompiledHeaders* headers = nullptr);
 
   /// What the compiler said. The rest needs a program.
   const Compiled& compiled() const { return compiled_; }
