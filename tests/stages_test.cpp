@@ -155,17 +155,46 @@ TEST_CASE("every two traits come together in the cases", "[check]") {
 }
 #endif
 
-TEST_CASE("forward: all families, ragged shapes, masks, heads, layouts", "[stage]") {
+/// Whether case i of a stage is in its quick tests: a third of them, with shapes, masks and families in
+/// turn. The others follow in the long tests. Where a case takes no time, on a GPU, and where sanitizers
+/// leave few of them, all are quick.
+bool is_quick(const Stage& stage, std::size_t i) {
+#ifdef FLASHLADDER_SANITIZED
+  return true;
+#endif
+  return stage.backend == Backend::cuda || (i + i / input_families().size()) % 3 == 0;
+}
+
+/// Calls `body` with the cases of a stage that are in its quick tests, or with the others, and their
+/// inputs.
+template <class Body>
+void for_each_case(const Stage& stage, Pass pass, bool quick, Body body) {
+  std::size_t i = 0;
+  for (const Case& one : make_cases(stage, pass)) {
+    const std::size_t number = i++;
+    if (is_quick(stage, number) != quick) continue;
+    INFO(one.text());
+    body(one, one.inputs(number));
+  }
+}
+
+void check_forward_cases(bool quick) {
   for (const Stage* stage : tested_stages()) {
     DYNAMIC_SECTION(folder(*stage)) {
       if (!takes_part(*stage, stage->forward != nullptr)) continue;
-      std::uint64_t seed = 0;
-      for (const Case& one : make_cases(*stage, Pass::forward)) {
-        INFO(one.text());
-        check_stage(*stage, one.inputs(seed++), one.layout);
-      }
+      SUCCEED("where all are quick there are no others");
+      for_each_case(*stage, Pass::forward, quick, [&](const Case& one, const Inputs& inputs) {
+        check_stage(*stage, inputs, one.layout);
+      });
     }
   }
+}
+
+TEST_CASE("forward: all families, ragged shapes, masks, heads, layouts", "[stage]") {
+  check_forward_cases(true);
+}
+TEST_CASE("forward: more families, ragged shapes, masks, heads, layouts", "[more-stage]") {
+  check_forward_cases(false);
 }
 
 TEST_CASE("forward: every head dimension", "[stage]") {
@@ -378,17 +407,23 @@ TEST_CASE("backward: d = 1, where small numbers are exact", "[stage]") {
   }
 }
 
-TEST_CASE("backward: all families, ragged shapes, masks, heads, layouts", "[stage]") {
+void check_backward_cases(bool quick) {
   for (const Stage* stage : tested_stages()) {
     DYNAMIC_SECTION(folder(*stage)) {
       if (!takes_part(*stage, stage->backward != nullptr)) continue;
-      std::uint64_t seed = 0;
-      for (const Case& one : make_cases(*stage, Pass::backward)) {
-        INFO(one.text());
-        check_backward_of(*stage, one.inputs(seed++), one.layout);
-      }
+      SUCCEED("where all are quick there are no others");
+      for_each_case(*stage, Pass::backward, quick, [&](const Case& one, const Inputs& inputs) {
+        check_backward_of(*stage, inputs, one.layout);
+      });
     }
   }
+}
+
+TEST_CASE("backward: all families, ragged shapes, masks, heads, layouts", "[stage]") {
+  check_backward_cases(true);
+}
+TEST_CASE("backward: more families, ragged shapes, masks, heads, layouts", "[more-stage]") {
+  check_backward_cases(false);
 }
 
 TEST_CASE("backward: several tiles in every kernel", "[stage]") {

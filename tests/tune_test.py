@@ -21,6 +21,7 @@ from bench.results import atomics as measured_atomics
 from bench.results import gpu
 from bench.variants import variants
 from bench.variants.tuned import MOST_REGISTERS, SHARED_BYTES, TUNED, tuned
+from common.course.registry import source_text
 
 BUILD = Path(sys.argv.pop(1)).resolve()
 SOURCE = Path(__file__).resolve().parents[1]
@@ -390,8 +391,10 @@ class AblationTest(unittest.TestCase):
             for path in paths:
                 with self.subTest(patch=path.name):
                     self.assertFalse(path.read_text().startswith("---"))
-                    subprocess.run(["patch", "-p2", "-s", "-F0", "--dry-run", "-d", tuned(which).place, "-i", path],
-                                   check=True)
+                    with tempfile.NamedTemporaryFile("w") as text:
+                        text.write(source_text(tuned(which).place / "attention.cu"))
+                        text.flush()
+                        subprocess.run(["patch", "-s", "-F0", "--dry-run", text.name, "-i", path], check=True)
 
     def test_the_readmes_have_the_tables_of_the_results(self):
         command = [sys.executable, "-B", "-m", "bench.report.ablation_tables", "--check"]
