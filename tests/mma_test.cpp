@@ -336,4 +336,30 @@ TEST_CASE("16-bit numbers are rounded to the nearest, ties to even", "[simt]") {
   CHECK(simt::round_f16(65519.f) == 0x7bff);
 }
 
+TEST_CASE("a product takes each 16-bit number for what it is", "[simt]") {
+  const auto check = []<class T>(T one, auto widen) {
+    std::vector<T> a(16 * 16, T(f32(0.f))), b(16 * 8, T(f32(0.f)));
+    b[0] = one;
+    DeviceBuffer<T> A("A", 16 * 16), B("B", 16 * 8);
+    DeviceBuffer<f32> C("C", 16 * 8);
+    B.upload(b.data());
+    for (std::uint32_t first = 0; first < 0x10000; first += 16) {
+      for (std::uint32_t row = 0; row < 16; ++row)
+        a[row * 16].bits = static_cast<std::uint16_t>(first + row);
+      A.upload(a.data());
+      C.fill_zero();
+      launch("product", product<T>, 1, 32, 0, A, B, C);
+      std::vector<float> c(16 * 8);
+      C.download(c.data());
+      for (std::uint32_t row = 0; row < 16; ++row) {
+        const float x = widen(a[row * 16].bits), got = c[row * 8];
+        INFO(first + row);
+        REQUIRE((std::isnan(x) ? std::isnan(got) : got == x));
+      }
+    }
+  };
+  check(f16(f32(1.f)), simt::widen_f16);
+  check(bf16(f32(1.f)), simt::widen_bf16);
+}
+
 }  // namespace

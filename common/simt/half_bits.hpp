@@ -18,15 +18,14 @@ inline std::uint16_t round_bf16(float value) {
   return static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-/// The fp32 number that 16 bits of IEEE half precision stand for. Without branches, so that a loop over
-/// many numbers becomes vector instructions.
+/// The fp32 number that 16 bits of IEEE half precision stand for.
 inline float widen_f16(std::uint16_t bits) {
-  const std::uint32_t sign = (bits & 0x8000u) << 16, magnitude = bits & 0x7fffu;
-  // The exponent's bias is 15 there and 127 here; the product is exact, and right for subnormal numbers
-  // too.
-  const float finite = std::bit_cast<float>(magnitude << 13) * 0x1p112f;
-  const std::uint32_t infinite = magnitude >= 0x7c00u ? 0x7f800000u : 0u;  // Inf, or with its fraction NaN
-  return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(finite) | infinite);
+  const std::uint32_t sign = (bits & 0x8000u) << 16, magnitude = bits & 0x7fffu, fraction = bits & 0x3ffu;
+  if (magnitude >= 0x7c00u) return std::bit_cast<float>(sign | 0x7f800000u | fraction << 13);  // Inf, NaN
+  if (magnitude >= 0x400u) return std::bit_cast<float>(sign | ((magnitude << 13) + 0x38000000u));
+  if (fraction == 0) return std::bit_cast<float>(sign);
+  const auto shift = static_cast<std::uint32_t>(std::countl_zero(fraction) - 21);  // to the implicit bit
+  return std::bit_cast<float>(sign | (113 - shift) << 23 | (fraction << shift & 0x3ffu) << 13);
 }
 /// `value` in IEEE half precision, rounded to nearest, ties to even.
 inline std::uint16_t round_f16(float value) {
