@@ -64,7 +64,7 @@ class Repository(unittest.TestCase):
             self.readme(stage).write_text(MARKERS)
         self.bin = self.root / "bin"
         self.bin.mkdir()
-        self.list_stages((13, "one", "forward"), (14, "two", "forward"), (19, "four", "forward"), (23, "three", "backward"))
+        self.list_stages((13, "one", "forward"), (14, "two", "forward"), (29, "four", "forward"), (38, "three", "backward"))
 
     def list_stages(self, *stages, **more):
         """The program knows these: number, name, passes, and what else is not as of most."""
@@ -272,7 +272,7 @@ class AttributionTest(Repository):
         text = MARKERS + "<!-- share:begin -->\n<!-- share:end -->\n"
         (stage / "README.md").write_text(text)
         data = profile()
-        data["profiles"] = [*of(19, "forward", 1), *of(23, "backward", 5), *of(19, "forward", 2, d=128)]
+        data["profiles"] = [*of(29, "forward", 1), *of(38, "backward", 5), *of(29, "forward", 2, d=128)]
         self.readme("13_one").unlink(), self.readme("14_two").unlink()
         (self.root / "stages/19_four").mkdir()
         self.readme("19_four").write_text(MARKERS)
@@ -282,7 +282,7 @@ class AttributionTest(Repository):
         self.assertIn("| tensor cores busy | 10 % | 50 % |\n", text)
         self.assertIn("| warps wait for other warps at a barrier | 75 % | 75 % |\n", text)
         self.assertEqual(text.count("of it the longest"), 0)
-        data["profiles"] += of(23, "backward", 4, d=128)
+        data["profiles"] += of(38, "backward", 4, d=128)
         text = self.written(data, "23_three")
         self.assertIn("| d = 64, backward | d = 128, forward | d = 128, backward |\n", text)
         self.assertIn("| TFLOP/s | 550 | 275 | 275 | 344 |\n", text)
@@ -310,7 +310,7 @@ class ProfileTest(Repository):
         super().setUp()
         fp32 = {"dtypes": ["fp32"], "head_dims": [32, 64]}
         self.list_stages((2, "on_a_cpu", "forward"), (10, "naive", "forward, backward"), (13, "one", "forward"),
-                         (19, "four", "forward"), (20, "back", "backward"), (23, "three", "backward"),
+                         (29, "four", "forward"), (30, "back", "backward"), (38, "three", "backward"),
                          on_a_cpu={**fp32, "backend": "cpu", "head_dims": {"up_to": 256}}, naive=fp32,
                          back={**fp32, "before": 10})
         self.script("nvidia-smi", "echo 'A GPU, 1.2'")
@@ -334,7 +334,7 @@ class ProfileTest(Repository):
 
     def test_it_keeps_every_counter_and_what_was_predicted(self):
         self.profiler()
-        result = self.run_nsight("--profile", "--commit", "abc", "--out", self.out, "--stages", "13", "20")
+        result = self.run_nsight("--profile", "--commit", "abc", "--out", self.out, "--stages", "13", "30")
         self.assertEqual(result.returncode, 0, result.stderr)
         data = json.loads(self.out.read_text())
         self.assertEqual((data["gpu"], data["driver"]), ("A GPU", "1.2"))
@@ -342,7 +342,7 @@ class ProfileTest(Repository):
         self.assertEqual(data["predictions"], json.loads((SOURCE / "bench/measure/predictions.json").read_text()))
         self.assertEqual([(one["stage"], one["before"], one["d"], one["mask"], one["dtype"]) for one in data["profiles"]],
                          [(number, before, d, mask, dtype)
-                          for number, before, d, dtype in ((13, 12, 32, "bf16"), (13, 12, 64, "bf16"), (20, 10, 64, "fp32"))
+                          for number, before, d, dtype in ((13, 12, 32, "bf16"), (13, 12, 64, "bf16"), (30, 10, 64, "fp32"))
                           for mask in ("full", "causal")])
         self.assertEqual([one["pass"] for one in data["profiles"]], ["forward"] * 4 + ["backward"] * 2)
         for one in data["profiles"]:
@@ -352,7 +352,7 @@ class ProfileTest(Repository):
         self.assertIn("ledger 13 --random 4,32,4096,64 --dtype bf16 --backend cuda", full)
         self.assertIn("--dtype bf16 --causal --backend cuda", causal)
         self.assertIn("ledger 13 --random 4,64,4096,32 --dtype bf16 --backend cuda", small)
-        self.assertIn("ledger 20 --random 4,32,4096,64 --dtype fp32 --backward --backend cuda", backward)
+        self.assertIn("ledger 30 --random 4,32,4096,64 --dtype fp32 --backward --backend cuda", backward)
         self.assertIn("--dtype fp32 --causal --backward --backend cuda", backward_causal)
         self.assertIn("Bound by", self.written(data))
 
@@ -367,9 +367,9 @@ class ProfileTest(Repository):
     def test_the_fastest_backward_pass_is_profiled_at_three_head_dimensions(self):
         self.profiler()
         self.out.write_text(json.dumps({**profile(), "profiles": [
-            {"stage": 23, "before": 22, "pass": "backward", "mask": "full", "dtype": "bf16", "commit": "old",
+            {"stage": 38, "before": 32, "pass": "backward", "mask": "full", "dtype": "bf16", "commit": "old",
              "kernels": []}]}))  # of d = 64, which it does not say
-        result = self.run_nsight("--profile", "--commit", "abc", "--out", self.out, "--stages", "23")
+        result = self.run_nsight("--profile", "--commit", "abc", "--out", self.out, "--stages", "38")
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual([(one["d"], one["mask"], one["commit"]) for one in json.loads(self.out.read_text())["profiles"]],
                          [(d, mask, "abc") for d in (64, 128, 256) for mask in ("full", "causal")])
@@ -380,15 +380,15 @@ class ProfileTest(Repository):
         self.profiler()
         predictions = self.root / "bench/measure/predictions.json"
         begun = json.loads(predictions.read_text())
-        for commit, stages in (("abc", ("20", "10")), ("def", ("13", "20"))):
+        for commit, stages in (("abc", ("30", "10")), ("def", ("13", "30"))):
             result = self.run_nsight("--profile", "--commit", commit, "--out", self.out, "--stages", *stages)
             self.assertEqual(result.returncode, 0, result.stderr)
-            predictions.write_text(json.dumps(begun | {"20 backward": {"bound": "L2", "why": "it is known by now"}}))
+            predictions.write_text(json.dumps(begun | {"30 backward": {"bound": "L2", "why": "it is known by now"}}))
         data = json.loads(self.out.read_text())
         self.assertEqual([(one["stage"], one["pass"], one["mask"], one["commit"]) for one in data["profiles"]
                           if one["d"] == held.PROFILED["d"]],
                          [(number, which, mask, commit) for number, which, commit in
-                          ((10, "forward", "abc"), (10, "backward", "abc"), (13, "forward", "def"), (20, "backward", "def"))
+                          ((10, "forward", "abc"), (10, "backward", "abc"), (13, "forward", "def"), (30, "backward", "def"))
                           for mask in ("full", "causal")])
         self.assertEqual(data["predictions"], begun)
 

@@ -202,9 +202,9 @@ class DiffTest(unittest.TestCase):
                 self.assertNotEqual(count.before, count.after)
         self.assertEqual(counts_of(STAGES[13], STAGES[14]).most_telling.counter,
                          "shared.O_part.array_bytes")
-        self.assertEqual(counts_of(STAGES[16], STAGES[17]).most_telling.after, 1)
+        self.assertEqual(counts_of(STAGES[20], STAGES[21]).most_telling.after, 1)
         self.assertIn("both in one run", measured(STAGES[13], STAGES[14]).where)
-        self.assertIn("both in one run, fp32 and bf16: ", measured(STAGES[15], STAGES[16]).where)
+        self.assertIn("both in one run, fp32 and bf16: ", measured(STAGES[15], STAGES[20]).where)
         apart = diff_facts.Measured("ms", ("01", "02"), ("fp32", "fp32"), ("one machine", "another machine"))
         self.assertEqual(apart.where, "in two runs, so that the ratio is to be taken with care: 01 in fp32: one machine; "
                          "02 in fp32: another machine")
@@ -239,11 +239,11 @@ class DiffTest(unittest.TestCase):
                 source_text(source)
 
     def test_the_files_of_a_stage_with_two_are_named(self):
-        diff = diff_of(18, 19)
+        diff = diff_of(22, 29)
         files = {hunk.place: diff.files(hunk) for hunk in diff.hunks}
         self.assertEqual(files["kernel fa2_forward"], " in kernel.hpp")
         self.assertEqual(files["registration"], " in attention.cu")
-        self.assertEqual({diff_of(17, 18).files(hunk) for hunk in diff_of(17, 18).hunks}, {""})
+        self.assertEqual({diff_of(21, 22).files(hunk) for hunk in diff_of(21, 22).hunks}, {""})
         last = max(line.number for line in diff.new if line.file == "kernel.hpp")
         text = (diff.after.folder / "kernel.hpp").read_text().splitlines()
         self.assertEqual(len(text), last)
@@ -421,7 +421,7 @@ class DiffTest(unittest.TestCase):
             for before, after in PAIRS for diff in [diff_of(before.number, after.number)]])
 
     def test_a_reader_may_stop_early(self):
-        process = subprocess.Popen([sys.executable, "-B", *DIFF, "18", "19"], stdout=subprocess.PIPE,
+        process = subprocess.Popen([sys.executable, "-B", *DIFF, "22", "29"], stdout=subprocess.PIPE,
                                    stderr=subprocess.PIPE, text=True)
         process.stdout.close()
         self.assertEqual(process.stderr.read(), "")
@@ -565,7 +565,7 @@ class DiffTest(unittest.TestCase):
             (["97"], "stage 97 does not exist", "00, 01"),
             (["13", "nonsense"], "stage 'nonsense' does not exist"),
             (["13-97"], "stage 97 does not exist"),
-            (["Tensor"], "is it 16 tensor_cores or 22 tensor_core_backward?"),
+            (["Tensor"], "is it 20 tensor_cores or 32 tensor_core_backward?"),
             ([""], "stage '' does not exist"),
             (["13", "14", "15"], "not of 3", "15"),
             (["00"], "stage 00 is the first"),

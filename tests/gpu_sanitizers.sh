@@ -2,7 +2,7 @@
 # The stages of kernels under NVIDIA's compute-sanitizer: memory, races, uninitialised memory, barriers; on a ragged
 # shape with grouped heads, without and with a mask, for each pass that a stage has and each head dimension of 32, 64,
 # 96, 128, 192 and 256 that it takes. It has several tiles of rows and of keys, so that all buffers are filled anew, and
-# stage 24 two splits.
+# stage 39 two splits.
 # Usage: gpu_sanitizers.sh PROGRAM [STAGE...]; exits with 77 where there is no GPU or no compute-sanitizer.
 set -uo pipefail
 program=$1 && shift

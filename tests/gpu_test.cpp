@@ -223,7 +223,7 @@ TEST_CASE("GPU: 250 runs give the same bits, but for sums by atomics", "[gpu]") 
 }
 
 TEST_CASE("GPU: 250 runs of more blocks than run at a time give the same gradients", "[long-gpu]") {
-  // The 5 tiles of 127 heads' keys are dealt out to 3 splits: 381 blocks of stage 24. An H200's 132
+  // The 5 tiles of 127 heads' keys are dealt out to 3 splits: 381 blocks of stage 39. An H200's 132
   // multiprocessors have two of them each at d = 64, and one at d = 128.
   int tested = 0;
   for (const Stage* stage : cuda_stages()) {

@@ -501,8 +501,8 @@ TEST_CASE("what a lab's file may not say is found, and its line is named", "[lab
     CHECK(refused(text, 11).find("Uncounted is accepted around the launch of logsumexp only") != text.npos);
   }
   // Of a stage's own headers its kernel is what the student writes.
-  CHECK(refused("#include \"stages/19_tuned/table.hpp\"\n", 19) == "");
-  CHECK(refused("#include \"stages/19_tuned/./kernel.hpp\"\n", 19)
+  CHECK(refused("#include \"stages/29_tuned/table.hpp\"\n", 29) == "");
+  CHECK(refused("#include \"stages/29_tuned/./kernel.hpp\"\n", 29)
             .ends_with("a stage is written, not included: no source of a stage is part of a lab"));
   CHECK(refused(std::string("int a;\n\0", 8)).starts_with("attention.cu:2: it is no plain text"));
   CHECK(refused(std::string(most_source_bytes + 1, ' '))

@@ -91,14 +91,14 @@ class LayersTest(unittest.TestCase):
 
     def test_device_code_includes_no_host_header(self) -> None:
         headers = device_headers()
-        for wanted in ("common/kernel/device.hpp", "common/ptx/mma.hpp", "stages/19_tuned/kernel.hpp"):
+        for wanted in ("common/kernel/device.hpp", "common/ptx/mma.hpp", "stages/29_tuned/kernel.hpp"):
             self.assertIn(wanted, headers)
         wrong = [f"{header}: {why}" for header in headers if header not in CHOOSE
                  for why in wrong_in_device_code((SOURCE / header).read_text(encoding="utf-8"), headers)]
         self.assertEqual(wrong, [])
         self.assertEqual(wrong_in_device_code('#include "common/ptx/mma.hpp"\n#include <cuda_fp16.h>\n', headers), [])
         for bad in ("#include <string>", '#include "common/kernel/host.hpp"', "# include <cuda_runtime.h>  // why",
-                    '#include "common/simt/device_host.hpp"', '#include "stages/19_tuned/table.hpp"'):
+                    '#include "common/simt/device_host.hpp"', '#include "stages/29_tuned/table.hpp"'):
             self.assertEqual(len(wrong_in_device_code(f'#pragma once\n{bad}\n', headers)), 1, bad)
 
     def test_a_kernel_of_its_own_file_is_included_by_its_stage(self) -> None:
@@ -110,21 +110,21 @@ class LayersTest(unittest.TestCase):
     def test_it_sees_what_is_wrong(self) -> None:
         for path, included in (("common/simt/fiber.cpp", "common/attention/problem.hpp"),
                                ("common/claims/closed_form.cpp", "common/check/run.hpp"),
-                               ("common/attention/registry.cpp", "stages/19_tuned/table.hpp"),
+                               ("common/attention/registry.cpp", "stages/29_tuned/table.hpp"),
                                ("common/labs/program/watch.cpp", "common/labs/grade.hpp"),
                                ("common/python/module.cpp", "common/cli/input.hpp"),
                                ("stages/14_fa2_split_q/attention.cu", "stages/13_fa2_sequence_parallel/table.hpp"),
                                ("stages/00_naive_cpu/attention.cpp", "common/check/check.hpp"),
-                               ("common/python/module.cpp", "stages/19_tuned/table.hpp"),
-                               ("bench/variants/variants.cpp", "stages/19_tuned/attention.cu"),
-                               ("common/kernel/device.hpp", "stages/19_tuned/kernel.hpp"),
+                               ("common/python/module.cpp", "stages/29_tuned/table.hpp"),
+                               ("bench/variants/variants.cpp", "stages/29_tuned/attention.cu"),
+                               ("common/kernel/device.hpp", "stages/29_tuned/kernel.hpp"),
                                ("common/ptx/mma.hpp", "common/kernel/device.hpp"),
                                ("common/cli/climb.cpp", "tests/catch.hpp")):
             self.assertNotEqual(why_not(path, included), "", f"{path} -> {included}")
         for path, included in (("common/cli/lab.cpp", "common/labs/grade.hpp"),
-                               ("common/python/module.cpp", "stages/19_tuned/kernel.hpp"),
-                               ("stages/19_tuned/attention.cu", "stages/19_tuned/kernel.hpp"),
-                               ("stages/19_tuned/claim.cpp", "common/claims/closed_form.hpp")):
+                               ("common/python/module.cpp", "stages/29_tuned/kernel.hpp"),
+                               ("stages/29_tuned/attention.cu", "stages/29_tuned/kernel.hpp"),
+                               ("stages/29_tuned/claim.cpp", "common/claims/closed_form.hpp")):
             self.assertEqual(why_not(path, included), "", f"{path} -> {included}")
 
 

@@ -262,11 +262,11 @@ class ProgramTest(unittest.TestCase):
             {"name": "peak/gemm_fp32", "TFLOP/s": 50.0}, {"name": "peak/gemm_bf16", "TFLOP/s": 700.0},
             {"name": "10 naive_gpu/grid/d:64/N:4096/BH:128/full", "TFLOP/s": 13.0, "label": "fp32"},
             *({"name": f"{name}/backward/d:64/N:{N}/BH:{BH}/{mask}", "TFLOP/s": speed, "label": dtype}
-              for name, speed, dtype in (("10 naive_gpu", 8.0, "fp32"), ("20 fa1_backward", 4.0, "fp32"),
-                                         ("21 fa2_backward", 12.0, "fp32"), ("22 tensor_core_backward", 90.0, "bf16"))
+              for name, speed, dtype in (("10 naive_gpu", 8.0, "fp32"), ("30 fa1_backward", 4.0, "fp32"),
+                                         ("31 fa2_backward", 12.0, "fp32"), ("32 tensor_core_backward", 90.0, "bf16"))
               for N, BH in ((512, 1024), (4096, 128)) for mask in ("full", "causal")))
         forward, backward = gpu_results.Measured(run), gpu_results.Measured(run, backward=True)
-        self.assertEqual((forward.stages, backward.stages), ([10], [10, 20, 21, 22]))
+        self.assertEqual((forward.stages, backward.stages), ([10], [10, 30, 31, 32]))
         self.assertEqual((forward.tflops(10, 64, "full", 4096), backward.tflops(10, 64, "full", 4096)), (13, 8))
         self.assertEqual([backward.peak(stage) for stage in backward.stages], [50, 50, 50, 700])
         from bench.report import gpu_pictures, gpu_report
@@ -275,19 +275,19 @@ class ProgramTest(unittest.TestCase):
         backward.context.update(context)
         peers = {"context": context, "results": [
             {"d": 64, "causal": causal, "N": N, "name": name, **of} for causal in (False, True) for N in (512, 4096)
-            for name, of in (("stage 22", {"tflops": 90.0}), ("fa2", {"tflops": 180.0}), ("math", {"absent": "too large"}))]}
+            for name, of in (("stage 32", {"tflops": 90.0}), ("fa2", {"tflops": 180.0}), ("math", {"absent": "too large"}))]}
         blocks = {(path.parent.name, name): text for path, name, text in gpu_report.backward_blocks(backward, None)
-                  if path.parent.name.startswith(("10", "20", "21"))}
+                  if path.parent.name.startswith(("10", "30", "31"))}
         self.assertIn("| 512 | 8.00 | 8.00 |", blocks["10_naive_gpu", "backward"])
-        self.assertIn("times as fast as 20", blocks["21_fa2_backward", "backward"])
-        self.assertIn("| 4096 | 12.00 (3.00x) | 12.00 (3.00x) |", blocks["21_fa2_backward", "backward"])
-        self.assertIn("fp32; backward pass, whose FLOPs count 2.5 times", blocks["20_fa1_backward", "backward"])
+        self.assertIn("times as fast as 30", blocks["31_fa2_backward", "backward"])
+        self.assertIn("| 4096 | 12.00 (3.00x) | 12.00 (3.00x) |", blocks["31_fa2_backward", "backward"])
+        self.assertIn("fp32; backward pass, whose FLOPs count 2.5 times", blocks["30_fa1_backward", "backward"])
         self.assertIn("| 64 | causal | 512 | 90 (0.50) | 180 | absent |", gpu_report.backward_peers_table(peers))
         short = gpu_report.short_backward_table(peers)
         self.assertIn("| 64 | full | 0.50 (0.50 to 0.50) | absent |", short)
         self.assertIn("in bf16 over PyTorch's FlashAttention-2's, on one a GPU, driver 1, PyTorch 2, cuDNN 9, commit abc", short)
-        counted = {mask: {10: [6 << 20, 1 << 20, 0], 20: [4 << 20, 1 << 20, 0], 21: [2 << 20, 1 << 20, 2 << 20],
-                          22: [1 << 20, 1 << 19, 1 << 20]} for mask in ("full", "causal")}
+        counted = {mask: {10: [6 << 20, 1 << 20, 0], 30: [4 << 20, 1 << 20, 0], 31: [2 << 20, 1 << 20, 2 << 20],
+                          32: [1 << 20, 1 << 19, 1 << 20]} for mask in ("full", "causal")}
         pictures = {path.name: (path, shown, draw)
                     for path, shown, draw in gpu_pictures.backward_pictures(backward, peers, counted)}
         self.assertEqual(sorted(pictures), ["h200_backward.png", "h200_backward_bf16.png", "h200_backward_fp32.png",
@@ -296,8 +296,8 @@ class ProgramTest(unittest.TestCase):
         self.assertEqual((fp32["title"], fp32["ceiling"]),
                          ("fp32, backward pass on one a GPU: batch * N = 16k, heads * d = 2048", 50))
         self.assertEqual([{line["label"]: line["points"] for line in panel["lines"]} for panel in fp32["panels"]], 2 * [
-            {"10 naive_gpu": [(512, 8), (4096, 8)], "20 fa1_backward": [(512, 4), (4096, 4)],
-             "21 fa2_backward": [(512, 12), (4096, 12)]}])
+            {"10 naive_gpu": [(512, 8), (4096, 8)], "30 fa1_backward": [(512, 4), (4096, 4)],
+             "31 fa2_backward": [(512, 12), (4096, 12)]}])
         self.assertEqual(traffic["moved"], [*gpu_pictures.MOVED])
         self.assertEqual(traffic["panels"][1]["mib"], [[6, 1, 0], [4, 1, 0], [2, 1, 2], [1, 0.5, 1]])
         self.assertEqual(traffic["least_of"], "Q, K, V, O, dO, dQ, dK, dV and L once each")
@@ -325,12 +325,12 @@ class ProgramTest(unittest.TestCase):
         from bench.report import gpu_pictures, gpu_report
 
         def speeds(causal, N):
-            return {"stage 16": 20.0, "stage 19": None if N == 512 else 90.0, "fa2": None if causal else 60.0,
+            return {"stage 20": 20.0, "stage 29": None if N == 512 else 90.0, "fa2": None if causal else 60.0,
                     "cudnn": 120.0}
 
         text = gpu_report.peers_table(self.comparison(speeds))
         self.assertIn("on one a GPU, driver 1, PyTorch 2, cuDNN 9, commit abc; one interleaved run, median of 3", text)
-        for row in ("| d | mask | N | stage 19 | FlashAttention-2 (PyTorch) | cuDNN |\n",
+        for row in ("| d | mask | N | stage 29 | FlashAttention-2 (PyTorch) | cuDNN |\n",
                     "| 64 | full | 512 | absent | 60 | 120 (2.00) |\n",
                     "| 64 | full | 4096 | 90 (1.50) | 60 | 120 (2.00) |\n",
                     "| 64 | causal | 4096 | 90 | absent | 120 |\n",
@@ -341,7 +341,7 @@ class ProgramTest(unittest.TestCase):
                         short)
         self.assertIn("| 64 | full | 1.50 (1.50 to 1.50) | 0.75 (0.75 to 0.75) |\n", short)
         self.assertTrue(short.endswith("| 64 | causal | absent | 0.75 (0.75 to 0.75) |\n"), short)
-        nothing = self.comparison({"stage 19": None, "fa2": 60.0})
+        nothing = self.comparison({"stage 29": None, "fa2": 60.0})
         self.assertNotIn("geometric mean", gpu_report.peers_table(nothing))
         self.assertEqual(gpu_report.short_peers_table(nothing).count("\n"), 4)  # where it was measured, and the head
 
@@ -350,23 +350,23 @@ class ProgramTest(unittest.TestCase):
         from bench.report import gpu_report
 
         def speeds(causal, N):
-            return {"stage 23": 300.0, "stage 24": None if causal and N == 512 else 240.0, "fa2": 200.0}
+            return {"stage 38": 300.0, "stage 39": None if causal and N == 512 else 240.0, "fa2": 200.0}
 
         text = gpu_report.backward_peers_table(self.comparison(speeds))
-        self.assertIn("24 / 23: the time of stage 24 over that of stage 23.\n", text)
-        self.assertIn("| stage 23 | stage 24 | FlashAttention-2 (PyTorch) | 24 / 23 |\n", text)
+        self.assertIn("39 / 38: the time of stage 39 over that of stage 38.\n", text)
+        self.assertIn("| stage 38 | stage 39 | FlashAttention-2 (PyTorch) | 39 / 38 |\n", text)
         self.assertIn("| 64 | full | 512 | 300 (1.50) | 240 (1.20) | 200 | 1.25 |\n", text)
         self.assertIn("| 64 | causal | 512 | 300 (1.50) | absent | 200 | absent |\n", text)
-        self.assertNotIn("24 / 23", gpu_report.backward_peers_table(self.comparison({"stage 23": 300.0, "fa2": 200.0})))
+        self.assertNotIn("39 / 38", gpu_report.backward_peers_table(self.comparison({"stage 38": 300.0, "fa2": 200.0})))
 
     def test_flash_attn_is_shown_where_it_was_measured(self):
         _, run = self.read_gpu_run({"name": "peak/gemm_bf16", "TFLOP/s": 700.0}, *(
             {"name": f"{stage} x/grid/d:64/N:512/BH:4/full", "TFLOP/s": 90.0, "label": "bf16"}
-            for stage in range(16, 20)))
+            for stage in (20, 21, 22, 29)))
         from bench.report import gpu_pictures, gpu_report
         from bench.results import gpu as gpu_results
         measured = gpu_results.Measured(run)
-        others = {f"stage {number}": 90.0 for number in range(16, 20)}
+        others = {f"stage {number}": 90.0 for number in (20, 21, 22, 29)}
         others |= {"fa2": 60.0, "cudnn": 120.0, "memory-efficient": 50.0, "math": 10.0}
         tables = gpu_report.peers_table, gpu_report.short_peers_table, gpu_report.backward_peers_table
         without, absent = self.comparison(others), self.comparison({**others, "flash-attn": None})
@@ -392,19 +392,19 @@ class ProgramTest(unittest.TestCase):
         files = self.losses("fp32", [3.0, 2.0, 1.000002]), self.losses("bf16", [3.0001, 2.0, 1.0])
         losses = [gpu_report.of_train_gpt(file) for file in files]
         speeds = {"context": {**context, "tokens": 16384, "rounds": 3, "steps": 2, "gemm_tflops": 700.0,
-                              "ours": {"ours": [19, 23], "ours, deterministic": [19, 24]}},
+                              "ours": {"ours": [29, 38], "ours, deterministic": [29, 39]}},
                   "results": [{"model": "1.3B", "N": N, "name": name, **of} for N in (2048, 8192) for name, of in (
                       ("math", {"absent": "out of memory at batch 1"}), ("fa2", {"absent": "No available kernel"}),
                       ("ours", {"tflops": 350.0, "mfu": 0.5, "ms": 2.0, "batch": 2}))]}
         text = gpu_report.losses_block(losses)
         self.assertIn("the loss with math attention is 5.8e-07 away in the root mean square, 1.0e-06 at most, that with "
-                      "stages 19 and 23 1.2e-06 and 2.0e-06. At no step does the latter's root mean square so far come to more "
+                      "stages 29 and 38 1.2e-06 and 2.0e-06. At no step does the latter's root mean square so far come to more "
                       "than 37 % of what is allowed: 2 times that of the former, and 2e-06.", text)
         self.assertIn("In bf16, 4 layers", text)
         text = gpu_report.training_block(speeds)
         self.assertIn("| 1.3B | 2048 | out of memory | absent | 350 (50 %), batch 2 |", text)
         self.assertIn("| 1.3B | 8192 | out of memory | absent | 350 (50 %) |", text)
-        self.assertIn("Ours: stages 19 and 23; ours, deterministic: stages 19 and 24.", text)
+        self.assertIn("Ours: stages 29 and 38; ours, deterministic: stages 29 and 39.", text)
         for runs in (losses, losses[:1]):
             for path, shown, draw in gpu_pictures.training_pictures(runs, speeds):
                 with warnings.catch_warnings():
@@ -416,7 +416,7 @@ class ProgramTest(unittest.TestCase):
 
     def losses(self, dtype, ours):
         """A file as bench.training.train_gpt writes it."""
-        curves = {"math in fp64": [3.0, 2.0, 1.0], "math": [3.0, 2.0, 1.000001], "stages 19 and 23": ours}
+        curves = {"math in fp64": [3.0, 2.0, 1.0], "math": [3.0, 2.0, 1.000001], "stages 29 and 38": ours}
         context = {"gpu": "a GPU", "driver": "1", "torch": "2", "commit": "abc", "dtype": dtype, "layers": 4, "hidden": 256,
                    "heads": 4, "context": 256, "batch": 16, "steps": 3}
         file = self.folder / f"train_gpt_{dtype}.json"
@@ -428,7 +428,7 @@ class ProgramTest(unittest.TestCase):
         from bench.report import gpu_report
         self.assertIsNone(gpu_report.of_train_gpt(self.folder / "nowhere.json"))
         for ours, why in (([3.0, 2.1, 1.0], "comes to .* of what its step allows"), ([3.0, float("nan"), 1.0], "a loss with"),
-                          ([3.0, 2.0, float("inf")], "stages 19 and 23 is not a finite number: measure it again")):
+                          ([3.0, 2.0, float("inf")], "stages 29 and 38 is not a finite number: measure it again")):
             with self.assertRaisesRegex(gpu_report.BadResult, why):
                 gpu_report.of_train_gpt(self.losses("fp32", ours))
         file = self.folder / "training.json"
@@ -460,8 +460,8 @@ class ProgramTest(unittest.TestCase):
         self.assertIn("Of stores and stores apart dQ is wrong by design.", text)
         self.assertIn("| 64 | full | 512 | 1024 | 4 | 512 | 1; 128 | 2.000 | 0.50 | - | 2.00 | 2.50 |", text)
         self.assertIn("| 128 | causal | 16384 | 1 | 128 | 516 | 64; 512 | 2.000 | 0.50 | 1.50 | 2.00 | 2.50 |", text)
-        self.assertIn("- stores: 0.500 (0.50 to 0.50) of stage 23's time", text)
-        self.assertIn("- stage 24 spills 8 bytes of registers at d = 128, causal\n", text)
+        self.assertIn("- stores: 0.500 (0.50 to 0.50) of stage 38's time", text)
+        self.assertIn("- stage 39 spills 8 bytes of registers at d = 128, causal\n", text)
         self.assertNotIn("at d = 64", text)
         pictures = list(gpu_pictures.atomics_pictures(data))
         self.assertEqual([len(shown["panels"]) for _, shown, _ in pictures], [4, 4])
@@ -529,7 +529,7 @@ class ProgramTest(unittest.TestCase):
         self.assertEqual({p.name for p in (self.folder / "out").iterdir()}, {"climb.json", "report.html"})
 
     def test_a_stage_is_compared_with_the_one_before_it_on_the_same_numbers(self):
-        """Stage 16 on numbers rounded to bf16 with stage 15 on these numbers: as where the input itself is bf16."""
+        """Stage 20 on numbers rounded to bf16 with stage 15 on these numbers: as where the input itself is bf16."""
         against = []
         for dtype in ("fp32", "bf16"):
             result = self.climb(*SMALL_FOR_ALL, "--stages", "14-17", "--dtype", dtype, "--backend", "emulator", python="true")
@@ -639,14 +639,14 @@ class ProgramTest(unittest.TestCase):
         memory = {one["number"]: {point["N"]: point["bytes"] for point in one["points"]}
                   for one in report["memory"]["stages"]}
         self.assertEqual(memory[10], {N: 4 * 2 * N * N for N in (1024, 2048, 4096)})
-        self.assertEqual(memory[20], {N: 4 * 2 * N for N in (1024, 2048, 4096)})
-        self.assertEqual(memory[21], {N: 4 * N for N in (1024, 2048, 4096)})
+        self.assertEqual(memory[30], {N: 4 * 2 * N for N in (1024, 2048, 4096)})
+        self.assertEqual(memory[31], {N: 4 * N for N in (1024, 2048, 4096)})
         self.assertIn("backward passes up to N = 4096", result.stdout)
         html = (self.folder / "out/report.html").read_text()
         self.assertIn("<h1>A climb of the backward pass</h1>", html)
         self.assertGreaterEqual(html.count("data:image/png;base64,"), 2)
-        # In 16 bits too: D and dQ in fp32, and from 23 on L with the factor of its base.
-        result = self.climb("--backward", "--random", "1,1,64,32", "--stages", "22-24", "--backend",
+        # In 16 bits too: D and dQ in fp32, and from 38 on L with the factor of its base.
+        result = self.climb("--backward", "--random", "1,1,64,32", "--stages", "32-39", "--backend",
                             "emulator", "--memory", "--memory-up-to", 2048)
         self.assertEqual(result.returncode, 0, result.stderr)
         splits = {1024: 4, 2048: 8}
@@ -857,13 +857,13 @@ class ProgramTest(unittest.TestCase):
             self.assertEqual([s["number"] for s in self.report()["stages"]], [1])
         self.assertEqual(self.climb("tiled_cpu", "00-01", *SMALL, python="true").returncode, 0)
         self.assertEqual([s["number"] for s in self.report()["stages"]], [0, 1, 2])
-        self.assertEqual(list(self.ledger("tensor_cores", "fa1_tiled-12", "--random", "1,1,32,32")), [16, 11, 12])
+        self.assertEqual(list(self.ledger("tensor_cores", "fa1_tiled-12", "--random", "1,1,32,32")), [20, 11, 12])
 
     def test_what_is_nearly_a_command_is_answered_with_the_right_one(self):
         for call, *parts in (
             (["lab"], "./ladder lab list", "./ladder lab new 01 my_lab", "./ladder lab grade my_lab"),
             (["lab", "13"], "./ladder lab new 13 my_lab begins the lab of stage 13 fa2_sequence_parallel"),
-            (["lab", "tensor_cores", "my folder"], "./ladder lab new 16 'my folder'"),
+            (["lab", "tensor_cores", "my folder"], "./ladder lab new 20 'my folder'"),
             (["lab", "99"], "stage 99 does not exist: the stages are 00, 01"),
             (["lab", "frobnicate"], "list, new, grade and check", "'frobnicate'"),
             (["lab", "."], "./ladder lab grade . grades that folder"),
@@ -871,7 +871,7 @@ class ProgramTest(unittest.TestCase):
             (["lab", "new", "99", "x"], "stage 99 does not exist: the stages are 00, 01"),
             (["lab", "check", "99"], "stage 99 does not exist: the stages are 00, 01"),
             (["climb", "99"], "stage 99 does not exist: the stages are 00, 01"),
-            (["climb", "tensor-cores"], "stage 'tensor-cores' does not exist: is it 16 tensor_cores?"),
+            (["climb", "tensor-cores"], "stage 'tensor-cores' does not exist: is it 20 tensor_cores?"),
             (["lab", "new", "Naive", "x"], "is it 00 naive_cpu or 10 naive_gpu?"),
             (["climb", "13", "--wrong"], "no option --wrong", "./ladder climb --help"),
             ([], "name a verb", "./ladder help"),
@@ -1015,7 +1015,7 @@ class ProgramTest(unittest.TestCase):
         for call in ([tune, "--wrong"], [tune, "--stage", "13"], [diff, "--wrong"]):
             result = run_module(*call)
             self.assertEqual((result.returncode, len(result.stderr.splitlines())), (2, 1), result.stderr)
-            self.assertIn(call[1] if call[1] == "--wrong" else "19, 23, 24", result.stderr)
+            self.assertIn(call[1] if call[1] == "--wrong" else "29, 38, 39", result.stderr)
 
     def test_a_file_of_a_python_program_is_complete_or_the_old_one(self):
         path = self.folder / "x.txt"
@@ -1038,13 +1038,13 @@ class ProgramTest(unittest.TestCase):
     # --- the ledger -------------------------------------------------------------------------------------------
 
     def test_what_depends_on_the_numbers_is_at_least_its_closed_form(self):
-        """Stage 19 rescales O~ only where m grows much, and a negative scale costs it a barrier."""
+        """Stage 29 rescales O~ only where m grows much, and a negative scale costs it a barrier."""
         for problem, more in ((["--input", SOURCE / "common/data/minilm_layer.npz"], {"exp", "mul"}),
                               (["--random", "1,2,256,64", "--scale", 5], {"exp", "mul"}),
                               (["--random", "1,2,130,64", "--scale", -0.1], set())):
-            result = self.run_program("ledger", 19, *problem)
+            result = self.run_program("ledger", 29, *problem)
             self.assertEqual((result.returncode, ">= a closed form of random numbers" in result.stdout), (0, bool(more)))
-            stage, = json.loads(self.run_program("ledger", 19, *problem, "--json").stdout)["stages"]
+            stage, = json.loads(self.run_program("ledger", 29, *problem, "--json").stdout)["stages"]
             forms = {form["counter"]: form for form in stage["closed_forms"]}
             self.assertEqual({name for name, form in forms.items() if form["measured"] > form["value"]}, more)
             self.assertEqual({name for name, form in forms.items() if form["least"]}, {"exp", "mul"})
@@ -1108,11 +1108,11 @@ class ProgramTest(unittest.TestCase):
         for absent in ("tensor cores", "wavefronts", "sectors", "masked tiles"):  # 0 in all, or not counted
             self.assertNotIn(absent, text)
         self.assertNotIn("rounded", text)
-        self.assertEqual([stage["dtype"] for stage in self.ledger("15", "16", "--random", "1,1,40,32").values()],
+        self.assertEqual([stage["dtype"] for stage in self.ledger("15", "20", "--random", "1,1,40,32").values()],
                          ["fp32", "fp16"])
-        rounded = self.run_program("ledger", "15", "16", "--random", "1,1,40,32").stdout
+        rounded = self.run_program("ledger", "15", "20", "--random", "1,1,40,32").stdout
         self.assertEqual([line for line in rounded.splitlines() if "rounded" in line],
-                         ["16 tensor_cores took the input rounded to fp16: it does not take fp32."])
+                         ["20 tensor_cores took the input rounded to fp16: it does not take fp32."])
         banks = self.run_program("ledger", "14", "--banks", "--causal", "--random", "1,1,40,32").stdout
         for present in ("wavefronts, ideal", "sectors, ideal", "masked tiles"):
             self.assertIn(present, banks)
@@ -1130,10 +1130,10 @@ class ProgramTest(unittest.TestCase):
                          2 * self.ledger("10", *problem)[10]["counts"]["flops_cuda_cores"])
         self.refuses(2, "stage 13 fa2_sequence_parallel has no backward pass", "leave out --backward",
                      arguments=["13", "--backward"], verb="ledger")
-        self.refuses(2, "stage 20 fa1_backward has no forward pass", "add --backward", arguments=["20"], verb="ledger")
-        self.refuses(2, "stage 20 fa1_backward has no forward pass", "add --backward",
-                     arguments=["--stages", "20"])
-        text = self.run_program("ledger", "10", "20", "--backward", *problem).stdout
+        self.refuses(2, "stage 30 fa1_backward has no forward pass", "add --backward", arguments=["30"], verb="ledger")
+        self.refuses(2, "stage 30 fa1_backward has no forward pass", "add --backward",
+                     arguments=["--stages", "30"])
+        text = self.run_program("ledger", "10", "30", "--backward", *problem).stdout
         self.assertIn("backward pass", text.splitlines()[0])
         self.assertIn("BHkv = 4", text)
         self.assertNotIn("!!!", text)

@@ -281,13 +281,13 @@ class SearchTest(unittest.TestCase):
             self.assertEqual([r for r in new if (r["architecture"], r["dtype"], r["d"]) == (90, "bf16", 64)], best)
             self.assertIn(f"Stage {stage.number} on a GPU: the best tile ({', '.join(stage.fields)})", said)
         result = json.loads(files["tune.json"])
-        self.assertEqual((result["commit"], set(result["tiles"])), ("abc", {"19", "23", "24"}))
+        self.assertEqual((result["commit"], set(result["tiles"])), ("abc", {"29", "38", "39"}))
         self.assertEqual([(r["stage"], r["causal"]) for r in result["winners"]],
                          [(number, causal) for number in TUNED for causal in (False, True)])
 
     def test_a_dry_run_writes_no_table(self):
         _, files = self.run_tune([BACKWARD], "--dry-run")
-        self.assertEqual(files["23.hpp"], BACKWARD.table.read_text())
+        self.assertEqual(files["38.hpp"], BACKWARD.table.read_text())
         self.assertIn("tune.json", files)
 
     def test_a_table_that_cannot_be_written_stays(self):
@@ -314,15 +314,15 @@ class SearchTest(unittest.TestCase):
 
     def test_bad_options(self):
         for bad, why in ((["--N", "1000"], "divisors of 16384"), (["--rounds", "0"], "from 1 on"),
-                         (["--stage", "19", "--d", "48"], "stage 19 has no tiles for d = 48, only for 32 64 96"),
-                         (["--stage", "23", "--d", "64", "192"], "stage 23 has no tiles for d = 192"),
-                         (["--stage", "18"], "stage 18 has no table of tiles"),
+                         (["--stage", "29", "--d", "48"], "stage 29 has no tiles for d = 48, only for 32 64 96"),
+                         (["--stage", "38", "--d", "64", "192"], "stage 38 has no tiles for d = 192"),
+                         (["--stage", "22"], "stage 22 has no table of tiles"),
                          (["tensor_cores"], "stage tensor_cores has no table of tiles")):
             with mock.patch.object(sys, "argv", ["tune", *bad]), contextlib.redirect_stderr(io.StringIO()) as said, \
                     self.assertRaises(SystemExit):
                 tune.arguments()
             self.assertIn(why, said.getvalue())
-        for words, numbers in (([], [19, 23, 24]), (["23"], [23]), (["tuned", "--stage", "23", "19"], [19, 23])):
+        for words, numbers in (([], [29, 38, 39]), (["38"], [38]), (["tuned", "--stage", "38", "29"], [29, 38])):
             with mock.patch.object(sys, "argv", ["tune", *words]):
                 self.assertEqual(tune.arguments().stage, numbers)
 
@@ -354,7 +354,7 @@ class VariantTest(unittest.TestCase):
 
     def test_a_wrong_variant_is_found(self):
         rows = [row(causal=causal, tile=(64, 64, 4, 1, 2)) for causal in (False, True)]
-        patch = SOURCE / "tests/mutants/19_l_of_one_lane.patch"
+        patch = SOURCE / "tests/mutants/29_l_of_one_lane.patch"
         for text in self.wrong(table=variants.with_rows(TEXT, rows), patch=patch):
             self.assertRegex(text, "^B=.*: .* off by ")
 
@@ -463,8 +463,8 @@ class AtomicsTest(unittest.TestCase):
         return measured_atomics.counts(row, kernels, atomics.WHOLE, atomics.DETERMINISTIC)
 
     def test_the_counts_are_those_of_the_ledger(self):
-        """`./ladder ledger 23 24 --random 1,2,512,64 --backward`, without the mask and with it: additions, tiles of
-        keys, and of the device memory of 24 what is not D and L2."""
+        """`./ladder ledger 38 39 --random 1,2,512,64 --backward`, without the mask and with it: additions, tiles of
+        keys, and of the device memory of 39 what is not D and L2."""
         kernels = [{"variant": name, "d": 64, "causal": causal, "tile": [64, 128, 4, 2, 1, 32, 1]}
                    for name in (atomics.WHOLE, atomics.DETERMINISTIC) for causal in (False, True)]
         for causal, elements in ((False, 262_144), (True, 163_840)):

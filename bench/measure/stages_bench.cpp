@@ -56,7 +56,7 @@ constexpr char help[] =
     "kernels on it. Each is checked on a shape before it is timed there; one that fails is not timed.\n\n"
     "  ./ladder bench --benchmark_list_tests                         what there is to time here\n"
     "  ./ladder bench --benchmark_filter='^0[12] .*d:64'             those whose name matches\n"
-    "  ./ladder bench --benchmark_filter='^19 .*/grid/.*causal'      on a GPU; also /heads/ and "
+    "  ./ladder bench --benchmark_filter='^29 .*/grid/.*causal'      on a GPU; also /heads/ and "
     "/backward/\n"
     "  ./ladder bench --benchmark_out=FILE --benchmark_context=commit=HASH\n"
     "                                                                the results as JSON, for the "

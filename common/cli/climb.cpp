@@ -39,7 +39,7 @@ std::vector<MaskClimb> masks_of(const ClimbOptions& options) {
   return masks;
 }
 
-/// "16, 17"
+/// "20, 21"
 std::string numbers_text(const std::vector<const Stage*>& some) {
   std::vector<std::string> numbers;
   numbers.reserve(some.size());

@@ -1,5 +1,5 @@
 #pragma once
-// What stage 17 teaches, for the stages after it: tiles whose fragments lie in different banks.
+// What stage 21 teaches, for the stages after it: tiles whose fragments lie in different banks.
 #include "common/simt/simt.hpp"
 
 namespace flashladder {

@@ -122,7 +122,7 @@ std::vector<Job> clean_cases(const Stage& stage) {
   }
   // Two tiles of keys and a part of one, so that what one leaves behind meets the next; in one tile of rows
   // with no other, whose barriers would come between. With d = 64 the stages that exchange O through shared
-  // memory do so twice for each tile, and stage 19 has one buffer for K, in which the next tile comes. And
+  // memory do so twice for each tile, and stage 29 has one buffer for K, in which the next tile comes. And
   // a tile of rows that sees no key.
   const std::int64_t keys = 2 * claim_of(stage)->tile.Bc + 6;
   for (const auto schedule : {simt::Schedule::forward, simt::Schedule::reverse, simt::Schedule::random}) {

@@ -195,7 +195,7 @@ void judge_by_all_checks(const Mutant& mutant, Caught& caught) {
 
 /// The emulator looking for all that it can find, whichever threads come first. Two tiles of keys and a
 /// part of one, so that what one leaves behind meets the next; with d = 64 the stages that exchange O
-/// through shared memory do so twice per tile, and in stage 19 the tiles of K take turns in one buffer; and
+/// through shared memory do so twice per tile, and in stage 29 the tiles of K take turns in one buffer; and
 /// a tile of rows that sees no key.
 void judge_by_emulator(const Stage& stage, int most_d) {
   const std::int64_t keys = 2 * claim_of(stage)->tile.Bc + 6;
@@ -260,7 +260,7 @@ void judge_far_apart(const Stage& stage, const FarApart& memory) {
                .workspace = workspace});
 }
 
-/// The closed forms, and from stage 17 on, but for 22, that shared memory is accessed without bank
+/// The closed forms, and from stage 21 on, but for 22, that shared memory is accessed without bank
 /// conflicts.
 void judge_by_claim(const Stage& stage, Caught& caught) {
   const Claim* claim = claim_of(stage);
@@ -391,8 +391,8 @@ TEST_CASE("a failure's report names the intermediate that went wrong first", "[m
       {"12_o_not_rescaled", "first to diverge: O~ of head "},
       {"11_beta_forgotten", "first to diverge: O of head "},
       {"13_o_of_three_warps", "first to diverge: O~ of head 0, row 0 (row tile 0), key tile 0, column 0: "},
-      {"16_b_halves_swapped", "first to diverge: S of head 0, row 0 (row tile 0), key tile 0, key "},
-      {"17_v_not_transposed", "first to diverge: O~ of head 0, row 0 (row tile 0), key tile 0, column "},
+      {"20_b_halves_swapped", "first to diverge: S of head 0, row 0 (row tile 0), key tile 0, key "},
+      {"21_v_not_transposed", "first to diverge: O~ of head 0, row 0 (row tile 0), key tile 0, column "},
   };
   for (const auto& [name, report] : cases) {
     const auto found = std::ranges::find(mutants(), name, &Mutant::name);

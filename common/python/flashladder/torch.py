@@ -40,7 +40,7 @@ def attention(
     scale    factor on the scores, which gets no gradient; None: 1/sqrt(d)
     stage    which stages run: None, a stage, or a pair (forward, backward). A pass that is not named, or that the stage
              has not, is of the highest stage that takes q: stages_for() says which. In 16 bits the highest backward
-             pass is the deterministic one of stage 24; stage=(None, 23) has the one that adds to dQ atomically. On the
+             pass is the deterministic one of stage 39; stage=(None, 38) has the one that adds to dQ atomically. On the
              CPU the highest is an emulated one; stage=(2, 0) runs both passes there without the emulator, in float32.
 
     Returns o, of q's shape and dtype; its dimensions lie in memory in the order of q's, where q is not copied and repeats

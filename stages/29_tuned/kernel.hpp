@@ -1,0 +1,248 @@
+#pragma once
+// The kernel of stage 29; attention.cu beside it explains its ideas. Variants, Python and run-time
+// compilation include this file too, so it takes no header of the host. Its namespace has no name: one
+// program may hold the kernel several times, for the emulator and for a GPU.
+#include "common/kernel/device.hpp"
+#include "common/kernel/swizzle.hpp"
+#include "common/ptx/exp2.hpp"
+
+namespace flashladder::stage_29 {
+namespace {
+
+constexpr int row_lanes = 8, key_lanes = 4;
+constexpr float log2_e = 1.4426950408889634f, ln_2 = 0.6931471805599453f;
+constexpr float most_growth = 8;  // of a row's maximum over its m, in powers of 2: P~ is at most 2^8
+
+/// Where the tiles begin in dynamic shared memory, in bytes, and how many bytes they take.
+template <int d, int Br, int Bc, int num_buffers>
+struct Shared {
+  static constexpr int Q = 0;                             // [Br, d]
+  static constexpr int K = Q + 2 * Br * d;                // [num_buffers * Bc, d]
+  static constexpr int V = K + 2 * num_buffers * Bc * d;  // [num_buffers * Bc, d]
+  static constexpr int bytes = V + 2 * num_buffers * Bc * d;
+};
+
+template <class T, int d, bool causal, int Br, int Bc, int warps, int num_buffers, int unroll>
+__global__ void __launch_bounds__(32 * warps)
+    fa2_forward(gmem<const T> Qg,  // [batch, q_heads, Nq, columns]
+                gmem<const T> Kg,  // [batch, kv_heads, Nk, columns]
+                gmem<const T> Vg,  // [batch, kv_heads, Nk, columns]
+                gmem<T> Og,        // [batch, q_heads, Nq, columns]
+                gmem<f32> Lg,      // [batch, q_heads, Nq]
+                Sizes n,
+                int columns) {  // the head dimension, at most d; in the tiles zeros follow
+  constexpr int threads = 32 * warps, warp_rows = Br / warps;
+  constexpr int row_frags = warp_rows / 16;  // fragments of 16 rows
+  using At = Shared<d, Br, Bc, num_buffers>;
+  auto&& Q = dynamic_tile<T, Br, d, "Q">(At::Q);
+  auto&& K = dynamic_tile<T, num_buffers * Bc, d, "K">(At::K);
+  auto&& V = dynamic_tile<T, num_buffers * Bc, d, "V">(At::V);
+  n.causal = causal;  // known when this is compiled
+
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, quad = lane / key_lanes,
+            quad_lane = lane % key_lanes;
+  const int r0 = warp * warp_rows + quad;  // its rows of a tile: r0 + 16 * f + a * row_lanes
+  constexpr Swizzle<d> swizzle;
+  // Under the mask the last rows come first, of all heads, since they see the most keys: no block has much
+  // left to do when the others end. Without it, head after head: its K and V then stay in the L2 cache.
+  const int h = causal ? blockIdx.x : blockIdx.y, b = causal ? blockIdx.y : blockIdx.z;
+  const int i0 = (causal ? gridDim.z - 1 - blockIdx.z : blockIdx.x) * Br;
+  const gmem<const T> Qh = Qg + n.Q.at(b, h);
+  const gmem<const T> Kh = Kg + n.K.at(b, n.kv_head(h));
+  const gmem<const T> Vh = Vg + n.V.at(b, n.kv_head(h));
+  // exp(scale * s - scale * m) = 2^(s * scale_log2 - m * scale_log2). The scale's sign is moved into Q.
+  const float abs_scale = n.scale < 0 ? -n.scale : n.scale, scale_log2 = abs_scale * log2_e;
+
+  const auto bring_K = [&](int j0, int to) {
+    load_tile_async<Bc, d, threads>(K, to, Kh, n.K.row, j0, n.Nk, swizzle, columns);
+  };
+  const auto bring_V = [&](int j0, int to) {
+    load_tile_async<Bc, d, threads>(V, to, Vh, n.V.row, j0, n.Nk, swizzle, columns);
+  };
+
+  // The copies that come before the first tile: Q and K_0, with two buffers V_0 too.
+  const int visible = n.visible_keys(i0 + Br - 1);  // to the last row, which sees the most
+  load_tile_async<Br, d, threads>(Q, 0, Qh, n.Q.row, i0, n.Nq, swizzle, columns);
+  if (visible > 0) {
+    bring_K(0, 0);
+    if (num_buffers == 2) bring_V(0, 0);
+  }
+  cp_async_commit();
+  if (n.scale < 0.f) {
+    cp_async_wait<0>();
+    __syncthreads();  // Q changes: the copies of all threads must have arrived
+    for (int e = threadIdx.x; e < Br * d; e += threads) Q[e] = T(-static_cast<f32>(static_cast<T>(Q[e])));
+  }
+
+  f32 m[row_frags][2], l[row_frags][2] = {};  // of its rows, m in powers of 2
+  f32 O_frag[row_frags][d / 8][4] = {};       // O~ as mma has it
+#pragma unroll
+  for (int f = 0; f < row_frags; ++f) m[f][0] = m[f][1] = -INFINITY;
+  for (int j0 = 0; j0 < visible; j0 += Bc) {
+    const int now = j0 / Bc % num_buffers * Bc, next_j0 = j0 + Bc,
+              next = next_j0 / Bc % num_buffers * Bc;  // where tiles lie
+    // lab: make sure that what is read next is there, begin to copy what is read after it
+    cp_async_wait<0>();
+    __syncthreads();  // K (with two buffers V too) is read: its copies must have arrived. V of the tile
+                      // before (with two buffers K too) changes: all warps must have read it
+    if (num_buffers == 1) {
+      bring_V(j0, now);
+    } else if (next_j0 < visible) {
+      bring_K(next_j0, next);
+      bring_V(next_j0, next);
+    }
+    cp_async_commit();
+    // end of lab
+    const bool masked = j0 + Bc > n.visible_keys(i0);  // the first row sees the least
+    count_tile(masked);
+
+    // S = Q K^T
+    f32 S_frag[row_frags][Bc / 8][4] = {};
+#pragma unroll unroll
+    for (int k = 0; k < d; k += 16) {
+      std::uint32_t Q_frag[row_frags][4] = {};
+#pragma unroll
+      for (int f = 0; f < row_frags; ++f) {
+        const int row = warp * warp_rows + 16 * f + lane % 16, column = k + lane / 16 * 8;
+        ldmatrix_x4<T>(Q_frag[f], Q.at(row, swizzle(row, column)));
+      }
+      // lab: the products for all fragments of rows, with each fragment of K loaded once
+#pragma unroll
+      for (int c = 0; c < Bc / 8; c += 2) {
+        const int row = 8 * c + lane % 8 + lane / 16 * 8, column = k + lane / 8 % 2 * 8;
+        std::uint32_t K_frag[4];
+        ldmatrix_x4<T>(K_frag, K.at(now + row, swizzle(row, column)));
+#pragma unroll
+        for (int f = 0; f < row_frags; ++f) {
+          mma_m16n8k16<T>(S_frag[f][c], Q_frag[f], {K_frag[0], K_frag[1]});
+          mma_m16n8k16<T>(S_frag[f][c + 1], Q_frag[f], {K_frag[2], K_frag[3]});
+        }
+      }
+      // end of lab
+    }
+    // lab: with one buffer make sure that V is there, begin to copy the next K
+    if (num_buffers == 1) {
+      cp_async_wait<0>();
+      __syncthreads();  // V is read, K changes: V's copies must have arrived, all warps have read K
+      if (next_j0 < visible) bring_K(next_j0, next);
+      cp_async_commit();
+    }
+    // end of lab
+
+#pragma unroll
+    for (int f = 0; f < row_frags; ++f) {
+      if (masked) {
+#pragma unroll
+        for (int c = 0; c < Bc / 8; ++c) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            const int i = i0 + r0 + 16 * f + e / 2 * row_lanes, j = j0 + 8 * c + 2 * quad_lane + e % 2;
+            if (j >= n.visible_keys(i)) S_frag[f][c][e] = -INFINITY;
+          }
+        }
+      }
+      for (int c = 0; c < Bc / 8; ++c) {
+        for (int e = 0; e < 4; ++e) {
+          const int i = i0 + r0 + 16 * f + e / 2 * row_lanes, j = j0 + 8 * c + 2 * quad_lane + e % 2;
+          probe("S", n.head(b, h), i, j, S_frag[f][c][e], abs_scale);
+        }
+      }
+#pragma unroll
+      for (int a = 0; a < 2; ++a) {
+        f32 m_tile = -INFINITY;
+#pragma unroll
+        for (int c = 0; c < Bc / 8; ++c)
+          m_tile = fmaxf(m_tile, fmaxf(S_frag[f][c][2 * a], S_frag[f][c][2 * a + 1]));
+        m_tile = lanes_max<key_lanes>(m_tile);
+        // lab: where the tile's maximum is too large for m, raise m and rescale l and O~ by e^(m - m_new)
+        const f32 m_new = m_tile * scale_log2;
+        if (!(m_new - m[f][a] <= most_growth)) {  // in the first tile, too: m is -infinity
+          const f32 alpha = ex2_approx(m[f][a] - finite(m_new));
+          l[f][a] *= alpha;
+#pragma unroll
+          for (int x = 0; x < d / 8; ++x) {
+            O_frag[f][x][2 * a] *= alpha;
+            O_frag[f][x][2 * a + 1] *= alpha;
+          }
+          m[f][a] = finite(m_new);
+        }
+        // end of lab
+      }
+    }
+
+    // P~ = e^(S - m), l += rowsum P~, of which each lane keeps its own part, and O~ += P~ V, for 16 keys at
+    // a time: the exponentials of the next 16 are computed while the tensor cores work on these.
+#pragma unroll
+    for (int c = 0; c < Bc / 8; c += 2) {
+      // lab: P~ of these keys, as powers of 2 and as mma takes it, and l
+      // given: std::uint32_t P_frag[row_frags][4] = {};
+      std::uint32_t P_frag[row_frags][4];
+#pragma unroll
+      for (int f = 0; f < row_frags; ++f) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const int a = e % 2;
+          const f32 p0 = ex2_approx(fmaf(S_frag[f][c + e / 2][2 * a], scale_log2, -m[f][a]));
+          const f32 p1 = ex2_approx(fmaf(S_frag[f][c + e / 2][2 * a + 1], scale_log2, -m[f][a]));
+          l[f][a] += p0 + p1;
+          P_frag[f][e] = round_pair<T>(p0, p1);
+        }
+      }
+      // end of lab
+      const int row = 8 * c + lane % 16;
+#pragma unroll
+      for (int x = 0; x < d / 8; x += 2) {
+        const int column = 8 * x + lane / 16 * 8;
+        std::uint32_t V_frag[4];
+        ldmatrix_x4_trans<T>(V_frag, V.at(now + row, swizzle(row, column)));
+#pragma unroll
+        for (int f = 0; f < row_frags; ++f) {
+          mma_m16n8k16<T>(O_frag[f][x], P_frag[f], {V_frag[0], V_frag[1]});
+          mma_m16n8k16<T>(O_frag[f][x + 1], P_frag[f], {V_frag[2], V_frag[3]});
+        }
+      }
+    }
+    for (int f = 0; f < row_frags; ++f) {
+      for (int e = 0; e < 4; ++e) {
+        const int i = i0 + r0 + 16 * f + e / 2 * row_lanes;
+        if (e % 2 == 0) probe("m~", n.head(b, h), i, j0, m[f][e / 2], ln_2);
+        for (int x = 0; x < d / 8; ++x)
+          probe("O~", n.head(b, h), i, 8 * x + 2 * quad_lane + e % 2, O_frag[f][x][e]);
+      }
+    }
+  }
+
+  // O = O~ / l, L = m + log l. O goes to the place of this warp's rows of Q, and from there to memory 16
+  // bytes a lane, whole rows at a time.
+  if (visible == 0) {
+    cp_async_wait<0>();
+    __syncthreads();  // Q changes, and no tile has waited for the copies of Q
+  }
+  __syncwarp();  // Q changes: all lanes of the warp, which alone reads these rows, must have read it
+  const gmem<T> Oh = Og + n.O.at(b, h);
+  const gmem<f32> Lh = Lg + n.row0(b, h);
+#pragma unroll
+  for (int f = 0; f < row_frags; ++f) {
+#pragma unroll
+    for (int a = 0; a < 2; ++a) {
+      const int r = r0 + 16 * f + a * row_lanes, i = i0 + r;
+      const f32 l_all = lanes_sum<key_lanes>(l[f][a]);
+      probe("l", n.head(b, h), i, n.Nk - 1, l_all);
+      const f32 inverse = 1.f / (l_all == 0.f ? f32(1.f) : l_all);  // a row that sees no key keeps O = 0
+#pragma unroll
+      for (int x = 0; x < d / 8; ++x)
+        store_pair(Q.at(r, swizzle(r, 8 * x) + 2 * quad_lane),
+                   round_pair<T>(O_frag[f][x][2 * a] * inverse, O_frag[f][x][2 * a + 1] * inverse));
+      if (quad_lane == 0 && i < n.Nq) Lh[i] = m[f][a] * ln_2 + logf(l_all);
+    }
+  }
+  __syncwarp();  // each row of O is read by lanes that have not written it: all must have
+#pragma unroll 4
+  for (int e = lane; e < warp_rows * (d / 8); e += 32) {
+    const int r = warp * warp_rows + e / (d / 8), i = i0 + r, c = e % (d / 8) * 8;
+    store_16B<T>(Oh + (i * n.O.row + c), Q.at(r, swizzle(r, c)), i < n.Nq && c < columns);
+  }
+}
+
+}  // namespace
+}  // namespace flashladder::stage_29
