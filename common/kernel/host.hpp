@@ -1,5 +1,6 @@
 #pragma once
 // How the host calls kernels: buffers, sizes, and the choice of a kernel by dtype and head dimension.
+#include <array>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -18,6 +19,12 @@ inline constexpr std::int64_t fp32_head_dims[] = {32, 64, 128};
 inline constexpr Dtype half_dtypes[] = {Dtype::fp16, Dtype::bf16};
 /// What their kernels are compiled for.
 inline constexpr std::int64_t half_head_dims[] = {32, 64, 96, 128, 256};
+/// What those kernels take that fill up columns with zeros.
+inline constexpr auto multiples_of_8 = [] {
+  std::array<std::int64_t, max_head_dim / 8> all;
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = 8 * (static_cast<std::int64_t>(i) + 1);
+  return all;
+}();
 
 // One program may hold both versions of what follows, so they need different names.
 #ifdef __CUDACC__
@@ -174,6 +181,13 @@ class SavedBuffer {
 template <int... dims, class Body>
 void for_head_dim(std::int64_t d, Body body) {
   const bool found = ((d == dims && (body(std::integral_constant<int, dims>()), true)) || ...);
+  if (!found) throw UsageError("kernels are not compiled for head dimension " + std::to_string(d));
+}
+
+/// As for_head_dim, with the first of `dims`, in ascending order, that is not below d.
+template <int... dims, class Body>
+void for_head_dim_from(std::int64_t d, Body body) {
+  const bool found = ((d <= dims && (body(std::integral_constant<int, dims>()), true)) || ...);
   if (!found) throw UsageError("kernels are not compiled for head dimension " + std::to_string(d));
 }
 

@@ -1,8 +1,10 @@
 // What tensor-core instructions do, on the emulator.
 #include "common/ptx/mma.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
+#include <utility>
 
 namespace flashladder::simt {
 namespace {
@@ -38,6 +40,8 @@ bool is_copying() {
 
 template <class T>
 void multiply_fragments(MmaOperands mine, Where where) {
+  std::uint64_t& most = running.block->most_exp_before_product;
+  most = std::max(most, std::exchange(running.thread->exponentials, 0));
   collective(~0u, "mma_m16n8k16", where, mine, [&](MmaOperands* const* lanes) {
     std::uint32_t A_pairs[16 * 8];  // [row][k / 2]
     std::uint32_t B_pairs[8 * 8];   // [column][k / 2]

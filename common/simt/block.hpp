@@ -103,6 +103,7 @@ struct Thread {
   std::uint64_t accesses = 0;            ///< Since it last synchronised; counted when observed.
   Busiest work;                          ///< In this block; counted when observed.
   std::size_t tiles = 0;                 ///< That it has come to in this block.
+  std::uint64_t exponentials = 0;        ///< Since its last product on tensor cores.
   std::vector<PendingCopy> copies;       ///< Oldest first.
   std::vector<std::size_t> copy_groups;  ///< Sizes of the committed groups, oldest first.
 };
@@ -173,6 +174,7 @@ struct Block {
   Busiest busiest;                         ///< Thread of this launch.
   std::uint64_t bytes_in_flight = 0;       ///< Asynchronous copies under way.
   std::uint64_t most_bytes_in_flight = 0;  ///< The most seen at a barrier in this launch.
+  std::uint64_t most_exp_before_product = 0;  ///< The most exponentials of a thread between two products.
   std::unique_ptr<StackPool> stacks;       ///< One per thread.
   int stack_count = 0;                     ///< How many.
   std::vector<GlobalTraffic> global;       ///< By GlobalBuffer::slot, in this launch.

@@ -14,7 +14,9 @@ const std::vector<Counters::Field>& Counters::fields() {
       {"mul", &Counters::mul},
       {"div", &Counters::div},
       {"max", &Counters::max},
+      {"fma", &Counters::fma},
       {"exp", &Counters::exp},
+      {"exp2", &Counters::exp2},
       {"log", &Counters::log},
       {"barriers", &Counters::barriers},
       {"named_barriers", &Counters::named_barriers},
@@ -28,7 +30,7 @@ const std::vector<Counters::Field>& Counters::fields() {
   };
   return all;
 }
-static_assert(sizeof(Counters) == 19 * sizeof(std::uint64_t), "a new counter must be listed in fields()");
+static_assert(sizeof(Counters) == 21 * sizeof(std::uint64_t), "a new counter must be listed in fields()");
 
 Counters& Counters::operator+=(const Counters& other) {
   for (const Field& field : fields()) this->*field.member += other.*field.member;
@@ -110,6 +112,7 @@ Ledger& Ledger::operator+=(const Ledger& other) {
   for (const auto& [name, traffic] : other.shared) shared[name] += traffic;
   shared_bytes_per_block = std::max(shared_bytes_per_block, other.shared_bytes_per_block);
   most_bytes_in_flight = std::max(most_bytes_in_flight, other.most_bytes_in_flight);
+  most_exp_before_product = std::max(most_exp_before_product, other.most_exp_before_product);
   device_bytes = std::max(device_bytes, other.device_bytes);
   busiest += other.busiest;
   banks_analysed = banks_analysed || other.banks_analysed;
@@ -125,6 +128,7 @@ std::vector<std::pair<std::string, std::uint64_t>> Ledger::entries() const {
   std::vector<std::pair<std::string, std::uint64_t>> list;
   for (const Field& field : fields()) list.emplace_back(field.name, this->*field.member);
   list.emplace_back("most_bytes_in_flight", most_bytes_in_flight);
+  list.emplace_back("most_exp_before_product", most_exp_before_product);
   list.emplace_back("shared_bytes_per_block", shared_bytes_per_block);
   list.emplace_back("device_bytes", device_bytes);
   for (const auto& [name, t] : global) {

@@ -20,7 +20,9 @@ struct Counters {
   std::uint64_t mul = 0;                  ///< f32 multiplications.
   std::uint64_t div = 0;                  ///< f32 divisions.
   std::uint64_t max = 0;                  ///< fmaxf and fminf.
+  std::uint64_t fma = 0;                  ///< Of add and of mul, each: those of a fused multiply-add.
   std::uint64_t exp = 0;                  ///< Exponentials, to any base.
+  std::uint64_t exp2 = 0;                 ///< Of them: those to base 2.
   std::uint64_t log = 0;                  ///< Logarithms, to any base.
   std::uint64_t barriers = 0;             ///< __syncthreads, each once per block.
   std::uint64_t named_barriers = 0;       ///< Completed named barriers.
@@ -93,6 +95,8 @@ struct Ledger : Counters {
   std::map<std::string, SharedTraffic> shared;  ///< By array; all that the kernel declared.
   std::uint64_t shared_bytes_per_block = 0;     ///< On-chip memory of a block; the largest launch's.
   std::uint64_t most_bytes_in_flight = 0;  ///< Most bytes of asynchronous copies under way at a barrier.
+  /// The most exponentials that a thread computes before or between its products on tensor cores.
+  std::uint64_t most_exp_before_product = 0;
   std::uint64_t device_bytes = 0;          ///< Device memory allocated at the launch; the most of any.
   Busiest busiest;                         ///< (banks) Launches after each other are added up.
   bool banks_analysed = false;             ///< Whether wavefronts and sectors were counted.

@@ -97,8 +97,9 @@ inline f32 fminf(f32 a, f32 b) {
   ++running.counts.max;
   return std::fmin(Plain::number(a), Plain::number(b));
 }
-/// a * b + c, rounded once; counted as a multiplication and an addition.
+/// a * b + c, rounded once; counted as a multiplication and an addition, and as a fused one.
 inline f32 fmaf(f32 a, f32 b, f32 c) {
+  ++running.counts.fma;
   ++running.counts.mul;
   ++running.counts.add;
   return std::fma(Plain::number(a), Plain::number(b), Plain::number(c));
@@ -107,14 +108,20 @@ inline f32 fmaf(f32 a, f32 b, f32 c) {
 inline f32 fabsf(f32 a) {
   return std::fabs(Plain::number(a));
 }
+/// Counts an exponential of the running thread.
+inline void count_exponential() {
+  ++running.counts.exp;
+  if (running.thread != nullptr) ++running.thread->exponentials;
+}
 /// e^a.
 inline f32 expf(f32 a) {
-  ++running.counts.exp;
+  count_exponential();
   return std::exp(Plain::number(a));
 }
 /// 2^a.
 inline f32 exp2f(f32 a) {
-  ++running.counts.exp;
+  count_exponential();
+  ++running.counts.exp2;
   return std::exp2(Plain::number(a));
 }
 /// The natural logarithm.

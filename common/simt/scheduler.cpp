@@ -125,6 +125,7 @@ void begin_launch(Block& block, const Launch& launch, std::size_t slots) {
   }
   block.shared.begin_launch(launch.shared_bytes);
   block.most_bytes_in_flight = 0;
+  block.most_exp_before_product = 0;
   block.busiest = {};
   block.global.assign(slots, {});
   running = {};
@@ -181,6 +182,7 @@ void run_block(Block& block, unsigned linear) {
     thread.accesses = 0;
     thread.work = {};
     thread.tiles = 0;
+    thread.exponentials = 0;
     thread.copies.clear();
     thread.copy_groups.clear();
     thread.fiber.prepare((*block.stacks)[static_cast<int>(t)], thread_main, std::size_t{64} + t % 32 * 192);
@@ -239,6 +241,7 @@ void collect(Ledger& ledger, const Block& block) {
       std::max<std::uint64_t>(ledger.shared_bytes_per_block, block.shared.bytes());
   ledger.busiest.raise_to(block.busiest);
   ledger.most_bytes_in_flight = std::max(ledger.most_bytes_in_flight, block.most_bytes_in_flight);
+  ledger.most_exp_before_product = std::max(ledger.most_exp_before_product, block.most_exp_before_product);
 }
 
 void check_sizes(const Launch& launch) {

@@ -2,8 +2,6 @@
 // takes one barrier with two buffers, and two with one, in which K and V take turns. Powers of 2, with the
 // scale in one multiply-add, are computed between the products. m is raised, and O~ rescaled, only where P~
 // would become too large. The blocks with the most tiles come first. O is written in whole rows.
-#include <array>
-
 #include "common/kernel/host.hpp"
 #include "stages/29_tuned/table.hpp"
 
@@ -13,12 +11,6 @@ namespace flashladder::stage_29 {
 namespace {
 
 using namespace tiles_29;
-
-constexpr auto head_dims = [] {  // all multiples of 8
-  std::array<std::int64_t, max_head_dim / 8> all;
-  for (std::size_t i = 0; i < all.size(); ++i) all[i] = 8 * (static_cast<std::int64_t>(i) + 1);
-  return all;
-}();
 
 void forward(const Forward& f) {
   for_row<table>(f.problem, [&](auto chosen) {
@@ -48,8 +40,8 @@ const Stage stage{
     .claim =
         "shared bytes of K and V read for a row and key halved for d <= 128, except d <= 32 under the "
         "mask; wavefronts / ideal stays 1.00",
-    .before = 22,
-    .supports = {.dtypes = half_dtypes, .head_dims = head_dims},
+    .before = 28,
+    .supports = {.dtypes = half_dtypes, .head_dims = multiples_of_8},
     .backend = kernel_backend,
     .forward = forward,
 };

@@ -1,0 +1,31 @@
+// What this stage moves, computes and allocates: what changed since the stage before.
+#include "common/claims/closed_form.hpp"
+
+namespace flashladder::stage_24 {
+
+using namespace claims;
+
+namespace {
+
+/// As Tile in attention.cu.
+ClaimedTile tile_for(const Problem& p) {
+  return {.Br = p.d <= 128 ? 128 : 64, .Bc = 32, .R = 4};
+}
+
+const Expr scale_is_negative("[scale < 0]", [](const Symbols& n) { return n.problem.scale < 0 ? 1 : 0; });
+
+}  // namespace
+
+Claim claim() {
+  Claim claim{.tile = {.Br = 128, .Bc = 32, .R = 4}, .tile_for = tile_for};
+  claim.forward.as_before = true;
+  claim.forward.forms = {
+      {"exp2", BH * sum(live_i) * Br * (Bc + R)},
+      {"mul", BH * sum(live_i) * Br * (Bc + d + 2 * R) + BH * Tr * Br * d + BH * Nq},
+      {"fma", BH * sum(live_i) * Br * Bc},
+      {"barriers", BH * (2 * sum(live_i) + Tr * scale_is_negative)},
+  };
+  return claim;
+}
+
+}  // namespace flashladder::stage_24

@@ -1,0 +1,26 @@
+// What this stage moves, computes and allocates: what changed since the stage before.
+#include "common/claims/closed_form.hpp"
+
+namespace flashladder::stage_26 {
+
+using namespace claims;
+
+namespace {
+
+/// As Tile in attention.cu.
+ClaimedTile tile_for(const Problem& p) {
+  return {.Br = p.d <= 128 ? 128 : 64, .Bc = 32, .R = 4, .warps = 4};
+}
+
+}  // namespace
+
+Claim claim() {
+  Claim claim{.tile = {.Br = 128, .Bc = 32, .R = 4}, .tile_for = tile_for};
+  claim.forward.as_before = true;
+  claim.forward.forms = {
+      {"most_exp_before_product", min(sum(live_i), 1) * Br * (16 + R) / (32 * warps)},
+  };
+  return claim;
+}
+
+}  // namespace flashladder::stage_26
