@@ -532,7 +532,7 @@ class ProgramTest(unittest.TestCase):
         """Stage 20 on numbers rounded to bf16 with stage 15 on these numbers: as where the input itself is bf16."""
         against = []
         for dtype in ("fp32", "bf16"):
-            result = self.climb(*SMALL_FOR_ALL, "--stages", "14-17", "--dtype", dtype, "--backend", "emulator", python="true")
+            result = self.climb(*SMALL_FOR_ALL, "--stages", "14-21", "--dtype", dtype, "--backend", "emulator", python="true")
             self.assertEqual(result.returncode, 0, result.stderr)
             against.append([[stage["against_before"] for stage in self.results(mask)[2:]] for mask in ("full", "causal")])
         self.assertEqual(*against)
@@ -549,7 +549,7 @@ class ProgramTest(unittest.TestCase):
 
     def test_the_chart_of_a_gpu_has_the_times_of_all_stages(self):
         from bench.report import climb as drawn
-        self.climb(*SMALL_FOR_ALL, "--stages", "02,10,15-16", "--backend", "emulator", python="true")
+        self.climb(*SMALL_FOR_ALL, "--stages", "02,10,15-20", "--backend", "emulator", python="true")
         report = self.report()
         for stage in report["stages"]:
             for mask, ms in (("full", 2.0), ("causal", 1.0)):
