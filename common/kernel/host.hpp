@@ -1,5 +1,6 @@
 #pragma once
 // How the host calls kernels: buffers, sizes, and the choice of a kernel by dtype and head dimension.
+#include <array>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -18,6 +19,12 @@ inline constexpr std::int64_t fp32_head_dims[] = {32, 64, 128};
 inline constexpr Dtype half_dtypes[] = {Dtype::fp16, Dtype::bf16};
 /// What their kernels are compiled for.
 inline constexpr std::int64_t half_head_dims[] = {32, 64, 96, 128, 256};
+/// What those of a table serve, with zeros up to the next head dimension of the table.
+inline constexpr auto multiples_of_8 = [] {
+  std::array<std::int64_t, max_head_dim / 8> all;
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = 8 * (static_cast<std::int64_t>(i) + 1);
+  return all;
+}();
 
 // One program may hold both versions of what follows, so they need different names.
 #ifdef __CUDACC__
@@ -54,6 +61,7 @@ inline Sizes sizes_of(const Problem& p, const Tensor& Q, const Tensor& K, const 
           static_cast<int>(p.q_heads / p.kv_heads),
           static_cast<int>(p.Nq),
           static_cast<int>(p.Nk),
+          static_cast<int>(p.d),
           p.causal,
           p.softmax_scale(),
           strides_of(Q),
