@@ -31,6 +31,7 @@ struct Sizes {
   int group;    ///< Query heads that share a key/value head.
   int Nq;       ///< Query rows.
   int Nk;       ///< Keys.
+  int d;        ///< Head dimension; a kernel's tiles may have more columns.
   bool causal;  ///< Query i sees key j when j <= i + Nk - Nq.
   float scale;  ///< Factor on the scores.
   Strides Q;    ///< Of [batch, q_heads, Nq, d].

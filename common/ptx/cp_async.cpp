@@ -6,22 +6,23 @@
 
 namespace flashladder::simt {
 
-void issue_copy(SharedArray* array, std::byte* to, GlobalBuffer* buffer, std::int64_t byte, bool valid,
-                Where where) {
+void issue_copy(SharedArray* array, std::byte* to, GlobalBuffer* buffer, std::int64_t byte, int bytes,
+                bool valid, Where where) {
   Block& block = *running.block;
   Thread& me = *running.thread;
   ++running.counts.async_copies;
-  array->traffic.written_bytes += 16;
-  if (valid) running.global[buffer->slot].read_bytes += 16;
-  const auto offset = static_cast<std::uint32_t>(to - block.shared.base());
+  array->traffic.written_bytes += bytes;
+  if (valid) running.global[buffer->slot].read_bytes += bytes;
+  const auto offset = static_cast<std::uint32_t>(to - block.shared.base()),
+             size = static_cast<std::uint32_t>(bytes);
   if (running.observed) {
-    if (valid) observe_global(*buffer, byte, 16, GlobalMarks::Use::read, where);
-    observe_shared(*array, to, 16, true, where);
-    if (block.launch->options->check) block.races.begin_copy(offset, 16, array->granule);
+    if (valid) observe_global(*buffer, byte, bytes, GlobalMarks::Use::read, where);
+    observe_shared(*array, to, bytes, true, where);
+    if (block.launch->options->check) block.races.begin_copy(offset, size, array->granule);
   }
-  std::memset(to, 0xff, 16);
-  const std::uint32_t read_bytes = valid ? 16 : 0;
-  me.copies.push_back({array, offset, 16, read_bytes, valid ? buffer->data + byte : nullptr, where});
+  std::memset(to, 0xff, size);
+  const std::uint32_t read_bytes = valid ? size : 0;
+  me.copies.push_back({array, offset, size, read_bytes, valid ? buffer->data + byte : nullptr, where});
   block.bytes_in_flight += read_bytes;
 }
 

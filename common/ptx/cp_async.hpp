@@ -16,6 +16,14 @@ __device__ __forceinline__ void cp_async_16B(T* to, const T* from, bool valid = 
                : "memory");
 }
 
+/// As cp_async_16B, of 4 bytes, which may begin at any multiple of 4.
+template <class T>
+__device__ __forceinline__ void cp_async_4B(T* to, const T* from, bool valid = true) {
+  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(address), "l"(from), "r"(valid ? 4 : 0)
+               : "memory");
+}
+
 /// Makes a group of the thread's copies since the last group.
 __device__ __forceinline__ void cp_async_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
@@ -31,9 +39,9 @@ __device__ __forceinline__ void cp_async_wait() {
 
 namespace simt {
 
-/// Begins a copy of 16 bytes: the destination is NaN until it is waited for.
-void issue_copy(SharedArray* array, std::byte* to, GlobalBuffer* buffer, std::int64_t byte, bool valid,
-                Where where);
+/// Begins a copy of `bytes` bytes: the destination is NaN until it is waited for.
+void issue_copy(SharedArray* array, std::byte* to, GlobalBuffer* buffer, std::int64_t byte, int bytes,
+                bool valid, Where where);
 /// Ends the group of copies begun since the last one.
 void commit_copies();
 /// Lets all but the `pending` youngest groups arrive.
@@ -41,15 +49,32 @@ void wait_for_copies(std::size_t pending);
 
 }  // namespace simt
 
+namespace simt {
+
+/// A copy of `bytes` bytes; where not `valid`, of as many zeros.
+template <int bytes, class T>
+void copy_async(smem<T> to, gmem<const T> from, bool valid, Where where) {
+  constexpr int count = bytes / sizeof(T);
+  T* data = to.template find<count>(0, where);
+  if (valid) gmem<const T>::template check<count>(from.buffer(), from.offset(), where);
+  issue_copy(to.array(), reinterpret_cast<std::byte*>(data), from.buffer(),
+             from.offset() * static_cast<std::int64_t>(sizeof(T)), bytes, valid, where);
+}
+
+}  // namespace simt
+
 /// Begins to copy 16 bytes; where not `valid`, to write 16 bytes of zeros, reading nothing.
 template <class T>
 void cp_async_16B(simt::smem<T> to, simt::gmem<const std::type_identity_t<T>> from, bool valid = true,
                   simt::Where where = simt::Where::here()) {
-  constexpr int count = 16 / sizeof(T);
-  T* data = to.template find<count>(0, where);
-  if (valid) simt::gmem<const T>::template check<count>(from.buffer(), from.offset(), where);
-  simt::issue_copy(to.array(), reinterpret_cast<std::byte*>(data), from.buffer(),
-                   from.offset() * static_cast<std::int64_t>(sizeof(T)), valid, where);
+  simt::copy_async<16>(to, from, valid, where);
+}
+
+/// As cp_async_16B, of 4 bytes, which may begin at any multiple of 4.
+template <class T>
+void cp_async_4B(simt::smem<T> to, simt::gmem<const std::type_identity_t<T>> from, bool valid = true,
+                 simt::Where where = simt::Where::here()) {
+  simt::copy_async<4>(to, from, valid, where);
 }
 
 /// Makes a group of the thread's copies since the last group.

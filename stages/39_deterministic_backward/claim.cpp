@@ -12,9 +12,11 @@ namespace {
 /// What the emulator runs; fp32 inputs are rounded to fp16 for it.
 ClaimedTile tile_for(const Problem& p) {
   const Dtype dtype = p.dtype == Dtype::bf16 ? Dtype::bf16 : Dtype::fp16;
-  const Tile& tile = row_for(table, 90, dtype, p.d, p.causal).tile;
+  const Row& row = row_for(table, 90, dtype, p.d, p.causal);
+  const Tile& tile = row.tile;
   return {.Br = tile.Br,
           .Bc = tile.Bc,
+          .D = row.d,
           .warps = tile.warps,
           .share = tile.share,
           .num_buffers = tile.num_buffers,
@@ -22,7 +24,7 @@ ClaimedTile tile_for(const Problem& p) {
 }
 
 /// Lanes that compute D of a row.
-const Expr lanes("lanes", [](const Symbols& n) { return n.d % 64 == 0 ? 8 : 4; });
+const Expr lanes("lanes", [](const Symbols& n) { return n.D % 64 == 0 ? 8 : 4; });
 
 }  // namespace
 
@@ -39,12 +41,12 @@ Claim claim() {
   claim.backward.dropped = {"global.dQ_sum.written_elements", "global.dQ_sum.atomic_elements",
                             "global.dQ_sum.read_elements"};
   claim.backward.forms = {
-      {"global.dQ_split.written_elements", BH * sum(live_i) * Br * d},
+      {"global.dQ_split.written_elements", BH * sum(live_i) * Br * D},
       {"global.dQ_split.read_elements",
-       BH * (sum(live_i - parts_i) * Br + 16 * sum(parts_i * ceil_div(rows_i, 16))) * d},
+       BH * (sum(live_i - parts_i) * Br + 16 * sum(parts_i * ceil_div(rows_i, 16))) * D},
       {"global.dQ_split.atomic_elements", 0},
-      {"device_bytes", 4 * BH * Tr * Br * (2 + splits * d)},
-      {"blocks", BHkv * splits + BH * (Tr * Br * lanes / 128 + ceil_div(fragments * d, 128))},
+      {"device_bytes", 4 * BH * (2 * Nq + Tr * Br * splits * D)},
+      {"blocks", BHkv * splits + BH * (Tr * Br * lanes / 128 + ceil_div(fragments * D, 128))},
       {"barriers", 2 * BH * sum(live_i) + BHkv * (2 * Tc - splits)},
       {"atomics", 0},
   };
