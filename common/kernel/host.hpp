@@ -19,7 +19,7 @@ inline constexpr std::int64_t fp32_head_dims[] = {32, 64, 128};
 inline constexpr Dtype half_dtypes[] = {Dtype::fp16, Dtype::bf16};
 /// What their kernels are compiled for.
 inline constexpr std::int64_t half_head_dims[] = {32, 64, 96, 128, 256};
-/// What those of a table serve, with zeros up to the next head dimension of the table.
+/// What those kernels take that fill up columns with zeros.
 inline constexpr auto multiples_of_8 = [] {
   std::array<std::int64_t, max_head_dim / 8> all;
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = 8 * (static_cast<std::int64_t>(i) + 1);
@@ -61,7 +61,6 @@ inline Sizes sizes_of(const Problem& p, const Tensor& Q, const Tensor& K, const 
           static_cast<int>(p.q_heads / p.kv_heads),
           static_cast<int>(p.Nq),
           static_cast<int>(p.Nk),
-          static_cast<int>(p.d),
           p.causal,
           p.softmax_scale(),
           strides_of(Q),
@@ -182,6 +181,13 @@ class SavedBuffer {
 template <int... dims, class Body>
 void for_head_dim(std::int64_t d, Body body) {
   const bool found = ((d == dims && (body(std::integral_constant<int, dims>()), true)) || ...);
+  if (!found) throw UsageError("kernels are not compiled for head dimension " + std::to_string(d));
+}
+
+/// As for_head_dim, with the first of `dims`, in ascending order, that is not below d.
+template <int... dims, class Body>
+void for_head_dim_from(std::int64_t d, Body body) {
+  const bool found = ((d <= dims && (body(std::integral_constant<int, dims>()), true)) || ...);
   if (!found) throw UsageError("kernels are not compiled for head dimension " + std::to_string(d));
 }
 
