@@ -61,6 +61,7 @@ inline Sizes sizes_of(const Problem& p, const Tensor& Q, const Tensor& K, const 
           static_cast<int>(p.q_heads / p.kv_heads),
           static_cast<int>(p.Nq),
           static_cast<int>(p.Nk),
+          static_cast<int>(p.d),
           p.causal,
           p.softmax_scale(),
           strides_of(Q),
