@@ -103,10 +103,21 @@ __global__ void __launch_bounds__(threads) fa2_forward(gmem<const T> Qg,  // [ba
 #pragma unroll
       for (int c = 0; c < Bc / 8; ++c) {
 #pragma unroll
+        for (int e = 0; e < 4; ++e) S_frag[f][c][e] *= n.scale;
+      }
+      if (masked) {
+#pragma unroll
+        for (int c = 0; c < Bc / 8; ++c) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            const int i = i0 + r0 + 16 * f + e / 2 * row_lanes, j = j0 + 8 * c + 2 * quad_lane + e % 2;
+            if (j >= n.visible_keys(i)) S_frag[f][c][e] = -INFINITY;
+          }
+        }
+      }
+      for (int c = 0; c < Bc / 8; ++c) {
         for (int e = 0; e < 4; ++e) {
           const int i = i0 + r0 + 16 * f + e / 2 * row_lanes, j = j0 + 8 * c + 2 * quad_lane + e % 2;
-          S_frag[f][c][e] *= n.scale;
-          if (masked && j >= n.visible_keys(i)) S_frag[f][c][e] = -INFINITY;
           probe("S", n.head(b, h), i, j, S_frag[f][c][e]);
         }
       }

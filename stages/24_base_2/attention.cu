@@ -134,8 +134,8 @@ __global__ void __launch_bounds__(threads) fa2_forward(gmem<const T> Qg,  // [ba
 #pragma unroll
         for (int c = 0; c < Bc / 8; ++c)
           m_tile = fmaxf(m_tile, fmaxf(S_frag[f][c][2 * a], S_frag[f][c][2 * a + 1]));
-        // lab: m_new, P~ in place of S, l_tile and alpha, with powers of 2
-        // given: const f32 m_new = m_tile, alpha = 0.f;
+        // lab: m_new, P~ in place of S, their sum l_tile, and alpha, all by powers of 2
+        // given: const f32 m_new = m_tile, l_tile = 0.f, alpha = 0.f;
         const f32 m_new = fmaxf(m[f][a], lanes_max<key_lanes>(m_tile) * scale_log2);
         f32 l_tile = 0.f;
 #pragma unroll

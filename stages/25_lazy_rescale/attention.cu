@@ -152,7 +152,9 @@ __global__ void __launch_bounds__(threads) fa2_forward(gmem<const T> Qg,  // [ba
 #pragma unroll
           for (int e = 2 * a; e < 2 * a + 2; ++e) {
             S_frag[f][c][e] = ex2_approx(fmaf(S_frag[f][c][e], scale_log2, -m[f][a]));
+            // lab: each lane adds up its own part of l
             l[f][a] += S_frag[f][c][e];
+            // end of lab
           }
         }
       }
@@ -200,7 +202,10 @@ __global__ void __launch_bounds__(threads) fa2_forward(gmem<const T> Qg,  // [ba
 #pragma unroll
     for (int a = 0; a < 2; ++a) {
       const int i = i0 + r0 + 16 * f + a * row_lanes;
+      // lab: l of the row
+      // given: const f32 l_all = l[f][a];
       const f32 l_all = lanes_sum<key_lanes>(l[f][a]);
+      // end of lab
       probe("l", n.head(b, h), i, n.Nk - 1, l_all);
       const f32 inverse = 1.f / (l_all == 0.f ? f32(1.f) : l_all);  // a row that sees no key keeps O = 0
 #pragma unroll
