@@ -203,7 +203,7 @@ void judge_by_emulator(const Stage& stage, int most_d) {
                                    problem(2, 1, 1, 33, keys, 64, false),
                                    problem(1, 1, 1, 140, 8, 32, true)};
   // Where two warps share their keys.
-  if (stage.number == 23 || stage.number == 24) most_d = 256;
+  if (stage.number == 38 || stage.number == 39) most_d = 256;
   if (most_d > 96) problems.push_back(problem(1, 1, 1, 65, 70, most_d, true));
   for (const Problem& p : problems) {
     const Inputs inputs = random_inputs(p, 1);
@@ -260,8 +260,8 @@ void judge_far_apart(const Stage& stage, const FarApart& memory) {
                .workspace = workspace});
 }
 
-/// The closed forms, and from stage 21 on, but for 22, that shared memory is accessed without bank
-/// conflicts.
+/// The closed forms, from stage 21 on, but for 32, that shared memory is accessed without bank conflicts,
+/// and that O is written in whole sectors where that is claimed.
 void judge_by_claim(const Stage& stage, Caught& caught) {
   const Claim* claim = claim_of(stage);
   REQUIRE(claim != nullptr);
@@ -283,7 +283,7 @@ void judge_by_claim(const Stage& stage, Caught& caught) {
       }
     }
   }
-  if (stage.number < 17 || stage.number == 22) return;  // 22: as 16, without a swizzle
+  if (stage.number < 21 || stage.number == 32) return;  // 32: as 20, without a swizzle
   for (std::int64_t d : {32, 64, 96}) {
     if (!stage.supports.head_dim(d)) continue;
     simt::Options options = one_thread();
@@ -295,6 +295,10 @@ void judge_by_claim(const Stage& stage, Caught& caught) {
         if (traffic.wavefronts != traffic.ideal_wavefronts && caught.claim.empty())
           caught.claim = "`shared." + name + ".wavefronts`";
       }
+      const auto O = ledger.global.find("O");
+      const bool whole = O == ledger.global.end() || O->second.sectors == O->second.ideal_sectors;
+      if (pass.name == "forward" && claim->whole_sectors_of_O && !whole && caught.claim.empty())
+        caught.claim = "`global.O.sectors`";
     }
   }
 }
