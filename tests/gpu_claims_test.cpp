@@ -388,6 +388,10 @@ TEST_CASE("O is written in whole sectors where that is claimed, and in halves by
         const simt::GlobalTraffic& O = ledger.global.at("O");
         INFO(label(*stage) << ", " << to_string(p));
         CHECK(O.ideal_sectors >= O.written_bytes / 32);
+        if (claimed && d % 16 != 0) {  // every second row begins in the middle of a sector
+          CHECK(2 * O.sectors < 3 * O.ideal_sectors);
+          continue;
+        }
         CHECK(O.sectors == (claimed ? 1 : 2) * O.ideal_sectors);
       }
     }
