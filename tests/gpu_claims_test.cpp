@@ -370,6 +370,36 @@ TEST_CASE("tiles in shared memory are read and written without bank conflicts", 
   }
 }
 
+TEST_CASE("O is written in whole sectors where that is claimed, and in halves by lanes of four bytes",
+          "[gpu-claim]") {
+  int whole = 0, halves = 0;
+  simt::Options options;
+  options.banks = true;
+  for (const Stage* stage : stages()) {
+    // With 16-bit numbers a lane holds two neighbours of O, 4 bytes, and 4 lanes half a sector of a row.
+    if (claim_of(*stage) == nullptr || stage->forward == nullptr || stage->supports.dtype(Dtype::fp32))
+      continue;
+    const bool claimed = claim_of(*stage)->whole_sectors_of_O;
+    (claimed ? whole : halves) += 1;
+    for (std::int64_t d : stage->supports.head_dims) {
+      for (bool causal : {false, true}) {
+        const Problem p = problem(1, 2, 1, 146, 70, d, causal);
+        const simt::Ledger ledger = count_forward(*stage, random_inputs(p, 1), options);
+        const simt::GlobalTraffic& O = ledger.global.at("O");
+        INFO(label(*stage) << ", " << to_string(p));
+        CHECK(O.ideal_sectors >= O.written_bytes / 32);
+        if (claimed && d % 16 != 0) {  // every second row begins in the middle of a sector
+          CHECK(2 * O.sectors < 3 * O.ideal_sectors);
+          continue;
+        }
+        CHECK(O.sectors == (claimed ? 1 : 2) * O.ideal_sectors);
+      }
+    }
+  }
+  CHECK(whole >= 2);   // 28 and 29
+  CHECK(halves >= 8);  // 20 to 27
+}
+
 TEST_CASE("no intermediate of a right stage diverges", "[gpu-claim]") {
   for (const Stage* stage : stages()) {
     if (claim_of(*stage) == nullptr || stage->forward == nullptr) continue;

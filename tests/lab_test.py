@@ -132,7 +132,8 @@ class LabTest(unittest.TestCase):
             self.assertNotIn("#pragma once", skeleton)
             self.assertIn("\n__global__ ", skeleton)
             self.assertIn("\nconst Stage stage{", skeleton)
-            regions = len(re.findall("// lab: ", kernel.read_text()))
+            regions = sum(len(re.findall("// lab: ", (kernel.parent / name).read_text()))
+                          for name in ("kernel.hpp", "attention.cu"))
             self.assertGreater(regions, 0)
             self.assertEqual(len(re.findall(r"// TODO \(about \d+ lines?\): ", skeleton)), regions)
 

@@ -15,7 +15,11 @@ std::map<int, Claim> kernel_claims() {
   for (const Stage* stage : stages()) {
     if (stage->backend == Backend::cpu) continue;
     Claim claim = own_claim(*stage);
-    if (claim.forward.as_before) claim.forward = claim.forward.after(all.at(stage->before).forward);
+    if (claim.forward.as_before) {
+      const Claim& before = all.at(stage->before);
+      claim.forward = claim.forward.after(before.forward);
+      claim.whole_sectors_of_O |= before.whole_sectors_of_O;
+    }
     if (claim.backward.as_before)
       claim.backward = claim.backward.after(all.at(backward_before(*stage)->number).backward);
     all.emplace(stage->number, std::move(claim));

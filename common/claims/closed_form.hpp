@@ -34,6 +34,9 @@ struct Claim {
   Forms<ClosedForm> forward = {};   ///< Counts of the forward pass.
   Forms<ClosedForm> backward = {};  ///< Counts of the backward pass.
   ClaimedTile (*tile_for)(const Problem&) = nullptr;  ///< The tile, where it depends on the problem.
+  /// Whether the forward pass writes O in whole sectors: no instruction touches more than its bytes fill.
+  /// (A ledger counts sectors with Options::banks only, so that this is no closed form.)
+  bool whole_sectors_of_O = false;
 
   /// The symbols of a problem for its tile.
   Symbols symbols(const Problem& problem) const {

@@ -69,8 +69,8 @@ std::int64_t cpu_count(std::string_view name, const CpuClaim& claim, const Repor
 
 Rule rule_of(std::string_view counter) {
   if (counter == "bytes_in_flight" || counter == "flops_during_copies") return Rule::at_least;
-  for (const std::string_view cost :
-       {"exp", "div", "mul", "log", "barriers", "device_bytes", "shared_bytes_per_block"}) {
+  for (const std::string_view cost : {"exp", "div", "mul", "log", "barriers", "device_bytes",
+                                      "shared_bytes_per_block", "most_exp_before_product"}) {
     if (counter == cost) return Rule::at_most;
   }
   return counter.starts_with("shared.") ? Rule::at_most : Rule::exact;
@@ -89,8 +89,16 @@ const ClosedForm* form_of(const Stage& stage, std::string_view counter) {
 std::int64_t wavefronts(const simt::Ledger& ledger) {
   return static_cast<std::int64_t>(ledger.shared_total().wavefronts);
 }
-std::int64_t ideal_wavefronts(const simt::Ledger& ledger) {
-  return static_cast<std::int64_t>(ledger.shared_total().ideal_wavefronts);
+/// Wavefronts of shared memory beyond the fewest.
+std::int64_t bank_conflicts(const simt::Ledger& ledger) {
+  const simt::SharedTraffic all = ledger.shared_total();
+  return static_cast<std::int64_t>(all.wavefronts - all.ideal_wavefronts);
+}
+/// Sectors of O beyond the fewest.
+std::int64_t half_sectors(const simt::Ledger& ledger) {
+  const auto O = ledger.global.find("O");
+  if (O == ledger.global.end()) return 0;
+  return static_cast<std::int64_t>(O->second.sectors - O->second.ideal_sectors);
 }
 
 /// What the stage before counts on each job: by its closed form, where it has one, else by running it.
@@ -111,9 +119,11 @@ class StageBefore {
   const ClosedForm* form(std::string_view counter) const {
     return known_ ? form_of(*stage_, counter) : nullptr;
   }
-  bool has_conflicts() {
-    return known_ && std::ranges::any_of(ledgers(), [](const simt::Ledger& ledger) {
-             return ledger.banks_analysed && wavefronts(ledger) != ideal_wavefronts(ledger);
+  /// Whether `excess`, of what --banks counts, is above 0 on some job that it takes.
+  template <class Excess>
+  bool has(Excess excess) {
+    return known_ && std::ranges::any_of(ledgers(), [&](const simt::Ledger& ledger) {
+             return ledger.banks_analysed && excess(ledger) != 0;
            });
   }
 
@@ -268,24 +278,22 @@ std::vector<Counter> cost_counters(const Lab& lab, const std::vector<Job>& jobs,
   return all;
 }
 
-/// Shared memory without bank conflicts, where the reference has none.
-std::optional<Counter> conflicts_counter(Reference& reference, const std::vector<Job>& jobs,
-                                         StageBefore& before) {
+/// What --banks counts beyond the fewest, where the reference has nothing of it.
+std::optional<Counter> excess_counter(const char* name, std::int64_t (*excess)(const simt::Ledger&),
+                                      Reference& reference, const std::vector<Job>& jobs,
+                                      StageBefore& before) {
   for (const Job& job : jobs) {
-    if (!job.banks) continue;
-    const simt::Ledger& own = reference.ledger(job);
-    if (wavefronts(own) != ideal_wavefronts(own)) return std::nullopt;
+    if (job.banks && excess(reference.ledger(job)) != 0) return std::nullopt;
   }
-  return Counter{.name = "bank_conflicts",
-                 .form = "0",
-                 .rule = Rule::exact,
-                 .idea = before.has_conflicts(),
-                 .claimed = [](const Job&) { return std::int64_t{0}; },
-                 .counted =
-                     [](const Job& job, const Report& report) {
-                       return job.banks ? wavefronts(report.ledger) - ideal_wavefronts(report.ledger) : 0;
-                     },
-                 .before = {}};
+  return Counter{
+      .name = name,
+      .form = "0",
+      .rule = Rule::exact,
+      .idea = before.has(excess),
+      .claimed = [](const Job&) { return std::int64_t{0}; },
+      .counted = [excess](const Job& job,
+                          const Report& report) { return job.banks ? excess(report.ledger) : 0; },
+      .before = {}};
 }
 
 std::vector<Counter> kernel_counters(const Lab& lab, const std::vector<Job>& jobs) {
@@ -308,8 +316,12 @@ std::vector<Counter> kernel_counters(const Lab& lab, const std::vector<Job>& job
     if (stage_before.known()) counter.before = stage_before.counts(form.counter);
     all.push_back(std::move(counter));
   }
-  if (auto conflicts = conflicts_counter(*reference, jobs, stage_before))
+  if (auto conflicts = excess_counter("bank_conflicts", bank_conflicts, *reference, jobs, stage_before))
     all.push_back(std::move(*conflicts));
+  if (claim.whole_sectors_of_O) {
+    if (auto halves = excess_counter("half_sectors", half_sectors, *reference, jobs, stage_before))
+      all.push_back(std::move(*halves));
+  }
   std::ranges::move(cost_counters(lab, jobs, reference), std::back_inserter(all));
   return all;
 }
@@ -379,6 +391,8 @@ std::string words_of_counter(const std::string& name) {
       {"flops_during_copies", "matmul FLOPs while copies are under way"},
       {"bytes_in_flight", "bytes of copies under way, added up over the barriers"},
       {"bank_conflicts", "passes over the banks of shared memory more than are needed"},
+      {"half_sectors", "sectors of O, 32 bytes, written more than its bytes fill"},
+      {"most_exp_before_product", "exponentials of a thread before a product or between two, the most"},
       {"exp", "exponentials"},
       {"div", "divisions"},
       {"mul", "multiplications"},
@@ -470,6 +484,9 @@ std::string usual_cause(const std::string& name, bool too_many, bool none_claime
        "does one thread, one warp or one block load or store what all threads could share?", ""},
       {"busiest_thread.shared_accesses",
        "does one thread or one warp read or write what all threads could share?", ""},
+      {"most_exp_before_product", "are exponentials computed for more keys than the next product takes?",
+       ""},
+      {"half_sectors", "do neighbouring lanes write neighbouring bytes of a row, 32 or more?", ""},
       {"bank_conflicts",
        "which lanes of a warp meet in a bank? ./ladder ledger --banks shows the arrays of the reference.",
        ""},

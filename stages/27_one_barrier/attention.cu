@@ -13,10 +13,12 @@ constexpr int warps = 4, threads = 32 * warps;
 
 // Split-Q: a warp takes one or two fragments of 16 rows and all keys of a tile, as mma.m16n8k16 assigns
 // them: the four lanes of a quad have rows quad and quad + 8 of a fragment, each columns 2 quad_lane and
-// 2 quad_lane + 1 of every 8. O~ of a fragment takes d / 2 of the 255 registers of a thread.
+// 2 quad_lane + 1 of every 8.
 constexpr int row_lanes = 8, key_lanes = 4;
 constexpr float log2_e = 1.4426950408889634f, ln_2 = 0.6931471805599453f;
 constexpr float most_growth = 8;  // of a row's maximum over its m, in powers of 2: P~ is at most 2^8
+
+/// What a block works on. O~ of a fragment takes d / 2 of the 255 registers of a thread.
 template <int d>
 struct Tile {
   static constexpr int row_frags = d <= 128 ? 2 : 1;    // of a warp
@@ -131,12 +133,19 @@ __global__ void __launch_bounds__(threads) fa2_forward(gmem<const T> Qg,  // [ba
     // end of lab
 #pragma unroll
     for (int f = 0; f < row_frags; ++f) {
+      if (masked) {
 #pragma unroll
+        for (int c = 0; c < Bc / 8; ++c) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            const int i = i0 + r0 + 16 * f + e / 2 * row_lanes, j = j0 + 8 * c + 2 * quad_lane + e % 2;
+            if (j >= n.visible_keys(i)) S_frag[f][c][e] = -INFINITY;
+          }
+        }
+      }
       for (int c = 0; c < Bc / 8; ++c) {
-#pragma unroll
         for (int e = 0; e < 4; ++e) {
           const int i = i0 + r0 + 16 * f + e / 2 * row_lanes, j = j0 + 8 * c + 2 * quad_lane + e % 2;
-          if (masked && j >= n.visible_keys(i)) S_frag[f][c][e] = -INFINITY;
           probe("S", n.head(b, h), i, j, S_frag[f][c][e], abs_scale);
         }
       }

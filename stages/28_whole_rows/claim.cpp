@@ -27,6 +27,7 @@ Claim claim() {
   const Expr live_blocks = sum(min(live_i, 1));  // those with a row that sees a key
   Claim claim{.tile = {.Br = 128, .Bc = 32, .R = 4}, .tile_for = tile_for};
   claim.forward.as_before = true;
+  claim.whole_sectors_of_O = true;
   claim.forward.forms = {
       {"flops_tensor_cores", 4 * Br * Bc * D * BH * sum(live_i)},
       {"flops_during_copies", 2 * Br * Bc * D * BH * sum(max(2 * live_i - num_buffers, 0))},

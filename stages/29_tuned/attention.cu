@@ -1,7 +1,6 @@
-// Tuned: in most tiles a warp has 32 rows, so that each fragment of K and V serves two products. A tile
-// takes one barrier with two buffers, and two with one, in which K and V take turns. Powers of 2, with the
-// scale in one multiply-add, are computed between the products. m is raised, and O~ rescaled, only where P~
-// would become too large. The blocks with the most tiles come first. O is written in whole rows.
+// Tuned: a table has the tile, the number of warps and of buffers for each GPU, dtype, head dimension and
+// mask, as they were found to be fastest. Each has a kernel of its own, which knows at compile time whether
+// there is a mask. Under the mask the blocks with the most tiles come first.
 #include "common/kernel/host.hpp"
 #include "stages/29_tuned/table.hpp"
 
@@ -18,12 +17,14 @@ void forward(const Forward& f) {
     constexpr Tile tile = row.tile;
     using T = std::conditional_t<row.dtype == Dtype::fp16, f16, bf16>;
     const ForwardBuffers<T> x(f);
+    // lab: launch the kernel of this row of the table, with a grid in the order that it reads
     const unsigned heads = x.heads, batch = x.batch, Tr = tiles(f.problem.Nq, tile.Br);
     launch("fa2_forward",
            fa2_forward<T, row.d, row.causal, tile.Br, tile.Bc, tile.warps, tile.num_buffers, tile.unroll>,
            row.causal ? dim3(heads, batch, Tr) : dim3(Tr, heads, batch), 32 * tile.warps,
            Shared<row.d, tile.Br, tile.Bc, tile.num_buffers>::bytes, x.Q, x.K, x.V, x.O, x.L, x.sizes,
            static_cast<int>(f.problem.d));
+    // end of lab
   });
 }
 
@@ -35,11 +36,11 @@ const Stage stage{
     .name = "tuned",
     .title = "tuned",
     .idea =
-        "up to 32 rows a warp, one barrier a tile with two buffers, exponentials to base 2 between the "
-        "products, O~ rescaled only where it must be, longest blocks first",
+        "a tile from a table for each GPU, dtype, head dimension and mask, as the autotuner found them; "
+        "under the mask the longest blocks first",
     .claim =
-        "shared bytes of K and V read for a row and key halved for d <= 128, except d <= 32 under the "
-        "mask; wavefronts / ideal stays 1.00",
+        "the forms of stage 28 at the tile of the table, Bc 32 -> 64 or 128: maxima and barriers "
+        "a row once for 64 or 128 keys; no bank conflicts",
     .before = 28,
     .supports = {.dtypes = half_dtypes, .head_dims = multiples_of_8},
     .backend = kernel_backend,

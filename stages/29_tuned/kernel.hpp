@@ -9,6 +9,9 @@
 namespace flashladder::stage_29 {
 namespace {
 
+// Split-Q: a warp takes one or two fragments of 16 rows and all keys of a tile, as mma.m16n8k16 assigns
+// them: the four lanes of a quad have rows quad and quad + 8 of a fragment, each columns 2 quad_lane and
+// 2 quad_lane + 1 of every 8.
 constexpr int row_lanes = 8, key_lanes = 4;
 constexpr float log2_e = 1.4426950408889634f, ln_2 = 0.6931471805599453f;
 constexpr float most_growth = 8;  // of a row's maximum over its m, in powers of 2: P~ is at most 2^8
@@ -16,10 +19,8 @@ constexpr float most_growth = 8;  // of a row's maximum over its m, in powers of
 /// Where the tiles begin in dynamic shared memory, in bytes, and how many bytes they take.
 template <int d, int Br, int Bc, int num_buffers>
 struct Shared {
-  static constexpr int Q = 0;                             // [Br, d]
-  static constexpr int K = Q + 2 * Br * d;                // [num_buffers * Bc, d]
-  static constexpr int V = K + 2 * num_buffers * Bc * d;  // [num_buffers * Bc, d]
-  static constexpr int bytes = V + 2 * num_buffers * Bc * d;
+  static constexpr int tiles = 2 * num_buffers * Bc * d;  // of K or V
+  static constexpr int Q = 0, K = Q + 2 * Br * d, V = K + tiles, bytes = V + tiles;
 };
 
 template <class T, int d, bool causal, int Br, int Bc, int warps, int num_buffers, int unroll>
@@ -31,8 +32,7 @@ __global__ void __launch_bounds__(32 * warps)
                 gmem<f32> Lg,      // [batch, q_heads, Nq]
                 Sizes n,
                 int columns) {  // the head dimension, at most d; in the tiles zeros follow
-  constexpr int threads = 32 * warps, warp_rows = Br / warps;
-  constexpr int row_frags = warp_rows / 16;  // fragments of 16 rows
+  constexpr int threads = 32 * warps, warp_rows = Br / warps, row_frags = warp_rows / 16;
   using At = Shared<d, Br, Bc, num_buffers>;
   auto&& Q = dynamic_tile<T, Br, d, "Q">(At::Q);
   auto&& K = dynamic_tile<T, num_buffers * Bc, d, "K">(At::K);
@@ -45,8 +45,11 @@ __global__ void __launch_bounds__(32 * warps)
   constexpr Swizzle<d> swizzle;
   // Under the mask the last rows come first, of all heads, since they see the most keys: no block has much
   // left to do when the others end. Without it, head after head: its K and V then stay in the L2 cache.
+  // lab: the head, the batch entry and the first row that this block takes, in that order of blocks
+  // given: const int h = 0, b = 0, i0 = 0;
   const int h = causal ? blockIdx.x : blockIdx.y, b = causal ? blockIdx.y : blockIdx.z;
   const int i0 = (causal ? gridDim.z - 1 - blockIdx.z : blockIdx.x) * Br;
+  // end of lab
   const gmem<const T> Qh = Qg + n.Q.at(b, h);
   const gmem<const T> Kh = Kg + n.K.at(b, n.kv_head(h));
   const gmem<const T> Vh = Vg + n.V.at(b, n.kv_head(h));
@@ -73,7 +76,6 @@ __global__ void __launch_bounds__(32 * warps)
     __syncthreads();  // Q changes: the copies of all threads must have arrived
     for (int e = threadIdx.x; e < Br * d; e += threads) Q[e] = T(-static_cast<f32>(static_cast<T>(Q[e])));
   }
-
   f32 m[row_frags][2], l[row_frags][2] = {};  // of its rows, m in powers of 2
   f32 O_frag[row_frags][d / 8][4] = {};       // O~ as mma has it
 #pragma unroll
@@ -81,7 +83,6 @@ __global__ void __launch_bounds__(32 * warps)
   for (int j0 = 0; j0 < visible; j0 += Bc) {
     const int now = j0 / Bc % num_buffers * Bc, next_j0 = j0 + Bc,
               next = next_j0 / Bc % num_buffers * Bc;  // where tiles lie
-    // lab: make sure that what is read next is there, begin to copy what is read after it
     cp_async_wait<0>();
     __syncthreads();  // K (with two buffers V too) is read: its copies must have arrived. V of the tile
                       // before (with two buffers K too) changes: all warps must have read it
@@ -92,7 +93,6 @@ __global__ void __launch_bounds__(32 * warps)
       bring_V(next_j0, next);
     }
     cp_async_commit();
-    // end of lab
     const bool masked = j0 + Bc > n.visible_keys(i0);  // the first row sees the least
     count_tile(masked);
 
@@ -100,13 +100,12 @@ __global__ void __launch_bounds__(32 * warps)
     f32 S_frag[row_frags][Bc / 8][4] = {};
 #pragma unroll unroll
     for (int k = 0; k < d; k += 16) {
-      std::uint32_t Q_frag[row_frags][4] = {};
+      std::uint32_t Q_frag[row_frags][4];
 #pragma unroll
       for (int f = 0; f < row_frags; ++f) {
         const int row = warp * warp_rows + 16 * f + lane % 16, column = k + lane / 16 * 8;
         ldmatrix_x4<T>(Q_frag[f], Q.at(row, swizzle(row, column)));
       }
-      // lab: the products for all fragments of rows, with each fragment of K loaded once
 #pragma unroll
       for (int c = 0; c < Bc / 8; c += 2) {
         const int row = 8 * c + lane % 8 + lane / 16 * 8, column = k + lane / 8 % 2 * 8;
@@ -118,17 +117,13 @@ __global__ void __launch_bounds__(32 * warps)
           mma_m16n8k16<T>(S_frag[f][c + 1], Q_frag[f], {K_frag[2], K_frag[3]});
         }
       }
-      // end of lab
     }
-    // lab: with one buffer make sure that V is there, begin to copy the next K
     if (num_buffers == 1) {
       cp_async_wait<0>();
       __syncthreads();  // V is read, K changes: V's copies must have arrived, all warps have read K
       if (next_j0 < visible) bring_K(next_j0, next);
       cp_async_commit();
     }
-    // end of lab
-
 #pragma unroll
     for (int f = 0; f < row_frags; ++f) {
       if (masked) {
@@ -147,6 +142,8 @@ __global__ void __launch_bounds__(32 * warps)
           probe("S", n.head(b, h), i, j, S_frag[f][c][e], abs_scale);
         }
       }
+
+      // m = scale_log2 rowmax S where the old m is too small
 #pragma unroll
       for (int a = 0; a < 2; ++a) {
         f32 m_tile = -INFINITY;
@@ -154,7 +151,6 @@ __global__ void __launch_bounds__(32 * warps)
         for (int c = 0; c < Bc / 8; ++c)
           m_tile = fmaxf(m_tile, fmaxf(S_frag[f][c][2 * a], S_frag[f][c][2 * a + 1]));
         m_tile = lanes_max<key_lanes>(m_tile);
-        // lab: where the tile's maximum is too large for m, raise m and rescale l and O~ by e^(m - m_new)
         const f32 m_new = m_tile * scale_log2;
         if (!(m_new - m[f][a] <= most_growth)) {  // in the first tile, too: m is -infinity
           const f32 alpha = ex2_approx(m[f][a] - finite(m_new));
@@ -166,16 +162,13 @@ __global__ void __launch_bounds__(32 * warps)
           }
           m[f][a] = finite(m_new);
         }
-        // end of lab
       }
     }
 
-    // P~ = e^(S - m), l += rowsum P~, of which each lane keeps its own part, and O~ += P~ V, for 16 keys at
-    // a time: the exponentials of the next 16 are computed while the tensor cores work on these.
+    // P~ = 2^(scale_log2 S - m), l += rowsum P~, of which each lane keeps its own part, and O~ += P~ V, for
+    // 16 keys at a time
 #pragma unroll
     for (int c = 0; c < Bc / 8; c += 2) {
-      // lab: P~ of these keys, as powers of 2 and as mma takes it, and l
-      // given: std::uint32_t P_frag[row_frags][4] = {};
       std::uint32_t P_frag[row_frags][4];
 #pragma unroll
       for (int f = 0; f < row_frags; ++f) {
@@ -188,7 +181,6 @@ __global__ void __launch_bounds__(32 * warps)
           P_frag[f][e] = round_pair<T>(p0, p1);
         }
       }
-      // end of lab
       const int row = 8 * c + lane % 16;
 #pragma unroll
       for (int x = 0; x < d / 8; x += 2) {

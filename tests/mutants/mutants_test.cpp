@@ -260,8 +260,8 @@ void judge_far_apart(const Stage& stage, const FarApart& memory) {
                .workspace = workspace});
 }
 
-/// The closed forms, and from stage 21 on, but for 32, that shared memory is accessed without bank
-/// conflicts.
+/// The closed forms, from stage 21 on, but for 32, that shared memory is accessed without bank conflicts,
+/// and that O is written in whole sectors where that is claimed.
 void judge_by_claim(const Stage& stage, Caught& caught) {
   const Claim* claim = claim_of(stage);
   REQUIRE(claim != nullptr);
@@ -295,6 +295,10 @@ void judge_by_claim(const Stage& stage, Caught& caught) {
         if (traffic.wavefronts != traffic.ideal_wavefronts && caught.claim.empty())
           caught.claim = "`shared." + name + ".wavefronts`";
       }
+      const auto O = ledger.global.find("O");
+      const bool whole = O == ledger.global.end() || O->second.sectors == O->second.ideal_sectors;
+      if (pass.name == "forward" && claim->whole_sectors_of_O && !whole && caught.claim.empty())
+        caught.claim = "`global.O.sectors`";
     }
   }
 }
