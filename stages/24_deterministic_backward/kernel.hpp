@@ -327,25 +327,24 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
           for (int c = 0; c < step / 8; c += 2) {
             std::uint32_t a[key_frags][4];
 #pragma unroll
-            for (int f = 0; f < key_frags; ++f) {
-              round_chunks<T>(a[f], x[f], c);
-              if (of_dS) store_dS(dS, a[f], k0 + 16 * f, r + 8 * c, lane);
-            }
+            for (int f = 0; f < key_frags; ++f) round_chunks<T>(a[f], x[f], c);
             // dV += P^T dO, or dK += dS^T Q
             add_product(sum[turn], a, of_dS ? Q : dO, row + 8 * c, 0, lane);
+#pragma unroll
+            for (int f = 0; f < key_frags; ++f) {
+              if (of_dS) store_dS(dS, a[f], k0 + 16 * f, r + 8 * c, lane);
+            }
           }
         }
       }
-      // The split's sum of dQ so far, which this same thread has written: the most rows see the first of
-      // its tiles of keys.
-      const gmem<f32> dQ = dQ_splitg + (((n.head(b, h) * splits + split) * padded_Nq + i0 + r0) * d +
-                                        column0 / 8 * 128 + 4 * lane);
+      // The split's sum so far, by this same thread: of its tiles of keys the most rows see the first.
+      const gmem<f32> dQ = dQ_splitg + ((n.head(b, h) * splits + split) * padded_Nq + i0 + r0) * d;
       f32 dq[row_frags][column_chunks][4] = {};
 #pragma unroll
       for (int f = 0; f < row_frags && j0 > split * Bc; ++f) {
 #pragma unroll
         for (int x = 0; x < column_chunks; ++x) {
-          const float4 before = load4(dQ + (16 * f * d + x * 128));
+          const float4 before = load4(dQ + (16 * f * d + (column0 / 8 + x) * 128 + 4 * lane));
           dq[f][x][0] = before.x, dq[f][x][1] = before.y, dq[f][x][2] = before.z, dq[f][x][3] = before.w;
         }
       }
@@ -365,7 +364,7 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
       for (int f = 0; f < row_frags; ++f) {
 #pragma unroll
         for (int x = 0; x < column_chunks; ++x)
-          store4(dQ + (16 * f * d + x * 128),
+          store4(dQ + (16 * f * d + (column0 / 8 + x) * 128 + 4 * lane),
                  make_float4(dq[f][x][0], dq[f][x][1], dq[f][x][2], dq[f][x][3]));
       }
       h = next_h, i0 = next_i0, buffer = next_buffer;

@@ -333,12 +333,13 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
       for (int c = 0; c < Br / 8; c += 2) {
         std::uint32_t a[key_frags][4];
 #pragma unroll
-        for (int f = 0; f < key_frags; ++f) {
-          round_chunks<T>(a[f], x[f], c);
-          if (of_dS) store_dS(dS, a[f], k0 + 16 * f, 8 * c, lane);
-        }
+        for (int f = 0; f < key_frags; ++f) round_chunks<T>(a[f], x[f], c);
         // dV += P^T dO, or dK += dS^T Q
         add_product(sum[turn], a, of_dS ? Q : dO, row + 8 * c, 0, lane);
+#pragma unroll
+        for (int f = 0; f < key_frags; ++f) {
+          if (of_dS) store_dS(dS, a[f], k0 + 16 * f, 8 * c, lane);
+        }
       }
     }
     // dS is read, and with one buffer the rows change: all warps must have written dS, and read the rows.

@@ -335,12 +335,13 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
       for (int c = 0; c < Br / 8; c += 2) {
         std::uint32_t a[key_frags][4];
 #pragma unroll
-        for (int f = 0; f < key_frags; ++f) {
-          round_chunks<T>(a[f], x[f], c);
-          if (of_dS) store_dS(dS, a[f], k0 + 16 * f, 8 * c, lane);
-        }
+        for (int f = 0; f < key_frags; ++f) round_chunks<T>(a[f], x[f], c);
         // dV += P^T dO, or dK += dS^T Q
         add_product(sum[turn], a, of_dS ? Q : dO, row + 8 * c, 0, lane);
+#pragma unroll
+        for (int f = 0; f < key_frags; ++f) {
+          if (of_dS) store_dS(dS, a[f], k0 + 16 * f, 8 * c, lane);
+        }
       }
     }
     // dS is read, and with one buffer the rows change: all warps must have written dS, and read the rows.
@@ -356,13 +357,12 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
       for (int f = 0; f < row_frags; ++f) load_dS(ds[f], dS, r0 + 16 * f, k, lane);
       add_product(dq, ds, K, k, column0, lane);
     }
-    const gmem<f32> dQ =
-        dQ_sumg + ((n.head(b, h) * padded_Nq + i0 + r0) * d + column0 / 8 * 128 + 4 * lane);
+    const gmem<f32> dQ = dQ_sumg + (n.head(b, h) * padded_Nq + i0 + r0) * d;
 #pragma unroll
     for (int f = 0; f < row_frags; ++f) {
 #pragma unroll
       for (int x = 0; x < column_chunks; ++x)
-        atomic_add4(dQ + (16 * f * d + x * 128),
+        atomic_add4(dQ + (16 * f * d + (column0 / 8 + x) * 128 + 4 * lane),
                     make_float4(dq[f][x][0], dq[f][x][1], dq[f][x][2], dq[f][x][3]));
     }
     h = next_h, i0 = next_i0, buffer = next_buffer;
@@ -406,7 +406,7 @@ __global__ void __launch_bounds__(helpers)
   const int i0 = e / d * 16, x = e % d / 8, quad = e % 8;
   if (i0 >= n.Nq) return;
   const gmem<const f32> from = dQ_sumg + ((n.head(b, h) * padded_Nq + i0) * d + x * 128 + 16 * quad);
-  f32 dq[2][8];
+  f32 dq[2][8] = {};
 #pragma unroll
   for (int quad_lane = 0; quad_lane < row_lanes; ++quad_lane) {
     const float4 of_lane = load4(from + 4 * quad_lane);
