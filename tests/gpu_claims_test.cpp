@@ -356,7 +356,7 @@ TEST_CASE("tiles in shared memory are read and written without bank conflicts", 
         for (bool causal : {false, true}) {
           const Problem p = problem(1, 1, 1, 272, 272, d, causal);
           const simt::Ledger ledger = pass.count(*stage, random_inputs(p, 1), options, nullptr);
-          if (stage->number == 20 || stage->number == 32) {  // what stages 21 and 38 are for
+          if (stage->number == 20 || stage->number == 32) {  // what stages 21 and 33 are for
             CHECK(ledger.shared_total().wavefronts > ledger.shared_total().ideal_wavefronts);
             continue;
           }

@@ -295,9 +295,9 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
         for (int c = 0; c < Br / 8; c += 2) {
           std::uint32_t a[1][4];
           round_chunks<T>(a[0], x[0], c);
-          if (of_dS) store_dS(dS, a[0], k0, 8 * c, lane);
           // dV += P^T dO, or dK += dS^T Q
           add_product(sum[turn], a, of_dS ? Q : dO, 8 * c, 0, lane);
+          if (of_dS) store_dS(dS, a[0], k0, 8 * c, lane);
         }
       }
       // dS is read, Q, dO, L and D change: dS must be complete, all warps have read the others.

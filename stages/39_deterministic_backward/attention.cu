@@ -19,10 +19,8 @@ void backward(const Backward& f) {
     const BackwardBuffers<T> x(f);
     const unsigned heads = x.heads, kv_heads = x.kv_heads, batch = x.batch;
     const unsigned Tc = tiles(f.problem.Nk, tile.Bc);
-    // Of the tiles of keys: for 256 blocks, but at least two tiles each, and as many for each as for the
-    // others. That depends on the shape of the problem alone, and not on the GPU.
-    const unsigned most = std::min(tiles(256, kv_heads * batch), tiles(Tc, 2)),
-                   splits = tiles(Tc, tiles(Tc, most));
+    // Two tiles each at least, for 256 blocks. It depends on the shape alone, and not on the GPU.
+    const unsigned splits = tiles(Tc, tiles(Tc, std::min(tiles(256, kv_heads * batch), tiles(Tc, 2))));
     const int padded_Nq = tile.Br * static_cast<int>(tiles(f.problem.Nq, tile.Br));  // of whole tiles
     const std::int64_t rows = x.L.elements();
     ExtraBuffer D(f, "D", rows), L2(f, "L2", rows),

@@ -253,9 +253,11 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
   const auto copy = [&](int h, int i0, int to) {
     load_tile_async<Br, d, threads>(Q, to * Br, Qg + n.Q.at(b, h), n.Q.row, i0, n.Nq, swizzle, n.d);
     load_tile_async<Br, d, threads>(dO, to * Br, dOg + n.dO.at(b, h), n.dO.row, i0, n.Nq, swizzle, n.d);
-    if (const int r = threadIdx.x; r < Br) {  // 0 past the end, as in dO: it adds nothing
-      cp_async_4B<f32>(L2.at(to * Br + r, 0), L2g + (n.row0(b, h) + i0 + r), i0 + r < n.Nq);
-      cp_async_4B<f32>(D.at(to * Br + r, 0), Dg + (n.row0(b, h) + i0 + r), i0 + r < n.Nq);
+    if (const int r = threadIdx.x % Br;
+        threadIdx.x < 2 * Br) {  // 0 past the end, as in dO: it adds nothing
+      const bool of_D = threadIdx.x >= Br;
+      cp_async_4B<f32>((of_D ? D : L2).at(to * Br + r, 0), (of_D ? Dg : L2g) + (n.row0(b, h) + i0 + r),
+                       i0 + r < n.Nq);
     }
     cp_async_commit();
   };
@@ -268,8 +270,7 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
     copy(kv_head * n.group, first, 0);
     // dV and dK as mma has them. Where two warps share the keys, one of them.
     f32 sum[turns][key_frags][d / 8][4] = {};
-    int buffer = 0;
-    for (int h = kv_head * n.group, i0 = first; h < (kv_head + 1) * n.group;) {
+    for (int h = kv_head * n.group, i0 = first, buffer = 0; h < (kv_head + 1) * n.group;) {
       const bool last = i0 + Br >= n.Nq;  // of this head
       const int next_h = last ? h + 1 : h, next_i0 = last ? first : i0 + Br,
                 next_buffer = num_buffers - 1 - buffer;
@@ -327,25 +328,24 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
           for (int c = 0; c < step / 8; c += 2) {
             std::uint32_t a[key_frags][4];
 #pragma unroll
-            for (int f = 0; f < key_frags; ++f) {
-              round_chunks<T>(a[f], x[f], c);
-              if (of_dS) store_dS(dS, a[f], k0 + 16 * f, r + 8 * c, lane);
-            }
+            for (int f = 0; f < key_frags; ++f) round_chunks<T>(a[f], x[f], c);
             // dV += P^T dO, or dK += dS^T Q
             add_product(sum[turn], a, of_dS ? Q : dO, row + 8 * c, 0, lane);
+#pragma unroll
+            for (int f = 0; f < key_frags; ++f) {
+              if (of_dS) store_dS(dS, a[f], k0 + 16 * f, r + 8 * c, lane);
+            }
           }
         }
       }
-      // The split's sum of dQ so far, which this same thread has written: the most rows see the first of
-      // its tiles of keys.
-      const gmem<f32> dQ = dQ_splitg + (((n.head(b, h) * splits + split) * padded_Nq + i0 + r0) * d +
-                                        column0 / 8 * 128 + 4 * lane);
+      // The split's sum so far, by this same thread: of its tiles of keys the most rows see the first.
+      const gmem<f32> dQ = dQ_splitg + ((n.head(b, h) * splits + split) * padded_Nq + i0 + r0) * d;
       f32 dq[row_frags][column_chunks][4] = {};
 #pragma unroll
       for (int f = 0; f < row_frags && j0 > split * Bc; ++f) {
 #pragma unroll
         for (int x = 0; x < column_chunks; ++x) {
-          const float4 before = load4(dQ + (16 * f * d + x * 128));
+          const float4 before = load4(dQ + (16 * f * d + (column0 / 8 + x) * 128 + 4 * lane));
           dq[f][x][0] = before.x, dq[f][x][1] = before.y, dq[f][x][2] = before.z, dq[f][x][3] = before.w;
         }
       }
@@ -365,7 +365,7 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
       for (int f = 0; f < row_frags; ++f) {
 #pragma unroll
         for (int x = 0; x < column_chunks; ++x)
-          store4(dQ + (16 * f * d + x * 128),
+          store4(dQ + (16 * f * d + (column0 / 8 + x) * 128 + 4 * lane),
                  make_float4(dq[f][x][0], dq[f][x][1], dq[f][x][2], dq[f][x][3]));
       }
       h = next_h, i0 = next_i0, buffer = next_buffer;
