@@ -15,8 +15,8 @@ void issue_copy(SharedArray* array, std::byte* to, GlobalBuffer* buffer, std::in
   if (valid) running.global[buffer->slot].read_bytes += 16;
   const auto offset = static_cast<std::uint32_t>(to - block.shared.base());
   if (running.observed) {
-    if (valid) observe_global(*buffer, byte, 16, GlobalMarks::Use::read, where);
-    observe_shared(*array, to, 16, true, where);
+    if (valid) observe_global(*buffer, byte, 16, GlobalMarks::Use::read, where.file, where.line);
+    observe_shared(*array, to, 16, true, where.file, where.line);
     if (block.launch->options->check) block.races.begin_copy(offset, 16, array->granule);
   }
   std::memset(to, 0xff, 16);
