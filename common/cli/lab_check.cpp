@@ -269,12 +269,19 @@ double processor_seconds() {
   return seconds;
 }
 
+/// Two gradings keep two cores busy. More threads for one of them would only wait for each other.
+void oracle_has_one_thread() {
+#ifdef _OPENMP
+  omp_set_num_threads(1);
+#endif
+}
+
 /// Grades all samples of a lab: the reference alone, to see what it takes, then two at a time.
 std::vector<Row> check(const Lab& lab, std::size_t most, Progress& progress) {
   const std::vector<Sample> samples = samples_of(lab, most);
   const double begin = processor_seconds();
   const Grader grader(lab);
-  const KeepExpected same_inputs;
+  const KeepInputs same_inputs;
   const CompiledHeaders headers(*lab.stage, lab.source.reference);
   const GradeSettings settings{hash_of(lab.source.reference),
                                {.seconds = usual_seconds, .memory = std::int64_t{usual_mebibytes} << 20}};
@@ -295,14 +302,13 @@ std::vector<Row> check(const Lab& lab, std::size_t most, Progress& progress) {
       };
     rows[i] = row_of(lab, sample, grader.grade(sample.text, own));
   };
+  oracle_has_one_thread();
   grade(0);
   const double seconds = processor_seconds() - begin;
   rows[0].cells[2] += fmt::format(", in {:.1f} s", seconds);
   std::atomic<std::size_t> next = 1;
   const auto work = [&] {
-#ifdef _OPENMP
-    omp_set_num_threads(1);  // of the oracle: two gradings keep two cores busy
-#endif
+    oracle_has_one_thread();
     for (std::size_t i; (i = next++) < samples.size();) grade(i);
   };
   auto other = std::async(std::launch::async, work);

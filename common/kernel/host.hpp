@@ -1,6 +1,8 @@
 #pragma once
 // How the host calls kernels: buffers, sizes, and the choice of a kernel by dtype and head dimension.
+#include <algorithm>
 #include <array>
+#include <iterator>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -198,13 +200,36 @@ struct EveryRow {
   constexpr bool operator()(const auto&) const { return true; }
 };
 
+#ifdef FLASHLADDER_ONLY_FOR
+/// What a row of a table is chosen by.
+struct Choice {
+  Dtype dtype;     ///< Of Q, K, V and O.
+  std::int64_t d;  ///< Head dimension.
+  bool causal;     ///< With the mask or without.
+};
+/// All that this program will be given. The grader of a lab says so (common/labs/program.cpp).
+inline constexpr Choice only_for[] = {FLASHLADDER_ONLY_FOR};
+#endif
+
+/// Whether row i of `table` serves anything that this program will be given.
+template <const auto& table, std::size_t i>
+constexpr bool is_asked_for() {
+#ifdef FLASHLADDER_ONLY_FOR
+  return std::any_of(std::begin(only_for), std::end(only_for), [](const Choice& choice) {
+    return &row_for(table, architecture(), choice.dtype, choice.d, choice.causal) == &table[i];
+  });
+#else
+  return true;
+#endif
+}
+
 /// Calls `body` with row i of `table` as a compile-time constant if it is the one that `chosen` points to.
 /// The emulator stands for one GPU: there a row for other GPUs is not compiled, nor is one that is not
-/// `wanted`.
+/// `wanted` or serves nothing that is asked for.
 template <const auto& table, std::size_t i, auto wanted, class Row, class Body>
 void call_if_chosen(const Row* chosen, Body& body) {
   constexpr bool is_compiled = kernel_backend == Backend::cuda || table[i].architecture == architecture();
-  if constexpr (is_compiled && wanted(table[i])) {
+  if constexpr (is_compiled && is_asked_for<table, i>() && wanted(table[i])) {
     if (chosen == &table[i]) body(std::integral_constant<Row, table[i]>());
   }
 }

@@ -71,37 +71,54 @@ bool is_kernel(const Stage& stage) {
   return stage.backend != Backend::cpu;
 }
 
-/// Those of `jobs` whose problem and layout `stage` takes.
+/// Whether `stage` takes the problem and the layout of a job.
+bool takes(const Stage& stage, const Job& job) {
+  return stage.supports.takes(job.inputs.problem) &&
+         (job.layout == Layout::contiguous || stage.supports.features.strides);
+}
+/// Those of `jobs` that `stage` takes.
 std::vector<Job> taken(const Stage& stage, std::vector<Job> jobs) {
-  std::erase_if(jobs, [&](const Job& job) {
-    return !stage.supports.takes(job.inputs.problem) ||
-           (job.layout != Layout::contiguous && !stage.supports.features.strides);
-  });
+  std::erase_if(jobs, [&](const Job& job) { return !takes(stage, job); });
   return jobs;
+}
+
+/// A case whose inputs are still to be made.
+struct Planned {
+  Job job;             ///< Of its inputs it has the problem.
+  std::uint64_t seed;  ///< Added to that of the grading.
+};
+
+std::vector<Planned> plan_of(const Family& family, const Stage& stage) {
+  const auto place = static_cast<std::size_t>(&family - input_families().data());
+  std::vector<Planned> all;
+  const auto plan = [&](const Problem& problem, Layout layout, std::size_t number) {
+    Planned& one = all.emplace_back(Planned{{}, 1000 * place + number});
+    one.job.inputs.problem = problem;
+    one.job.layout = layout;
+  };
+  for (std::size_t i = 0; i < std::size(shapes); ++i) {
+    const std::size_t turn = i + place;  // another head dimension, dtype and layout in each family
+    if (!sees_every_key(family) && (i / 2 + place) % 2 == 0) continue;
+    plan(problem(stage, shapes[i], turn), all_layouts[turn % std::size(all_layouts)], i);
+  }
+  for (std::size_t i = 0; sees_every_key(family) && i < std::size(large_shapes); ++i) {
+    Problem p = problem(stage, large_shapes[i], i + place);
+    p.d = 32;
+    plan(p, Layout::contiguous, std::size(shapes) + i);
+  }
+  std::erase_if(all, [&](const Planned& one) { return !takes(stage, one.job); });
+  return all;
 }
 
 }  // namespace
 
 std::vector<Job> cases_of(const Family& family, const Stage& stage, std::uint64_t seed) {
-  const auto place = static_cast<std::size_t>(&family - input_families().data());
   std::vector<Job> jobs;
-  for (std::size_t i = 0; i < std::size(shapes); ++i) {
-    const std::size_t turn = i + place;  // another head dimension, dtype and layout in each family
-    if (!sees_every_key(family) && (i / 2 + place) % 2 == 0) continue;
-    Job job;
-    job.inputs = make_inputs(family, problem(stage, shapes[i], turn), seed + 1000 * place + i);
-    job.layout = all_layouts[turn % std::size(all_layouts)];
-    jobs.push_back(std::move(job));
+  for (Planned& one : plan_of(family, stage)) {
+    one.job.inputs = make_inputs(family, one.job.inputs.problem, seed + one.seed);
+    jobs.push_back(std::move(one.job));
   }
-  if (!sees_every_key(family)) return taken(stage, std::move(jobs));
-  for (std::size_t i = 0; i < std::size(large_shapes); ++i) {
-    Job job;
-    Problem p = problem(stage, large_shapes[i], i + place);
-    p.d = 32;
-    job.inputs = make_inputs(family, p, seed + 1000 * place + std::size(shapes) + i);
-    jobs.push_back(std::move(job));
-  }
-  return taken(stage, std::move(jobs));
+  return jobs;
 }
 
 std::vector<Job> clean_cases(const Stage& stage) {
@@ -184,6 +201,18 @@ std::vector<Job> counted_cases(const Stage& stage) {
     jobs.back().banks = true;
   }
   return taken(stage, std::move(jobs));
+}
+
+std::vector<Problem> problems_of_cases(const Stage& stage) {
+  std::vector<Problem> problems;
+  for (const Family& family : input_families()) {
+    for (const Planned& one : plan_of(family, stage)) problems.push_back(one.job.inputs.problem);
+  }
+  for (const auto& jobs :
+       {clean_cases(stage), far_apart_cases(stage), moved_mask_cases(stage), counted_cases(stage)}) {
+    for (const Job& job : jobs) problems.push_back(job.inputs.problem);
+  }
+  return problems;
 }
 
 ClaimedTile tile_of(const Stage& stage, const Problem& problem) {

@@ -26,6 +26,9 @@ std::vector<Job> moved_mask_cases(const Stage& stage);
 /// The cases that the claim is counted on; of a stage of kernels the last of them have `banks`.
 std::vector<Job> counted_cases(const Stage& stage);
 
+/// The problems of all cases above.
+std::vector<Problem> problems_of_cases(const Stage& stage);
+
 /// The tile that the stage claims for a problem.
 ClaimedTile tile_of(const Stage& stage, const Problem& problem);
 

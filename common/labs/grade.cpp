@@ -74,6 +74,22 @@ Runs make_runs(const Stage& stage, std::uint64_t seed) {
   return runs;
 }
 
+// --- what gradings with the same inputs share, while there is a KeepInputs
+
+bool keeps_inputs = false;
+std::mutex keeping;
+std::map<std::pair<int, std::uint64_t>, Runs> kept_runs;  // by number of the stage, and seed
+std::map<std::pair<std::string, std::uint64_t>, std::shared_ptr<const Expected>> kept_expected;
+
+/// As make_runs.
+Runs runs_of(const Stage& stage, std::uint64_t seed) {
+  if (!keeps_inputs) return make_runs(stage, seed);
+  const std::lock_guard lock(keeping);
+  const auto [found, is_new] = kept_runs.try_emplace({stage.number, seed});
+  if (is_new) found->second = make_runs(stage, seed);
+  return found->second;
+}
+
 // --- what a job's report says
 
 /// "O[7421] is ..." as a verdict has it, with the element's place.
@@ -144,13 +160,9 @@ Expected make_expected(const Job& job) {
   return expected;
 }
 
-/// The same for jobs with the same inputs, made once while `keeps_expected`, found by a hash of them.
-bool keeps_expected = false;
-std::mutex expecting;
-std::map<std::pair<std::string, std::uint64_t>, std::shared_ptr<const Expected>> kept;
-
+/// As make_expected. What is kept is found by a hash of the inputs.
 std::shared_ptr<const Expected> expect_widely(const Job& job) {
-  if (!keeps_expected) return std::make_shared<const Expected>(make_expected(job));
+  if (!keeps_inputs) return std::make_shared<const Expected>(make_expected(job));
   std::uint64_t hash = static_cast<std::uint64_t>(job.fewer_keys);
   for (const std::vector<float>* values : {&job.inputs.Q, &job.inputs.K, &job.inputs.V}) {
     const auto* const bytes = reinterpret_cast<const char*>(values->data());
@@ -158,12 +170,12 @@ std::shared_ptr<const Expected> expect_widely(const Job& job) {
   }
   const std::pair key(to_string(job.inputs.problem), hash);
   {
-    const std::lock_guard lock(expecting);
-    if (const auto found = kept.find(key); found != kept.end()) return found->second;
+    const std::lock_guard lock(keeping);
+    if (const auto found = kept_expected.find(key); found != kept_expected.end()) return found->second;
   }
   auto made = std::make_shared<const Expected>(make_expected(job));
-  const std::lock_guard lock(expecting);
-  return kept.try_emplace(key, std::move(made)).first->second;
+  const std::lock_guard lock(keeping);
+  return kept_expected.try_emplace(key, std::move(made)).first->second;
 }
 
 /// The verdict on a job.
@@ -580,12 +592,13 @@ Verdict check_result(const Job& job, const Report& report) {
   return verdict;
 }
 
-KeepExpected::KeepExpected() {
-  keeps_expected = true;
+KeepInputs::KeepInputs() {
+  keeps_inputs = true;
 }
-KeepExpected::~KeepExpected() {
-  keeps_expected = false;
-  kept.clear();
+KeepInputs::~KeepInputs() {
+  keeps_inputs = false;
+  kept_runs.clear();
+  kept_expected.clear();
 }
 
 std::vector<int> shares(int points, std::size_t count) {
@@ -622,7 +635,7 @@ Grade Grader::grade(const std::string& text, const GradeSettings& settings) cons
     return grade;
   }
 
-  Runs runs = make_runs(stage, grade.seed);
+  Runs runs = runs_of(stage, grade.seed);
   const auto refuse_uncounted = [&] {
     for (std::size_t i = 0; i < runs.counted.answers.reports.size() && grade.refused.empty(); ++i)
       grade.refused = uncounted_in(stage, runs.counted.jobs[i], runs.counted.answers.reports[i]);

@@ -96,14 +96,14 @@ class Grader {
 /// The verdict on O and L of a job that came to its end, and on what became of its extra memory.
 Verdict check_result(const Job& job, const Report& report);
 
-/// While there is one, what is right on some inputs is computed once for all gradings that have them: those
-/// of one seed. Takes some 200 MiB.
-class KeepExpected {
+/// While there is one, inputs, and what is right on them, are made once for all gradings that have them:
+/// those of one seed. Takes some 250 MiB.
+class KeepInputs {
  public:
-  KeepExpected();
-  ~KeepExpected();
-  KeepExpected(const KeepExpected&) = delete;
-  KeepExpected& operator=(const KeepExpected&) = delete;
+  KeepInputs();
+  ~KeepInputs();
+  KeepInputs(const KeepInputs&) = delete;
+  KeepInputs& operator=(const KeepInputs&) = delete;
 };
 
 /// Divides `points` among `count` items, as evenly as whole numbers can.

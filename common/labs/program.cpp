@@ -9,10 +9,12 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <regex>
+#include <set>
 #include <sstream>
 
 #include "common/error.hpp"
 #include "common/io/whole_file.hpp"
+#include "common/labs/cases.hpp"
 #include "common/labs/folder.hpp"
 
 namespace flashladder::lab {
@@ -55,6 +57,15 @@ bool is_watched(const Stage& stage) {
   return stage.backend == Backend::cpu;
 }
 
+/// What the problems of all cases choose a kernel by, for common/kernel/host.hpp:
+/// "{Dtype::fp16,64,true},...".
+std::string choices_of_cases(const Stage& stage) {
+  std::set<std::string> choices;
+  for (const Problem& p : problems_of_cases(stage))
+    choices.insert(fmt::format("{{Dtype::{},{},{}}}", to_string(p.dtype), p.d, p.causal));
+  return fmt::format("{}", fmt::join(choices, ","));
+}
+
 /// The compiler and flags for the student's file: those of the stage. With -O1 the emulated cases take
 /// little longer, and the compiler half as long; and a loop over numbers stays one: vectors are where the
 /// student uses them. An array whose size is not constant would be memory that is not counted. Each basic
@@ -63,7 +74,11 @@ std::vector<std::string> compile_command(const Stage& stage) {
   std::vector<std::string> command = compiler_and_flags(stage, Backend::emulator);
   for (const char* word : {"-O1", "-g1", "-Werror=vla", "-fsanitize-coverage=trace-pc"})
     command.emplace_back(word);
-  if (is_watched(stage)) command.emplace_back("-fsanitize=thread");
+  if (is_watched(stage)) {
+    command.emplace_back("-fsanitize=thread");
+  } else {  // of a table of kernels only those that a case is for: each takes the compiler a while
+    command.push_back("-DFLASHLADDER_ONLY_FOR=" + choices_of_cases(stage));
+  }
   return command;
 }
 
@@ -253,10 +268,13 @@ CompiledHeaders::CompiledHeaders(const Stage& stage, const std::string& text) {
   write_file(path(), includes);
   std::vector<std::string> command = compile_command(stage);
   // The compiler takes the file of this name, where it is there, for the header.
-  for (const std::string& word :
-       {std::string("-xc++-header"), path().string(), std::string("-o"), path().string() + ".gch"})
+  // -c, because the compiler would link what a flag before had called C++, and no header.
+  for (const std::string& word : {std::string("-c"), std::string("-xc++-header"), path().string(),
+                                  std::string("-o"), path().string() + ".gch"})
     command.push_back(word);
-  (void)run_program({.command = command, .folder = folder_.path()});  // without it all is only slower
+  const Ended ended = run_program({.command = command, .folder = folder_.path()});
+  if (!ended.started || ended.status != 0)
+    throw Error("the headers of a lab cannot be compiled: " + ended.output);
 }
 
 fs::path CompiledHeaders::path() const {

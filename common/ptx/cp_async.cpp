@@ -16,8 +16,8 @@ void issue_copy(SharedArray* array, std::byte* to, GlobalBuffer* buffer, std::in
   const auto offset = static_cast<std::uint32_t>(to - block.shared.base()),
              size = static_cast<std::uint32_t>(bytes);
   if (running.observed) {
-    if (valid) observe_global(*buffer, byte, bytes, GlobalMarks::Use::read, where);
-    observe_shared(*array, to, bytes, true, where);
+    if (valid) observe_global(*buffer, byte, bytes, GlobalMarks::Use::read, where.file, where.line);
+    observe_shared(*array, to, bytes, true, where.file, where.line);
     if (block.launch->options->check) block.races.begin_copy(offset, size, array->granule);
   }
   std::memset(to, 0xff, size);

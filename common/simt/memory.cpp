@@ -169,7 +169,9 @@ SharedArray& declare_dynamic(const char* name, Where where, std::size_t offset, 
   return *array;
 }
 
-void fail_global(const GlobalBuffer* buffer, std::int64_t index, int count, Where where) {
+void fail_global(const GlobalBuffer* buffer, std::int64_t index, int count, const char* file,
+                 unsigned line) {
+  const Where where = Where::here(file, line);
   if (buffer == nullptr)
     fail(ErrorKind::out_of_bounds_global, where, "(null)", "the pointer points into no buffer");
   const std::string what = buffer->name() + " has " + number(buffer->elements) + " elements; ";
@@ -185,7 +187,8 @@ void fail_global(const GlobalBuffer* buffer, std::int64_t index, int count, Wher
 }
 
 void fail_shared(const SharedArray& array, std::int64_t index, int count, std::uint32_t element_bytes,
-                 Where where) {
+                 const char* file, unsigned line) {
+  const Where where = Where::here(file, line);
   const std::int64_t elements = array.bytes / element_bytes;
   const std::string which =
       count == 1 ? "element " + number(index) : number(count) + " elements from " + number(index) + " on";
@@ -200,7 +203,8 @@ void fail_shared(const SharedArray& array, std::int64_t index, int count, std::u
 }
 
 void fail_shared(const SharedArray& array, std::int64_t i, std::int64_t j, int rows, int columns,
-                 Where where) {
+                 const char* file, unsigned line) {
+  const Where where = Where::here(file, line);
   fail(ErrorKind::out_of_bounds_shared, where, array.name,
        std::string(array.name) + " is " + number(rows) + " x " + number(columns) + "; this access is to (" +
            number(i) + ", " + number(j) + ")",
@@ -241,7 +245,8 @@ int ask_for_row(int row) {
 }
 
 void observe_global(GlobalBuffer& buffer, std::int64_t byte, unsigned bytes, GlobalMarks::Use use,
-                    Where where) {
+                    const char* file, unsigned line) {
+  const Where where = Where::here(file, line);
   Block& block = *running.block;
   const Options& options = *block.launch->options;
   const bool write = use != GlobalMarks::Use::read;
@@ -266,7 +271,9 @@ void observe_global(GlobalBuffer& buffer, std::int64_t byte, unsigned bytes, Glo
   }
 }
 
-void observe_shared(SharedArray& array, const void* data, unsigned bytes, bool write, Where where) {
+void observe_shared(SharedArray& array, const void* data, unsigned bytes, bool write, const char* file,
+                    unsigned line) {
+  const Where where = Where::here(file, line);
   Block& block = *running.block;
   const Options& options = *block.launch->options;
   const Thread& me = *running.thread;

@@ -27,21 +27,25 @@ struct Index {
 };
 
 /// @name What is rare about an access
+/// The place comes as a file and a line: a Where would be put together on the stack before each access, in
+/// case that it is asked for.
 /// @{
 
 /// Reports an access of `count` elements at element `index` that is out of bounds or misaligned.
-[[noreturn]] void fail_global(const GlobalBuffer* buffer, std::int64_t index, int count, Where where);
+[[noreturn]] void fail_global(const GlobalBuffer* buffer, std::int64_t index, int count, const char* file,
+                              unsigned line);
 /// As fail_global, in shared memory.
 [[noreturn]] void fail_shared(const SharedArray& array, std::int64_t index, int count,
-                              std::uint32_t element_bytes, Where where);
+                              std::uint32_t element_bytes, const char* file, unsigned line);
 /// Reports indices outside a shared array of two dimensions.
 [[noreturn]] void fail_shared(const SharedArray& array, std::int64_t i, std::int64_t j, int rows,
-                              int columns, Where where);
+                              int columns, const char* file, unsigned line);
 /// Logs and checks an access of `bytes` bytes at byte `byte` of a buffer.
 void observe_global(GlobalBuffer& buffer, std::int64_t byte, unsigned bytes, GlobalMarks::Use use,
-                    Where where);
+                    const char* file, unsigned line);
 /// Logs and checks an access of `bytes` bytes at `data`.
-void observe_shared(SharedArray& array, const void* data, unsigned bytes, bool write, Where where);
+void observe_shared(SharedArray& array, const void* data, unsigned bytes, bool write, const char* file,
+                    unsigned line);
 /// A conflict at byte `byte` of the block's shared memory as an error: at once, or as Block::early_read.
 void report_conflict(const Conflict& conflict, const SharedArray& array, std::uint32_t byte, bool write,
                      Where where);
@@ -150,10 +154,10 @@ class gmem {
   static void check(const GlobalBuffer* buffer, std::int64_t at, Where where) {
     if (buffer == nullptr || static_cast<std::uint64_t>(at) >= static_cast<std::uint64_t>(buffer->elements))
         [[unlikely]]
-      fail_global(buffer, at, count, where);
+      fail_global(buffer, at, count, where.file, where.line);
     if constexpr (count > 1)
       if (at % count != 0 || at + count > buffer->elements) [[unlikely]]
-        fail_global(buffer, at, count, where);
+        fail_global(buffer, at, count, where.file, where.line);
   }
   /// Counts and makes a load of a Value (an element or a vector of them) that has been checked.
   template <class Value>
@@ -161,7 +165,7 @@ class gmem {
     running.global[buffer->slot].read_bytes += sizeof(Value);
     const std::int64_t byte = at * static_cast<std::int64_t>(sizeof(T));
     if (running.observed) [[unlikely]]
-      observe_global(*buffer, byte, sizeof(Value), GlobalMarks::Use::read, where);
+      observe_global(*buffer, byte, sizeof(Value), GlobalMarks::Use::read, where.file, where.line);
     Value value;
     std::memcpy(&value, buffer->data + byte, sizeof value);
     return value;
@@ -172,7 +176,7 @@ class gmem {
     running.global[buffer->slot].written_bytes += sizeof(Value);
     const std::int64_t byte = at * static_cast<std::int64_t>(sizeof(T));
     if (running.observed) [[unlikely]]
-      observe_global(*buffer, byte, sizeof(Value), GlobalMarks::Use::write, where);
+      observe_global(*buffer, byte, sizeof(Value), GlobalMarks::Use::write, where.file, where.line);
     std::memcpy(buffer->data + byte, &value, sizeof value);
   }
 
@@ -215,13 +219,13 @@ class SharedElement {
   T load() const {
     array_->traffic.read_bytes += sizeof(T);
     if (running.observed) [[unlikely]]
-      observe_shared(*array_, data_, sizeof(T), false, where_);
+      observe_shared(*array_, data_, sizeof(T), false, where_.file, where_.line);
     return *data_;
   }
   void store(T value) const {
     array_->traffic.written_bytes += sizeof(T);
     if (running.observed) [[unlikely]]
-      observe_shared(*array_, data_, sizeof(T), true, where_);
+      observe_shared(*array_, data_, sizeof(T), true, where_.file, where_.line);
     *data_ = value;
   }
 
@@ -276,7 +280,7 @@ class smem {
     if (at < 0 || at + count > elements ||
         (count > 1 && (array_->offset / sizeof(T) + static_cast<std::uint64_t>(at)) % count != 0))
         [[unlikely]]
-      fail_shared(*array_, at, count, sizeof(T), where);
+      fail_shared(*array_, at, count, sizeof(T), where.file, where.line);
     return reinterpret_cast<Element*>(array_->data) + at;
   }
   /// The address of `count` elements from here on, counted as one load.
@@ -285,7 +289,7 @@ class smem {
     const Element* at = find<count>(0, where);
     array_->traffic.read_bytes += count * sizeof(T);
     if (running.observed) [[unlikely]]
-      observe_shared(*array_, at, count * sizeof(T), false, where);
+      observe_shared(*array_, at, count * sizeof(T), false, where.file, where.line);
     return at;
   }
   /// The address of `count` elements from here on, counted as one store.
@@ -294,7 +298,7 @@ class smem {
     Element* at = find<count>(0, where);
     array_->traffic.written_bytes += count * sizeof(T);
     if (running.observed) [[unlikely]]
-      observe_shared(*array_, at, count * sizeof(T), true, where);
+      observe_shared(*array_, at, count * sizeof(T), true, where.file, where.line);
     return at;
   }
 
@@ -312,13 +316,13 @@ class smem_tile {
   /// Element (i, j), i < R, j < C.
   SharedElement<T> operator()(Index i, Index j) const {
     if (static_cast<std::uint64_t>(i.value) >= R || static_cast<std::uint64_t>(j.value) >= C) [[unlikely]]
-      fail_shared(*array_, i.value, j.value, R, C, j.where);
+      fail_shared(*array_, i.value, j.value, R, C, j.where.file, j.where.line);
     return {array_, data_ + i.value * C + j.value, j.where};
   }
   /// Element i of all R * C, row by row.
   SharedElement<T> operator[](Index i) const {
     if (static_cast<std::uint64_t>(i.value) >= std::uint64_t{R} * C) [[unlikely]]
-      fail_shared(*array_, i.value, 1, sizeof(T), i.where);
+      fail_shared(*array_, i.value, 1, sizeof(T), i.where.file, i.where.line);
     return {array_, data_ + i.value, i.where};
   }
   /// A pointer to element (i, j), for load4 and store4.
@@ -407,7 +411,8 @@ f32 add_atomically(gmem<f32> p, const f32 (&values)[count], Where where) {
   running.counts.add += count;
   running.global[p.buffer()->slot].atomic_bytes += 4 * count;
   if (running.observed)
-    observe_global(*p.buffer(), p.offset() * 4, 4 * count, GlobalMarks::Use::atomic, where);
+    observe_global(*p.buffer(), p.offset() * 4, 4 * count, GlobalMarks::Use::atomic, where.file,
+                   where.line);
   auto* data = reinterpret_cast<float*>(p.buffer()->data) + p.offset();
   const float before = std::atomic_ref<float>(*data).fetch_add(Plain::number(values[0]));
   for (int i = 1; i < count; ++i) std::atomic_ref<float>(data[i]).fetch_add(Plain::number(values[i]));
@@ -426,7 +431,7 @@ T atomic_add(gmem<T> p, std::type_identity_t<T> value, Where where = Where::here
   running.global[p.buffer()->slot].atomic_bytes += sizeof(T);
   if (running.observed)
     observe_global(*p.buffer(), p.offset() * static_cast<std::int64_t>(sizeof(T)), sizeof(T),
-                   GlobalMarks::Use::atomic, where);
+                   GlobalMarks::Use::atomic, where.file, where.line);
   return std::atomic_ref<T>(*(reinterpret_cast<T*>(p.buffer()->data) + p.offset())).fetch_add(value);
 }
 
