@@ -267,23 +267,23 @@ class AttributionTest(Repository):
                      "kernels": [kernel(which, time_ms=ms, busy={"tensor cores": 10 * ms})], **more}
                     for mask in held.MASKS]
 
-        stage = self.root / "stages/23_three"
+        stage = self.root / "stages/38_three"
         stage.mkdir()
         text = MARKERS + "<!-- share:begin -->\n<!-- share:end -->\n"
         (stage / "README.md").write_text(text)
         data = profile()
         data["profiles"] = [*of(29, "forward", 1), *of(38, "backward", 5), *of(29, "forward", 2, d=128)]
         self.readme("13_one").unlink(), self.readme("14_two").unlink()
-        (self.root / "stages/19_four").mkdir()
-        self.readme("19_four").write_text(MARKERS)
-        text = self.written(data, "23_three")
+        (self.root / "stages/29_four").mkdir()
+        self.readme("29_four").write_text(MARKERS)
+        text = self.written(data, "38_three")
         self.assertIn("| counter | d = 64, forward | d = 64, backward |\n", text)
         self.assertIn("| TFLOP/s | 550 | 275 |\n| over the forward pass |  | 0.50 |\n", text)
         self.assertIn("| tensor cores busy | 10 % | 50 % |\n", text)
         self.assertIn("| warps wait for other warps at a barrier | 75 % | 75 % |\n", text)
         self.assertEqual(text.count("of it the longest"), 0)
         data["profiles"] += of(38, "backward", 4, d=128)
-        text = self.written(data, "23_three")
+        text = self.written(data, "38_three")
         self.assertIn("| d = 64, backward | d = 128, forward | d = 128, backward |\n", text)
         self.assertIn("| TFLOP/s | 550 | 275 | 275 | 344 |\n", text)
         self.assertEqual(text.count("Bound by"), 4)

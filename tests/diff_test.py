@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -33,6 +34,7 @@ os.environ |= {"FLASHLADDER_PROGRAM": str(PROGRAM), "PYTHONPATH": str(SOURCE), "
 DIFF = ("-m", "common.course.diff")
 STAGES = {stage.number: stage for stage in registry.all_stages()}
 PAIRS = diff_model.pairs(list(STAGES.values()))
+LISTED = json.loads(subprocess.run([PROGRAM, "list", "--json"], capture_output=True, text=True).stdout)
 KERNELS = [pair for pair in PAIRS if pair[0].backend != "cpu"]
 VOID = {"meta", "br", "wbr", "link", "img", "input"}
 with_diff = unittest.skipUnless(shutil.which("diff"), "the program diff is not installed")
@@ -151,9 +153,7 @@ class DiffTest(unittest.TestCase):
     # --- every pair of the ladder -----------------------------------------------------------------------------
 
     def test_every_stage_but_the_first_of_a_track_is_a_pair(self):
-        listed = json.loads(subprocess.run([PROGRAM, "list", "--json"], capture_output=True, text=True).stdout)
-        tracks = {stage["track"] for stage in listed}
-        self.assertEqual(len(PAIRS), len(listed) - len(tracks))
+        self.assertEqual(len(PAIRS), len(LISTED) - len({stage["track"] for stage in LISTED}))
 
     def test_what_the_readmes_say_of_the_diffs_is_right(self):
         """Counted lines, the reason where they are above the budget and only there, a hunk for every item."""
@@ -415,10 +415,23 @@ class DiffTest(unittest.TestCase):
         self.assertIn("02 tiled_cpu runs on a CPU and has no ledger", text)
 
     def test_without_stages_it_lists_the_pairs(self):
-        listed = re.findall(r"^  (\d\d) (\d\d) +(\d+)  \(-(\d+) \+(\d+)\)", self.shown(), re.M)
+        shown = self.shown()
+        listed = re.findall(r"^  (\d\d) (\d\d) +(\d+)  \(-(\d+) \+(\d+)\)", shown, re.M)
         self.assertEqual(listed, [
             (before.digits, after.digits, str(diff.counted), str(diff.removed), str(diff.added))
             for before, after in PAIRS for diff in [diff_of(before.number, after.number)]])
+        words = " ".join(shown.split())
+        for before, after in PAIRS:
+            diff = diff_of(before.number, after.number)
+            if diff.counted > diff_model.BUDGET:
+                reason = diff_readme.explained(diff).reason
+                self.assertIn(f"{after.idea} More than {diff_model.BUDGET}: {reason}.", words)
+
+    def test_a_track_has_few_steps_above_the_budget(self):
+        tracks = {stage["number"]: stage["track"] for stage in LISTED}
+        above = Counter(tracks[after.number] for before, after in PAIRS
+                        if diff_of(before.number, after.number).counted > diff_model.BUDGET)
+        self.assertLessEqual(max(above.values()), 3)
 
     def test_a_reader_may_stop_early(self):
         process = subprocess.Popen([sys.executable, "-B", *DIFF, "22", "29"], stdout=subprocess.PIPE,

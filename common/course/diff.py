@@ -79,7 +79,7 @@ def wants_colour(choice: str) -> bool:
 
 
 def list_pairs(stages: list[Stage], width: int) -> str:
-    """Every pair of neighbours: lines that change, and the idea."""
+    """Every pair of neighbours: lines that change, the idea, and why they are more than a stage aims at."""
     terminal = Terminal(width, colour=False)
     lines = [*terminal.wrapped(f"lines that change from a stage to the next, as diff -w counts; a stage aims at {BUDGET}"),
              ""]
@@ -87,6 +87,8 @@ def list_pairs(stages: list[Stage], width: int) -> str:
         diff = Diff(before, after)
         head = f"  {before.digits} {after.digits}  {diff.counted:>4}  (-{diff.removed} +{diff.added})"
         lines += terminal.wrapped(after.idea, f"{head:28}", " " * 28)
+        if (explanation := explained(diff)) and explanation.reason:
+            lines += terminal.wrapped(f"More than {BUDGET}: {explanation.reason}.", " " * 28, " " * 28)
     lines += ["", *terminal.wrapped(with_example("./ladder diff {before} {after} shows one of them, --html FILE as a page."))]
     return "\n".join(lines) + "\n"
 
