@@ -1,16 +1,18 @@
-// The tuned backward pass: the tile of each kernel comes from a table, and the blocks with the most
-// tiles come first. A tile has d columns: n.d of them are the head dimension's, zeros follow.
-#include "common/kernel/host.hpp"
-#include "stages/38_tuned_backward/table.hpp"
-
+// The tuned backward pass: swizzled tiles; Q and dO of the next step are copied during this one;
+// more keys a warp, so that each fragment of Q and dO serves more products; powers of 2; dQ added to in the
+// order in which a warp has it, 16 bytes a lane; the blocks with the most tiles first.
 #include "common/kernel/column_blocks.hpp"
+#include "common/kernel/host.hpp"
 #include "common/kernel/swizzle.hpp"
 #include "common/ptx/atomic_add4.hpp"
 #include "common/ptx/exp2.hpp"
 #include "common/ptx/named_barrier.hpp"
+#include "stages/38_tuned_backward/table.hpp"
 
 namespace flashladder::stage_38 {
 namespace {
+
+using namespace tiles_38;
 
 // The four lanes of a quad have keys quad and quad + 8 of 16, each rows 2 quad_lane and 2 quad_lane + 1 of
 // every 8.
@@ -18,38 +20,29 @@ constexpr int row_lanes = 4;
 constexpr int helpers = 128;  // threads of a block of the kernels that go before and after
 constexpr float log2_e = 1.4426950408889634f;
 
-/// Where the tiles begin in dynamic shared memory, in bytes, and how many bytes they take.
-template <int d, int Br, int Bc, int share, int num_buffers>
-struct Shared {
-  static constexpr int K = 0;                 // [Bc, d]
-  static constexpr int V = K + 2 * Bc * d;    // [Bc, d]
-  static constexpr int dS = V + 2 * Bc * d;   // [Bc, Br], transposed
-  static constexpr int P = dS + 2 * Bc * Br;  // [Bc, Br] in fp32, transposed, where two warps share keys
-  static constexpr int Q = P + 4 * (share - 1) * Bc * Br;  // [num_buffers * Br, d], as dO
-  static constexpr int dO = Q + 2 * num_buffers * Br * d;
-  static constexpr int L2 = dO + 2 * num_buffers * Br * d;
-  static constexpr int D = L2 + 4 * num_buffers * Br, bytes = D + 4 * num_buffers * Br;
-};
-
-/// X^T += A B^T, for 16 * frags keys from k0 on and 8 * row_chunks rows from `row` on.
-template <int unroll, class T, int frags, int row_chunks, int keys, int all, int d>
-__device__ __forceinline__ void product(f32 (&x)[frags][row_chunks][4],  // [16 * frags, 8 * row_chunks]
-                                        smem_tile<T, keys, d>& A,        // K or V
-                                        smem_tile<T, all, d>& B,         // Q or dO
-                                        int k0, int row, int lane) {
+/// X^T += A B^T, for 16 * key_frags keys from k0 on and 8 * row_chunks rows from `row` on.
+template <int unroll, class T, int key_frags, int row_chunks, int keys, int all, int d>
+__device__ __forceinline__ void product(
+    f32 (&x)[key_frags][row_chunks][4],  // [16 * key_frags, 8 * row_chunks]
+    smem_tile<T, keys, d>& A,            // K or V
+    smem_tile<T, all, d>& B,             // Q or dO
+    int k0, int row, int lane) {
   constexpr Swizzle<d> swizzle;  // repeats after 8 rows
 #pragma unroll unroll
   for (int k = 0; k < d; k += 16) {
-    std::uint32_t a[frags][4];
+    std::uint32_t a[key_frags][4];
 #pragma unroll
-    for (int f = 0; f < frags; ++f)
-      ldmatrix_x4<T>(a[f], A.at(k0 + 16 * f + lane % 16, swizzle(lane, k + lane / 16 * 8)));
+    for (int f = 0; f < key_frags; ++f) {
+      const int key = k0 + 16 * f + lane % 16, column = k + lane / 16 * 8;
+      ldmatrix_x4<T>(a[f], A.at(key, swizzle(lane, column)));
+    }
 #pragma unroll
     for (int c = 0; c < row_chunks; c += 2) {
+      const int i = row + 8 * c + lane % 8 + lane / 16 * 8, column = k + lane / 8 % 2 * 8;
       std::uint32_t b[4];
-      ldmatrix_x4<T>(b, B.at(row + 8 * c + lane % 8 + lane / 16 * 8, swizzle(lane, k + lane / 8 % 2 * 8)));
+      ldmatrix_x4<T>(b, B.at(i, swizzle(lane, column)));
 #pragma unroll
-      for (int f = 0; f < frags; ++f) {
+      for (int f = 0; f < key_frags; ++f) {
         mma_m16n8k16<T>(x[f][c], a[f], {b[0], b[1]});
         mma_m16n8k16<T>(x[f][c + 1], a[f], {b[2], b[3]});
       }
@@ -66,8 +59,9 @@ __device__ __forceinline__ void add_product(
   constexpr Swizzle<d> swizzle;
 #pragma unroll
   for (int x = 0; x < column_chunks; x += 2) {
+    const int r = row + lane % 16;
     std::uint32_t b[4];
-    ldmatrix_x4_trans<T>(b, B.at(row + lane % 16, swizzle(lane, column + 8 * x + lane / 16 * 8)));
+    ldmatrix_x4_trans<T>(b, B.at(r, swizzle(r, column + 8 * x + lane / 16 * 8)));
 #pragma unroll
     for (int f = 0; f < frags; ++f) {
       mma_m16n8k16<T>(c[f][x], a[f], {b[0], b[1]});
@@ -76,128 +70,180 @@ __device__ __forceinline__ void add_product(
   }
 }
 
-/// P = exp(S - L), as a power of 2.
-template <int row_chunks, int all>
-__device__ __forceinline__ void probabilities(f32 (&x)[row_chunks][4],     // S^T, then P^T
-                                              smem_tile<f32, all, 1>& L2,  // of all rows
-                                              float scale_log2, int row, int lane) {
-#pragma unroll
-  for (int c = 0; c < row_chunks; ++c) {
-    const int r = row + 8 * c + 2 * (lane % row_lanes);  // this lane has rows r and r + 1
-    const f32 L2_rows[2] = {L2[r], L2[r + 1]};
-#pragma unroll
-    for (int e = 0; e < 4; ++e) x[c][e] = ex2_approx(fmaf(x[c][e], scale_log2, -L2_rows[e % 2]));
-  }
-}
-
-/// P = 0 where a row, from row i0 on, does not see a key, from key j0 on.
-template <int row_chunks>
-__device__ __forceinline__ void mask(f32 (&p)[row_chunks][4],  // P^T
-                                     const BackwardSizes& n, int i0, int j0, int lane) {
-  const int quad = lane / row_lanes, quad_lane = lane % row_lanes;
-#pragma unroll
-  for (int c = 0; c < row_chunks; ++c) {
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const int i = i0 + 8 * c + 2 * quad_lane + e % 2, j = j0 + quad + e / 2 * 8;
-      if (j >= n.visible_keys(i)) p[c][e] = 0.f;
-    }
-  }
-}
-
 /// What the sums of products begin with: S with 0, dP with -D, so that it becomes dP - D.
-template <int row_chunks, int all>
-__device__ __forceinline__ void begin_sums(f32 (&x)[row_chunks][4],
-                                           smem_tile<f32, all, 1>& D,  // of all rows
-                                           bool of_dS, int row, int lane) {
+template <int key_frags, int row_chunks, int num_buffers, int Br>
+__device__ __forceinline__ void begin_sums(
+    f32 (&x)[key_frags][row_chunks][4],  // [16 * key_frags, 8 * row_chunks]
+    smem_tile<f32, num_buffers, Br>& D, bool of_dS, int buffer, int row, int lane) {
 #pragma unroll
   for (int c = 0; c < row_chunks; ++c) {
-    const int r = row + 8 * c + 2 * (lane % row_lanes);
-    f32 even = 0.f, odd = 0.f;
-    if (of_dS) even = -D[r], odd = -D[r + 1];
-    x[c][0] = x[c][2] = even, x[c][1] = x[c][3] = odd;
+    const int i = row + 8 * c + 2 * (lane % row_lanes);
+    f32 odd = 0.f, even = 0.f;
+    if (of_dS) even = -D(buffer, i), odd = -D(buffer, i + 1);
+#pragma unroll
+    for (int f = 0; f < key_frags; ++f) x[f][c][0] = x[f][c][2] = even, x[f][c][1] = x[f][c][3] = odd;
+  }
+}
+
+/// P = exp(S - L), as a power of 2, for chunk c of the rows. (The loop over the chunks is left to the
+/// kernel, here and in mask: in these functions it would make the kernel spill registers at d = 256.)
+template <int key_frags, int row_chunks>
+__device__ __forceinline__ void probabilities(
+    f32 (&x)[key_frags][row_chunks][4],  // S^T, then P^T: [16 * key_frags, 8 * row_chunks]
+    int c, float scale_log2,
+    const f32 (&L2)[2]) {  // of this lane's two rows
+#pragma unroll
+  for (int f = 0; f < key_frags; ++f) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) x[f][c][e] = ex2_approx(fmaf(x[f][c][e], scale_log2, -L2[e % 2]));
+  }
+}
+
+/// P = 0 where a row of chunk c does not see a key.
+template <int key_frags, int row_chunks>
+__device__ __forceinline__ void mask(
+    f32 (&p)[key_frags][row_chunks][4],  // [16 * key_frags, 8 * row_chunks]
+    int c,
+    const int (&visible)[2]) {  // keys from this lane's first on, of its rows
+#pragma unroll
+  for (int f = 0; f < key_frags; ++f) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e)
+      if (16 * f + e / 2 * 8 >= visible[e % 2]) p[f][c][e] = 0.f;
   }
 }
 
 /// dS = P * (dP - D), element by element.
-template <int row_chunks>
-__device__ __forceinline__ void multiply(f32 (&x)[row_chunks][4],          // dP^T - D, then dS^T
-                                         const f32 (&p)[row_chunks][4]) {  // P^T
+template <int key_frags, int row_chunks>
+__device__ __forceinline__ void multiply(
+    f32 (&x)[key_frags][row_chunks][4],          // dP^T - D, then dS^T: [16 * key_frags, 8 * row_chunks]
+    const f32 (&p)[key_frags][row_chunks][4]) {  // [16 * key_frags, 8 * row_chunks]
 #pragma unroll
-  for (int c = 0; c < row_chunks; ++c) {
+  for (int f = 0; f < key_frags; ++f) {
 #pragma unroll
-    for (int e = 0; e < 4; ++e) x[c][e] *= p[c][e];
+    for (int c = 0; c < row_chunks; ++c) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) x[f][c][e] *= p[f][c][e];
+    }
   }
 }
 
-/// P^T goes to the other warp, lane by lane: to row `place` of P and those after it, 16 x 8 numbers in
-/// each.
-template <int row_chunks, int all>
-__device__ __forceinline__ void store_P(smem_tile<f32, all, 128>& P, const f32 (&p)[row_chunks][4],
-                                        int place, int lane) {
+/// P^T goes to the other warp, lane by lane.
+template <int Br, int key_frags, int row_chunks, int all>
+__device__ __forceinline__ void store_P(
+    smem_tile<f32, all, 128>& P,               // of [Bc, Br], 16 x 8 numbers after another as mma has them
+    const f32 (&p)[key_frags][row_chunks][4],  // [16 * key_frags, 8 * row_chunks]
+    int k0, int row, int lane) {
 #pragma unroll
-  for (int c = 0; c < row_chunks; ++c)
-    store4(P.at(place + c, 4 * lane), make_float4(p[c][0], p[c][1], p[c][2], p[c][3]));
+  for (int f = 0; f < key_frags; ++f) {
+#pragma unroll
+    for (int c = 0; c < row_chunks; ++c)
+      store4(P.at((k0 / 16 + f) * (Br / 8) + row / 8 + c, 4 * lane),
+             make_float4(p[f][c][0], p[f][c][1], p[f][c][2], p[f][c][3]));
+  }
 }
 
 /// As multiply, by the P^T that the other warp has stored.
-template <int row_chunks, int all>
-__device__ __forceinline__ void multiply_stored(f32 (&x)[row_chunks][4],  // dP^T - D, then dS^T
-                                                smem_tile<f32, all, 128>& P, int place, int lane) {
+template <int Br, int key_frags, int row_chunks, int all>
+__device__ __forceinline__ void multiply_stored(
+    f32 (&x)[key_frags][row_chunks][4],  // dP^T - D, then dS^T: [16 * key_frags, 8 * row_chunks]
+    smem_tile<f32, all, 128>& P,         // of [Bc, Br], as store_P leaves it
+    int k0, int row, int lane) {
 #pragma unroll
-  for (int c = 0; c < row_chunks; ++c) {
-    const float4 p = load4(P.at(place + c, 4 * lane));
-    x[c][0] *= p.x, x[c][1] *= p.y, x[c][2] *= p.z, x[c][3] *= p.w;
+  for (int f = 0; f < key_frags; ++f) {
+#pragma unroll
+    for (int c = 0; c < row_chunks; ++c) {
+      const float4 p = load4(P.at((k0 / 16 + f) * (Br / 8) + row / 8 + c, 4 * lane));
+      x[f][c][0] *= p.x, x[f][c][1] *= p.y, x[f][c][2] *= p.z, x[f][c][3] *= p.w;
+    }
   }
 }
 
 /// P^T or dS^T of chunks c and c + 1 of the rows, rounded: the operand A of the product with dO or Q.
-template <class T, int row_chunks>
-__device__ __forceinline__ void round_chunks(std::uint32_t (&a)[4],  // [16, 16]
-                                             const f32 (&x)[row_chunks][4], int c) {
+template <class T, int key_frags, int row_chunks>
+__device__ __forceinline__ void round_chunks(
+    std::uint32_t (&a)[key_frags][4],          // [16 * key_frags, 16]
+    const f32 (&x)[key_frags][row_chunks][4],  // [16 * key_frags, 8 * row_chunks]
+    int c) {
 #pragma unroll
-  for (int e = 0; e < 4; ++e) a[e] = round_pair<T>(x[c + e / 2][e % 2 * 2], x[c + e / 2][e % 2 * 2 + 1]);
+  for (int f = 0; f < key_frags; ++f) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e)
+      a[f][e] = round_pair<T>(x[f][c + e / 2][e % 2 * 2], x[f][c + e / 2][e % 2 * 2 + 1]);
+  }
 }
 
-/// dS^T of 16 keys from k0 on and 16 rows from `row` on goes to shared memory: dQ needs that of all warps.
-template <class T, int Bc, int Br>
-__device__ __forceinline__ void store_dS(smem_tile<T, Bc, Br>& dS,     // dS^T
-                                         const std::uint32_t (&a)[4],  // [16, 16]
+/// dS^T of 16 rows from `row` on goes to shared memory: dQ needs that of all warps.
+template <class T, int key_frags, int Bc, int Br>
+__device__ __forceinline__ void store_dS(smem_tile<T, Bc, Br>& dS,                // dS^T
+                                         const std::uint32_t (&a)[key_frags][4],  // [16 * key_frags, 16]
                                          int k0, int row, int lane) {
   constexpr Swizzle<Br> swizzle;
   const int quad = lane / row_lanes, quad_lane = lane % row_lanes;
 #pragma unroll
-  for (int e = 0; e < 4; ++e)
-    store_pair(dS.at(k0 + quad + e % 2 * 8, swizzle(quad, row + e / 2 * 8) + 2 * quad_lane), a[e]);
+  for (int f = 0; f < key_frags; ++f) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int key = k0 + 16 * f + quad + e % 2 * 8, r = row + e / 2 * 8;
+      store_pair(dS.at(key, swizzle(key, r) + 2 * quad_lane), a[f][e]);
+    }
+  }
 }
 
-/// dS of 16 rows from `row` on and 16 keys from k0 on: the operand A of the product with K.
-template <class T, int Bc, int Br>
-__device__ __forceinline__ void load_dS(std::uint32_t (&a)[4],     // [16, 16]
-                                        smem_tile<T, Bc, Br>& dS,  // dS^T
+/// dS of 16 * row_frags rows from `row` on and 16 keys from k0 on: the operand A of the product with K.
+template <class T, int row_frags, int Bc, int Br>
+__device__ __forceinline__ void load_dS(std::uint32_t (&a)[row_frags][4],  // [16 * row_frags, 16]
+                                        smem_tile<T, Bc, Br>& dS,          // dS^T
                                         int row, int k0, int lane) {
   constexpr Swizzle<Br> swizzle;
-  ldmatrix_x4_trans<T>(a, dS.at(k0 + lane % 8 + lane / 16 * 8, swizzle(lane, row + lane / 8 % 2 * 8)));
+#pragma unroll
+  for (int f = 0; f < row_frags; ++f) {
+    const int key = k0 + lane % 8 + lane / 16 * 8, r = row + 16 * f + lane / 8 % 2 * 8;
+    ldmatrix_x4_trans<T>(a[f], dS.at(key, swizzle(key, r)));
+  }
 }
 
-/// A few lanes for each row: D = rowsum(dO * O), L2 = L log2(e), and dQ_sum = 0 to begin with.
+/// dV, or dK, goes to the place of this warp's keys of V, or K, rounded.
+template <class T, int key_frags, int chunks, int Bc, int d>
+__device__ __forceinline__ void store_sums(smem_tile<T, Bc, d>& dX,                 // V or K
+                                           const f32 (&sum)[key_frags][chunks][4],  // [16 * key_frags, d]
+                                           bool of_dS, const BackwardSizes& n, int k0, int lane) {
+  constexpr Swizzle<d> swizzle;
+  const int quad = lane / row_lanes, quad_lane = lane % row_lanes;
+#pragma unroll
+  for (int f = 0; f < key_frags; ++f) {
+#pragma unroll
+    for (int a = 0; a < 2; ++a) {
+      const int key = k0 + 16 * f + quad + a * 8;
+#pragma unroll
+      for (int x = 0; x < chunks; ++x) {
+        f32 low = sum[f][x][2 * a], high = sum[f][x][2 * a + 1];
+        if (of_dS) low *= n.scale, high *= n.scale;  // dS had no scale
+        store_pair(dX.at(key, swizzle(quad, 8 * x) + 2 * quad_lane), round_pair<T>(low, high));
+      }
+    }
+  }
+}
+
+/// A few lanes for each row: D = rowsum(dO * O), L2 = L log2(e), and dQ_sum = 0, to which the blocks of all
+/// tiles of keys add. The last tile's rows past the end get D = 0 and L2 = infinity: P = 0.
 template <class T, int d>
 __global__ void __launch_bounds__(helpers) prepare(gmem<const T> Og,    // [batch, q_heads, Nq, d]
                                                    gmem<const T> dOg,   // [batch, q_heads, Nq, d]
                                                    gmem<const f32> Lg,  // [batch, q_heads, Nq]
-                                                   gmem<f32> Dg,        // [batch, q_heads, Nq]
-                                                   gmem<f32> L2g,       // [batch, q_heads, Nq]
+                                                   gmem<f32> Dg,        // [batch, q_heads, padded_Nq]
+                                                   gmem<f32> L2g,       // [batch, q_heads, padded_Nq]
                                                    gmem<f32> dQ_sumg,   // [batch, q_heads, padded_Nq, d]
                                                    BackwardSizes n, int padded_Nq) {
-  constexpr int lanes = d % 64 == 0 ? 8 : 4, rows = helpers / lanes;  // of a row, and of a block
-  const int first = blockIdx.x * rows, i = first + threadIdx.x / lanes, lane = threadIdx.x % lanes;
-  const int h = blockIdx.y, b = blockIdx.z;
-  f32 D = 0.f;
+  constexpr int lanes = d % 64 == 0 ? 8 : 4;  // of a row
+  const int lane = threadIdx.x % lanes, h = blockIdx.y, b = blockIdx.z;
+  const int first = blockIdx.x * (helpers / lanes), i = first + threadIdx.x / lanes;
+  f32 D = 0.f, L2 = INFINITY;
   if (i < n.Nq) {
     const gmem<const T> O = Og + (n.O.at(b, h) + i * n.O.row), dO = dOg + (n.dO.at(b, h) + i * n.dO.row);
 #pragma unroll
     for (int c = 8 * lane; c < d; c += 8 * lanes) {
-      if (c >= n.d) continue;
+      if (c >= n.d) break;
       f32 o[8], grad[8];
       load_eight<T>(o, O + c);
       load_eight<T>(grad, dO + c);
@@ -206,15 +252,31 @@ __global__ void __launch_bounds__(helpers) prepare(gmem<const T> Og,    // [batc
     }
   }
   D = lanes_sum<lanes>(D);
-  if (lane == 0 && i < n.Nq) {
-    Dg[n.row0(b, h) + i] = D;
-    L2g[n.row0(b, h) + i] = finite(Lg[n.row0(b, h) + i]) * log2_e;  // where no key is seen, all are masked
+  if (lane == 0) {
+    if (i < n.Nq)
+      L2 = finite(Lg[n.row0(b, h) + i]) * log2_e;  // a row that sees no key is masked in every tile
+    Dg[n.head(b, h) * padded_Nq + i] = D;
+    L2g[n.head(b, h) * padded_Nq + i] = L2;
   }
   const gmem<f32> dQ_sum = dQ_sumg + (n.head(b, h) * padded_Nq + first) * d;
 #pragma unroll
-  for (int e = 4 * threadIdx.x; e < rows * d; e += 4 * helpers)
+  for (int e = 4 * threadIdx.x; e < helpers / lanes * d; e += 4 * helpers)
     store4(dQ_sum + e, make_float4(0.f, 0.f, 0.f, 0.f));
 }
+
+/// Where the tiles begin in dynamic shared memory, in bytes, and how many bytes they take.
+template <int d, int Br, int Bc, int num_buffers, int share>
+struct Shared {
+  static constexpr int K = 0;                               // [Bc, d]
+  static constexpr int V = K + 2 * Bc * d;                  // [Bc, d]
+  static constexpr int Q = V + 2 * Bc * d;                  // [num_buffers * Br, d]
+  static constexpr int dO = Q + 2 * num_buffers * Br * d;   // [num_buffers * Br, d]
+  static constexpr int L2 = dO + 2 * num_buffers * Br * d;  // [num_buffers, Br] in fp32
+  static constexpr int D = L2 + 4 * num_buffers * Br;       // [num_buffers, Br] in fp32
+  static constexpr int dS = D + 4 * num_buffers * Br;       // [Bc, Br], transposed
+  static constexpr int P = dS + 2 * Bc * Br;  // [Bc, Br] in fp32, transposed, where two warps share keys
+  static constexpr int bytes = P + 4 * (share - 1) * Bc * Br;
+};
 
 template <class T, int d, bool causal, int Br, int Bc, int warps, int num_buffers, int share, int step,
           int unroll>
@@ -223,24 +285,24 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
     gmem<const T> Kg,     // [batch, kv_heads, Nk, d]
     gmem<const T> Vg,     // [batch, kv_heads, Nk, d]
     gmem<const T> dOg,    // [batch, q_heads, Nq, d]
-    gmem<const f32> L2g,  // [batch, q_heads, Nq]
-    gmem<const f32> Dg,   // [batch, q_heads, Nq]
+    gmem<const f32> Dg,   // [batch, q_heads, padded_Nq]
+    gmem<const f32> L2g,  // [batch, q_heads, padded_Nq]
     gmem<f32> dQ_sumg,    // [batch, q_heads, padded_Nq, d], 16 x 8 numbers after another as mma has them
     gmem<T> dKg,          // [batch, kv_heads, Nk, d]
     gmem<T> dVg,          // [batch, kv_heads, Nk, d]
     BackwardSizes n, int padded_Nq) {
   constexpr int threads = 32 * warps, turns = 2 / share;
   constexpr int key_frags = Bc * share / (16 * warps);  // fragments of 16 keys of a warp
-  // The warps divide dQ of a tile, [Br, d], into blocks of columns, and each of them into rows.
   constexpr int blocks = column_blocks(Br, d, warps), row_frags = Br * blocks / (16 * warps),
                 column_chunks = d / 8 / blocks;
-  using At = Shared<d, Br, Bc, share, num_buffers>;
+  static_assert(key_frags > 0 && row_frags > 0 && Br % step == 0);
+  using At = Shared<d, Br, Bc, num_buffers, share>;
   auto&& K = dynamic_tile<T, Bc, d, "K">(At::K);
   auto&& V = dynamic_tile<T, Bc, d, "V">(At::V);
   auto&& Q = dynamic_tile<T, num_buffers * Br, d, "Q">(At::Q);
   auto&& dO = dynamic_tile<T, num_buffers * Br, d, "dO">(At::dO);
-  auto&& L2 = dynamic_tile<f32, num_buffers * Br, 1, "L2">(At::L2);
-  auto&& D = dynamic_tile<f32, num_buffers * Br, 1, "D">(At::D);
+  auto&& L2 = dynamic_tile<f32, num_buffers, Br, "L2">(At::L2);
+  auto&& D = dynamic_tile<f32, num_buffers, Br, "D">(At::D);
   auto&& dS = dynamic_tile<T, Bc, Br, "dS">(At::dS);
   n.causal = causal;  // known when this is compiled
 
@@ -253,45 +315,47 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
   const int r0 = warp / blocks * (16 * row_frags),
             column0 = warp % blocks * (8 * column_chunks);  // its rows and columns of dQ
   constexpr Swizzle<d> swizzle;
-  // Under the mask the first keys come first, of all heads, since the most rows see them. But batch entry
-  // after batch entry: the L2 cache holds Q, dO and dQ of its heads.
+  // Under the mask the first keys come first, of all heads, since the most rows see them: no block has much
+  // left to do when the others end. But batch entry after batch entry: the L2 cache holds Q, dO and dQ of
+  // its heads.
   const int kv_head = causal ? blockIdx.x : blockIdx.y, b = blockIdx.z;
   const int j0 = (causal ? blockIdx.y : blockIdx.x) * Bc;
+  const float scale_log2 = n.scale * log2_e;
 
+  // The tiles of rows that see key j0, of all query heads of the group one after the other: they add to the
+  // same dK and dV.
+  const int first = causal && j0 + n.Nq > n.Nk ? (j0 + n.Nq - n.Nk) / Br * Br : 0;
   const auto copy = [&](int h, int i0, int to) {
     load_tile_async<Br, d, threads>(Q, to * Br, Qg + n.Q.at(b, h), n.Q.row, i0, n.Nq, swizzle, n.d);
     load_tile_async<Br, d, threads>(dO, to * Br, dOg + n.dO.at(b, h), n.dO.row, i0, n.Nq, swizzle, n.d);
-    if (const int r = threadIdx.x % Br;
-        threadIdx.x < 2 * Br) {  // 0 past the end, as in dO: it adds nothing
-      const bool of_D = threadIdx.x >= Br;
-      cp_async_4B<f32>((of_D ? D : L2).at(to * Br + r, 0), (of_D ? Dg : L2g) + (n.row0(b, h) + i0 + r),
-                       i0 + r < n.Nq);
+    if (const int r = 4 * threadIdx.x; r < Br) {
+      cp_async_16B<f32>(L2.at(to, r), L2g + (n.head(b, h) * padded_Nq + i0 + r));
+      cp_async_16B<f32>(D.at(to, r), Dg + (n.head(b, h) * padded_Nq + i0 + r));
     }
     cp_async_commit();
   };
-  // The tiles of rows that see key j0, of all query heads of the group one after the other
-  const int first = n.causal && j0 + n.Nq > n.Nk ? (j0 + n.Nq - n.Nk) / Br * Br : 0;
   load_tile_async<Bc, d, threads>(K, 0, Kg + n.K.at(b, kv_head), n.K.row, j0, n.Nk, swizzle, n.d);
   load_tile_async<Bc, d, threads>(V, 0, Vg + n.V.at(b, kv_head), n.V.row, j0, n.Nk, swizzle, n.d);
   copy(kv_head * n.group, first, 0);
-  // dV and dK as mma has them. Where two warps share the keys, one of them.
+
+  // dV and dK as mma has them; where two warps share the keys, one of them.
   f32 sum[turns][key_frags][d / 8][4] = {};
-  for (int h = kv_head * n.group, i0 = first, buffer = 0; h < (kv_head + 1) * n.group;) {
+  int buffer = 0;
+  for (int h = kv_head * n.group, i0 = first; h < (kv_head + 1) * n.group;) {
     const bool last = i0 + Br >= n.Nq;  // of this head
     const int next_h = last ? h + 1 : h, next_i0 = last ? first : i0 + Br,
               next_buffer = num_buffers - 1 - buffer;
     const bool more = next_h < (kv_head + 1) * n.group;
     cp_async_wait<0>();
-    // K, V and the tile of rows are read, dS and the other buffers change: the copies of all threads must
-    // have arrived, all warps have read the last dS and what was in those buffers.
+    // K, V, Q, dO, L2 and D are read, dS and the other buffers change: the copies of all threads must have
+    // arrived, all warps have read the last dS and what was in those buffers.
     __syncthreads();
     if (num_buffers == 2 && more) copy(next_h, next_i0, next_buffer);
     const bool masked = j0 + Bc > n.visible_keys(i0);  // the first row sees the least
     count_tile(masked);
 
-#pragma unroll 1
+#pragma unroll
     for (int r = 0; r < Br; r += step) {
-      const int row = buffer * Br + r;  // where these rows begin in the buffers
       // First S^T = K Q^T, P = exp(S - L) and dV += P^T dO, then dP^T = V dO^T, dS = P * (dP - D) and
       // dK += dS^T Q: the same products with other operands. Where two warps share the keys, each has one
       // turn.
@@ -300,51 +364,47 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
       for (int turn = 0; turn < turns; ++turn) {
         const bool of_dS = turns == 2 ? turn == 1 : second;
         f32 x[key_frags][step / 8][4];  // S^T, then P^T; or dP^T - D, then dS^T
+        begin_sums(x, D, of_dS, buffer, r, lane);
+        // S^T = K Q^T, or dP^T - D = V dO^T - D
+        product<unroll>(x, of_dS ? V : K, of_dS ? dO : Q, k0, buffer * Br + r, lane);
+        if (!of_dS) {
 #pragma unroll
-        for (int f = 0; f < key_frags; ++f) begin_sums(x[f], D, of_dS, row, lane);
-        product<unroll>(x, of_dS ? V : K, of_dS ? dO : Q, k0, row, lane);  // S^T = K Q^T, or V dO^T - D
+          for (int c = 0; c < step / 8; ++c) {
+            const int i = r + 8 * c + 2 * quad_lane;  // this lane has rows i and i + 1
+            probabilities(x, c, scale_log2, {L2(buffer, i), L2(buffer, i + 1)});
+          }
+          if (masked) {
 #pragma unroll
-        for (int f = 0; f < key_frags; ++f) {
-          if (!of_dS) {
-            probabilities(x[f], L2, n.scale * log2_e, row, lane);
-            if (masked) mask(x[f], n, i0 + r, j0 + k0 + 16 * f, lane);
+            for (int c = 0; c < step / 8; ++c) {
+              const int i = i0 + r + 8 * c + 2 * quad_lane, j = j0 + k0 + quad;
+              mask(x, c, {n.visible_keys(i) - j, n.visible_keys(i + 1) - j});
+            }
           }
         }
         // dS = P * (dP - D), with the P of the turn before, or of the other warp
         if constexpr (share == 1) {
-          if (!of_dS) memcpy(p, x, sizeof p);
-#pragma unroll
-          for (int f = 0; f < key_frags; ++f) {
-            if (of_dS) multiply(x[f], p[f]);
-          }
-        } else {
+          if (!of_dS)
+            memcpy(p, x, sizeof p);
+          else
+            multiply(x, p);
+        } else {  // P goes to the other warp, lane by lane
           auto&& P = dynamic_tile<f32, Bc / 16 * (Br / 8), 128, "P">(At::P);
-          const int place = k0 / 16 * (Br / 8) + r / 8;
-#pragma unroll
-          for (int f = 0; f < key_frags; ++f) {
-            if (!of_dS) store_P(P, x[f], place + f * (Br / 8), lane);
-          }
+          if (!of_dS) store_P<Br>(P, x, k0, r, lane);
           named_barrier_sync(1 + warp % (warps / 2), 64);  // P is read: it must have been written
-#pragma unroll
-          for (int f = 0; f < key_frags; ++f) {
-            if (of_dS) multiply_stored(x[f], P, place + f * (Br / 8), lane);
-          }
+          if (of_dS) multiply_stored<Br>(x, P, k0, r, lane);
         }
 #pragma unroll
         for (int c = 0; c < step / 8; c += 2) {
           std::uint32_t a[key_frags][4];
-#pragma unroll
-          for (int f = 0; f < key_frags; ++f) round_chunks<T>(a[f], x[f], c);
+          round_chunks<T>(a, x, c);
           // dV += P^T dO, or dK += dS^T Q
-          add_product(sum[turn], a, of_dS ? Q : dO, row + 8 * c, 0, lane);
-#pragma unroll
-          for (int f = 0; f < key_frags; ++f) {
-            if (of_dS) store_dS(dS, a[f], k0 + 16 * f, r + 8 * c, lane);
-          }
+          add_product(sum[turn], a, of_dS ? Q : dO, buffer * Br + r + 8 * c, 0, lane);
+          if (of_dS) store_dS(dS, a, k0, r + 8 * c, lane);
         }
       }
     }
-    // dS is read, and with one buffer the rows change: all warps must have written dS, and read the rows.
+    // dS is read, and with one buffer Q, dO, L2 and D change: dS must be complete, the others have been
+    // read.
     __syncthreads();
     if (num_buffers == 1 && more) copy(next_h, next_i0, next_buffer);
 
@@ -353,16 +413,15 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
 #pragma unroll unroll
     for (int k = 0; k < Bc; k += 16) {
       std::uint32_t ds[row_frags][4];
-#pragma unroll
-      for (int f = 0; f < row_frags; ++f) load_dS(ds[f], dS, r0 + 16 * f, k, lane);
+      load_dS(ds, dS, r0, k, lane);
       add_product(dq, ds, K, k, column0, lane);
     }
-    const gmem<f32> dQ = dQ_sumg + (n.head(b, h) * padded_Nq + i0 + r0) * d;
+    const gmem<f32> dQ_sum = dQ_sumg + (n.head(b, h) * padded_Nq + i0 + r0) * d;
 #pragma unroll
     for (int f = 0; f < row_frags; ++f) {
 #pragma unroll
       for (int x = 0; x < column_chunks; ++x)
-        atomic_add4(dQ + (16 * f * d + (column0 / 8 + x) * 128 + 4 * lane),
+        atomic_add4(dQ_sum + (16 * f * d + (column0 / 8 + x) * 128 + 4 * lane),
                     make_float4(dq[f][x][0], dq[f][x][1], dq[f][x][2], dq[f][x][3]));
     }
     h = next_h, i0 = next_i0, buffer = next_buffer;
@@ -374,23 +433,14 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
   for (int turn = 0; turn < turns; ++turn) {
     const bool of_dS = turns == 2 ? turn == 1 : second;
     smem_tile<T, Bc, d>& dX = of_dS ? K : V;
-#pragma unroll
-    for (int x = 0; x < d / 8; ++x) {
-#pragma unroll
-      for (int a = 0; a < 2 * key_frags; ++a) {
-        f32 low = sum[turn][a / 2][x][a % 2 * 2], high = sum[turn][a / 2][x][a % 2 * 2 + 1];
-        if (of_dS) low *= n.scale, high *= n.scale;  // dS had no scale
-        store_pair(dX.at(k0 + quad + a * 8, swizzle(quad, 8 * x) + 2 * quad_lane),
-                   round_pair<T>(low, high));
-      }
-    }
+    store_sums(dX, sum[turn], of_dS, n, k0, lane);
     __syncwarp();  // each row is read by lanes that have not written it: all must have
     const gmem<T> out = of_dS ? dKg + n.dK.at(b, kv_head) : dVg + n.dV.at(b, kv_head);
-    const std::int64_t row = of_dS ? n.dK.row : n.dV.row;
-#pragma unroll 4
+    const std::int64_t stride = of_dS ? n.dK.row : n.dV.row;
+#pragma unroll(2 * unroll)
     for (int e = lane; e < 16 * key_frags * (d / 8); e += 32) {
       const int key = k0 + e / (d / 8), c = e % (d / 8) * 8, j = j0 + key;
-      store_16B<T>(out + (j * row + c), dX.at(key, swizzle(key, c)), j < n.Nk && c < n.d);
+      store_16B<T>(out + (j * stride + c), dX.at(key, swizzle(key, c)), j < n.Nk && c < n.d);
     }
   }
 }
@@ -405,46 +455,40 @@ __global__ void __launch_bounds__(helpers)
   const int e = blockIdx.x * helpers + threadIdx.x, h = blockIdx.y, b = blockIdx.z;
   const int i0 = e / d * 16, x = e % d / 8, quad = e % 8;
   if (i0 >= n.Nq) return;
-  const gmem<const f32> from = dQ_sumg + ((n.head(b, h) * padded_Nq + i0) * d + x * 128 + 16 * quad);
-  f32 dq[2][8] = {};
+  const gmem<const f32> dQ_sum = dQ_sumg + ((n.head(b, h) * padded_Nq + i0) * d + x * 128 + 16 * quad);
+  f32 dq[2][8];
 #pragma unroll
   for (int quad_lane = 0; quad_lane < row_lanes; ++quad_lane) {
-    const float4 of_lane = load4(from + 4 * quad_lane);
-    dq[0][2 * quad_lane] = of_lane.x, dq[0][2 * quad_lane + 1] = of_lane.y;
-    dq[1][2 * quad_lane] = of_lane.z, dq[1][2 * quad_lane + 1] = of_lane.w;
+    const float4 of_lane = load4(dQ_sum + 4 * quad_lane);
+    dq[0][2 * quad_lane] = n.scale * of_lane.x, dq[0][2 * quad_lane + 1] = n.scale * of_lane.y;
+    dq[1][2 * quad_lane] = n.scale * of_lane.z, dq[1][2 * quad_lane + 1] = n.scale * of_lane.w;
   }
 #pragma unroll
   for (int a = 0; a < 2; ++a) {
     const int i = i0 + quad + 8 * a;
-#pragma unroll
-    for (int c = 0; c < 8; ++c) dq[a][c] *= n.scale;
     if (i < n.Nq && 8 * x < n.d) store_eight<T>(dQg + (n.dQ.at(b, h) + i * n.dQ.row + 8 * x), dq[a]);
   }
 }
-
-using namespace tiles_38;
 
 void backward(const Backward& f) {
   for_row<table>(f.problem, [&](auto chosen) {
     constexpr Row row = chosen;
     constexpr Tile tile = row.tile;
     using T = std::conditional_t<row.dtype == Dtype::fp16, f16, bf16>;
-    constexpr int d = row.d;
+    constexpr int d = row.d, Br = tile.Br, Bc = tile.Bc, num_buffers = tile.num_buffers;
     const BackwardBuffers<T> x(f);
-    const unsigned heads = x.heads, kv_heads = x.kv_heads, batch = x.batch;
-    const unsigned Tc = tiles(f.problem.Nk, tile.Bc);
-    const int padded_Nq = tile.Br * static_cast<int>(tiles(f.problem.Nq, tile.Br));  // of whole tiles
-    const std::int64_t rows = x.L.elements();
-    ExtraBuffer D(f, "D", rows), L2(f, "L2", rows),
-        dQ_sum(f, "dQ_sum", heads * batch * std::int64_t{padded_Nq} * d);
+    const unsigned heads = x.heads, kv_heads = x.kv_heads, batch = x.batch, Tc = tiles(f.problem.Nk, Bc);
+    const int padded_Nq = Br * static_cast<int>(tiles(f.problem.Nq, Br));  // of whole tiles
+    ExtraBuffer D(f, "D", heads * batch * std::int64_t{padded_Nq}), L2(f, "L2", D.elements()),
+        dQ_sum(f, "dQ_sum", D.elements() * d);
     launch("prepare", prepare<T, d>, dim3(tiles(padded_Nq, helpers / (d % 64 == 0 ? 8 : 4)), heads, batch),
            helpers, 0, x.O, x.dO, x.L, D, L2, dQ_sum, x.sizes, padded_Nq);
-    launch("fa2_backward",
-           fa2_backward<T, d, row.causal, tile.Br, tile.Bc, tile.warps, tile.num_buffers, tile.share,
-                        tile.step, tile.unroll>,
-           row.causal ? dim3(kv_heads, Tc, batch) : dim3(Tc, kv_heads, batch), 32 * tile.warps,
-           Shared<d, tile.Br, tile.Bc, tile.share, tile.num_buffers>::bytes, x.Q, x.K, x.V, x.dO, L2, D,
-           dQ_sum, x.dK, x.dV, x.sizes, padded_Nq);
+    launch(
+        "fa2_backward",
+        fa2_backward<T, d, row.causal, Br, Bc, tile.warps, num_buffers, tile.share, tile.step, tile.unroll>,
+        row.causal ? dim3(kv_heads, Tc, batch) : dim3(Tc, kv_heads, batch), 32 * tile.warps,
+        Shared<d, Br, Bc, num_buffers, tile.share>::bytes, x.Q, x.K, x.V, x.dO, D, L2, dQ_sum, x.dK, x.dV,
+        x.sizes, padded_Nq);
     launch("convert", convert<T, d>,
            dim3(tiles(tiles(f.problem.Nq, 16) * std::int64_t{d}, helpers), heads, batch), helpers, 0,
            dQ_sum, x.dQ, x.sizes, padded_Nq);
@@ -458,8 +502,12 @@ const Stage stage{
     .number = 38,
     .name = "tuned_backward",
     .title = "tuned backward",
-    .idea = "the tile of each kernel from a table, any multiple of 8 as d, longest blocks first",
-    .claim = "fewer tiles: blocks, barriers and the bytes of Q, dO and dQ fall as Br Bc grows",
+    .idea =
+        "swizzle, copies ahead, more keys a warp, base 2, dQ added to 16 bytes at a time, longest blocks "
+        "first",
+    .claim =
+        "wavefronts / ideal -> 1.00; shared bytes of Q and dO read for a row and key halved for d = 32, "
+        "64, 128",
     .before = 37,
     .supports = {.dtypes = half_dtypes, .head_dims = multiples_of_8},
     .backend = kernel_backend,

@@ -40,10 +40,14 @@ Claim claim() {
   claim.backward.as_before = true;
   claim.backward.dropped = {"shared.P.array_bytes"};
   claim.backward.forms = {
+      {"global.L2.written_elements", BH * Tr * Br},
+      {"global.L2.read_elements", BH * sum(live_i) * Br},
+      {"global.D.written_elements", BH * Tr * Br},
+      {"global.D.read_elements", BH * sum(live_i) * Br},
       {"global.dQ_sum.written_elements", BH * Tr * Br * D},
       {"global.dQ_sum.atomic_elements", BH * sum(live_i) * Br * D},
       {"global.dQ_sum.read_elements", 16 * BH * fragments * D},
-      {"device_bytes", 4 * BH * (2 * Nq + Tr * Br * D)},
+      {"device_bytes", 4 * BH * Tr * Br * (2 + D)},
       {"blocks", BHkv * Tc + BH * (Tr * Br * lanes / 128 + ceil_div(fragments * D, 128))},
       {"flops_tensor_cores", 10 * Br * Bc * D * BH * sum(live_i)},
       {"flops_during_copies", (8 * num_buffers - 6) * Br * Bc * D * (BH * sum(live_i) - BHkv * Tc)},

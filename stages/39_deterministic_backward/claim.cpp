@@ -45,7 +45,7 @@ Claim claim() {
       {"global.dQ_split.read_elements",
        BH * (sum(live_i - parts_i) * Br + 16 * sum(parts_i * ceil_div(rows_i, 16))) * D},
       {"global.dQ_split.atomic_elements", 0},
-      {"device_bytes", 4 * BH * (2 * Nq + Tr * Br * splits * D)},
+      {"device_bytes", 4 * BH * Tr * Br * (2 + splits * D)},
       {"blocks", BHkv * splits + BH * (Tr * Br * lanes / 128 + ceil_div(fragments * D, 128))},
       {"barriers", 2 * BH * sum(live_i) + BHkv * (2 * Tc - splits)},
       {"atomics", 0},
