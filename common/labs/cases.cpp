@@ -142,11 +142,22 @@ std::vector<Job> clean_cases(const Stage& stage) {
   // memory do so twice for each tile, and stage 29 has one buffer for K, in which the next tile comes. And
   // a tile of rows that sees no key.
   const std::int64_t keys = 2 * claim_of(stage)->tile.Bc + 6;
+  const auto buffers = [&](std::int64_t d) {
+    Problem p;
+    p.d = d;
+    return claim_of(stage)->symbols(p).num_buffers;
+  };
+  const std::int64_t most_d = stage.supports.head_dims.back();
   for (const auto schedule : {simt::Schedule::forward, simt::Schedule::reverse, simt::Schedule::random}) {
     jobs.push_back(random_job(stage, {1, 2, 1, 65, keys, true}, 32));
     jobs.push_back(random_job(stage, {2, 1, 1, 30, keys, false}, 64, 1));
     jobs.push_back(random_job(stage, {1, 1, 1, 140, 8, true}, 32, 1));
-    for (Job& job : std::span(jobs).last(3)) {
+    std::size_t added = 3;
+    if (buffers(most_d) < buffers(64)) {  // its tiles take turns, and its barriers are others
+      jobs.push_back(random_job(stage, {1, 1, 1, 30, keys, true}, most_d));
+      ++added;
+    }
+    for (Job& job : std::span(jobs).last(added)) {
       job.check = true;
       job.schedule = schedule;
     }

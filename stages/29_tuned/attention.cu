@@ -1,6 +1,6 @@
 // Tuned: a table has the tile, the number of warps and of buffers for each GPU, dtype, head dimension and
-// mask, as they were found to be fastest. Each has a kernel of its own, which knows at compile time whether
-// there is a mask. Under the mask the blocks with the most tiles come first.
+// mask: for Hopper those that the autotuner found. Each has a kernel of its own, which knows at compile
+// time whether there is a mask. Under the mask the blocks with the most tiles come first.
 #include "common/kernel/host.hpp"
 #include "stages/29_tuned/table.hpp"
 
@@ -36,7 +36,7 @@ const Stage stage{
     .name = "tuned",
     .title = "tuned",
     .idea =
-        "a tile from a table for each GPU, dtype, head dimension and mask, as the autotuner found them; "
+        "a tile from a table for each GPU, dtype, head dimension and mask, for Hopper the autotuner's; "
         "under the mask the longest blocks first",
     .claim =
         "the forms of stage 28 at the tile of the table, Bc 32 -> 64 or 128: maxima and barriers "
