@@ -208,18 +208,24 @@ def remark(context, row):
 
 def draw_ladder(shown):
     rows = len(shown["panels"])
-    figure, axes = plt.subplots(rows, 1, figsize=(11, 4 * rows), layout="constrained", squeeze=False)
+    figure, axes = plt.subplots(rows, 1, figsize=(11, 4.2 * rows), layout="constrained", squeeze=False)
     for panel, of in zip(axes[:, 0], shown["panels"]):
         width = 0.84 / max(len(of["kinds"]), 1)
+        crowded = len(of["stages"]) > 6  # then words stand below each other, and numbers on end
         for turn, (kind, values) in enumerate(zip(of["kinds"], of["tflops"])):
             values = [value or 0 for value in values]
             places = [place + (turn - (len(of["kinds"]) - 1) / 2) * width for place in range(len(values))]
             panel.bar(places, values, width * 0.92, color=LINES[turn][0], label=kind)
             for place, value in zip(places, values):
-                panel.annotate(f"{value:.{1 if value < 100 else 0}f}", (place, value), ha="center", va="bottom",
-                               fontsize=8, color=INK)
-        panel.set_xticks(range(len(of["stages"])), ["\n".join(text) for text in zip(of["stages"], of["gains"])],
-                         fontsize=9)
+                panel.annotate(f" {value:.{1 if value < 100 else 0}f}", (place, value), ha="center", va="bottom",
+                               fontsize=8, color=INK, rotation=90 if crowded else 0)
+        names, gains = of["stages"], of["gains"]
+        if crowded:
+            most = max(name.count("_") for name in names)
+            names = [name.replace("_", "\n") + "\n" * (most - name.count("_")) for name in names]
+            gains = [gain.replace(" to ", " to\n") for gain in gains]
+            panel.margins(y=0.12)
+        panel.set_xticks(range(len(names)), ["\n".join(text) for text in zip(names, gains)], fontsize=9)
         panel.set_ylabel("TFLOP/s")
         panel.set_title(of["title"], loc="left", fontsize=11)
         panel.legend(frameon=False, fontsize=9, loc="lower right", bbox_to_anchor=(1, 1), ncols=len(of["kinds"]))

@@ -13,6 +13,7 @@ namespace {
 struct Exact {
   using Type = double;
   static constexpr bool scales_q = false;
+  static constexpr bool begins_with_D = false;
   double round(double x) const { return x; }
   std::int64_t index(std::int64_t i, std::int64_t) const { return i; }
   double add(double sum, double a, double b) const { return sum + a * b; }
@@ -21,21 +22,23 @@ template <bool descending, bool fused>
 struct Plain {
   using Type = float;
   static constexpr bool scales_q = descending;  ///< And not the sum: stages do either.
+  static constexpr bool begins_with_D = false;  ///< The sum dP - D, and not with 0: stages do either.
   Dtype dtype;
   float round(float x) const { return round_to(dtype, x); }
   std::int64_t index(std::int64_t i, std::int64_t n) const { return descending ? n - 1 - i : i; }
   float add(float sum, float a, float b) const { return fused ? std::fma(a, b, sum) : sum + a * b; }
 };
 
-/// As tensor cores compute the scores: the sum so far and 16 products are aligned to the largest of them,
-/// what is more than one bit below its last place is cut off, and so is what is below the last place of
-/// their sum. (Fasi, Higham, Mikaitis and Pranesh, Numerical behavior of NVIDIA tensor cores, 2021; one
-/// extra bit is the A100's.)
+/// As tensor cores compute the scores, and dP from -D on: the sum so far and 16 products are aligned to the
+/// largest of them, what is more than one bit below its last place is cut off, and so is what is below the
+/// last place of their sum. (Fasi, Higham, Mikaitis and Pranesh, Numerical behavior of NVIDIA tensor cores,
+/// 2021; one extra bit is the A100's.)
 struct TensorCores : Plain<false, true> {
-  /// As dots below.
+  static constexpr bool begins_with_D = true;
+  /// As dots below, added to what x is.
   void dots(const float* a, const float* columns, std::int64_t N, std::int64_t d,
             std::vector<float>& x) const {
-    std::vector<double> sum(x.size()), largest(x.size());
+    std::vector<double> sum(x.begin(), x.end()), largest(x.size());
     for (std::int64_t c0 = 0; c0 < d; c0 += 16) {
       const std::int64_t end = std::min(c0 + 16, d);
       for (std::size_t j = 0; j < x.size(); ++j) largest[j] = std::abs(sum[j]);
@@ -101,10 +104,10 @@ std::vector<T> columns_of(const std::vector<float>& X, std::int64_t N, std::int6
 /// @param columns  of B, [d, N]
 template <class Way, class T>
 void dots(const T* a, const T* columns, std::int64_t N, std::int64_t d, Way way, std::vector<T>& x) {
+  std::ranges::fill(x, T(0));
   if constexpr (std::is_same_v<Way, TensorCores>) {
     way.dots(a, columns, N, d, x);
   } else {
-    std::ranges::fill(x, T(0));
     for (std::int64_t k = 0; k < d; ++k) {
       const std::int64_t c = way.index(k, d);
       for (std::size_t j = 0; j < x.size(); ++j) x[j] = way.add(x[j], a[c], columns[c * N + j]);
@@ -237,8 +240,14 @@ Gradients<T> backward(const Inputs& inputs, const Result<float>* saved, const st
         for (std::int64_t j = 0; j < visible; ++j)
           P[j] = way.round(std::exp(S[j] - static_cast<T>(saved->L[row])));
       }
+      if constexpr (Way::begins_with_D) {
+        std::ranges::fill(dP, -D);
+        way.dots(dO_row.data(), V_columns.data() + head + keys.first, p.Nk, p.d, dP);
+      } else {
+        for (T& x : dP) x -= D;
+      }
       std::vector<T>& dS = dP;
-      for (std::int64_t j = 0; j < visible; ++j) dS[j] = way.round(P[j] * (dP[j] - D));
+      for (std::int64_t j = 0; j < visible; ++j) dS[j] = way.round(P[j] * dP[j]);
       if (without != nullptr) leave_dropped(*without, P, dS);
       for (std::int64_t j = 0; j < visible; ++j) {
         if (without != nullptr && P[j] == 0 && dS[j] == 0) continue;

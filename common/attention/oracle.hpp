@@ -98,7 +98,7 @@ Gradients<float> plain_backward(const Inputs& inputs, const Result<float>& saved
                                 const std::vector<float>& dO, Dtype dtype, PlainWay way = plain_ways[0]);
 
 /// As plain_backward, but with the scores as tensor cores add them up: P = exp(S - L) is then off by as
-/// much as S is.
+/// much as S is. They add up dP from -D on, as some stages do: where P is 1, D may be all of dP.
 Gradients<float> tensor_core_backward(const Inputs& inputs, const Result<float>& saved,
                                       const std::vector<float>& dO, Dtype dtype);
 

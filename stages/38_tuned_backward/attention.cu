@@ -1,6 +1,5 @@
-// The tuned backward pass: swizzled tiles; Q and dO of the next step are copied during this one;
-// more keys a warp, so that each fragment of Q and dO serves more products; powers of 2; dQ added to in the
-// order in which a warp has it, 16 bytes a lane; the blocks with the most tiles first.
+// The tuned backward pass: the tile of each kernel comes from a table, and the blocks with the most tiles
+// come first. A tile has d columns: n.d of them are the head dimension's, zeros follow.
 #include "common/kernel/column_blocks.hpp"
 #include "common/kernel/host.hpp"
 #include "common/kernel/swizzle.hpp"
@@ -503,11 +502,8 @@ const Stage stage{
     .name = "tuned_backward",
     .title = "tuned backward",
     .idea =
-        "swizzle, copies ahead, more keys a warp, base 2, dQ added to 16 bytes at a time, longest blocks "
-        "first",
-    .claim =
-        "wavefronts / ideal -> 1.00; shared bytes of Q and dO read for a row and key halved for d = 32, "
-        "64, 128",
+        "the tile of each kernel from a table, any multiple of 8 as head dimension, longest blocks first",
+    .claim = "larger tiles: fewer blocks and barriers, and fewer bytes of Q, dO and dQ",
     .before = 37,
     .supports = {.dtypes = half_dtypes, .head_dims = multiples_of_8},
     .backend = kernel_backend,
