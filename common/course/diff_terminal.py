@@ -120,7 +120,8 @@ def speed_lines(diff: Diff, speeds: Measured, terminal: Terminal) -> list[str]:
 
 
 def explanation_lines(explanation: Explanation, terminal: Terminal) -> list[str]:
-    lines = [terminal.paint(f"What to look at (stages/{explanation.stage.folder.name}/README.md)", "bold")]
+    title = terminal.wrapped(f"What to look at (stages/{explanation.stage.folder.name}/README.md)")
+    lines = [terminal.paint(line, "bold") for line in title]
     lines += [line for paragraph in explanation.above for line in terminal.wrapped(plain(paragraph))]
     for note in explanation.notes:
         if note.hunks:
