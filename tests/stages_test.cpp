@@ -165,10 +165,10 @@ bool all_are_quick([[maybe_unused]] const Stage& stage) {
 #endif
 }
 
-/// Whether case i of a stage is in its quick tests: all, or a third, with shapes, masks and families in
+/// Whether case i of a stage is in its quick tests: all, or a fifth, with shapes, masks and families in
 /// turn. The others follow in the long tests.
 bool is_quick(const Stage& stage, std::size_t i) {
-  return all_are_quick(stage) || (i + i / input_families().size()) % 3 == 0;
+  return all_are_quick(stage) || (i + i / input_families().size()) % 5 == 0;
 }
 
 /// `check`s the cases of each stage that are in its quick tests, or the others. There are some, but for the

@@ -8,7 +8,7 @@ if(FLASHLADDER_CUDA AND NOT FLASHLADDER_SANITIZE AND NOT FLASHLADDER_FUZZ)
   endif()
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
-    if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+    if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
       # Code for the oldest and for the GPUs of the measurements, and the oldest's PTX, which the driver compiles for any
       # other at the first start.
       set(CMAKE_CUDA_ARCHITECTURES ${FLASHLADDER_LEAST_ARCHITECTURE} 90-real)
