@@ -21,7 +21,7 @@ inline constexpr std::int64_t fp32_head_dims[] = {32, 64, 128};
 inline constexpr Dtype half_dtypes[] = {Dtype::fp16, Dtype::bf16};
 /// What their kernels are compiled for.
 inline constexpr std::int64_t half_head_dims[] = {32, 64, 96, 128, 256};
-/// What those kernels take that fill up columns with zeros.
+/// What those kernels take that fill up columns with zeros. @hideinitializer
 inline constexpr auto multiples_of_8 = [] {
   std::array<std::int64_t, max_head_dim / 8> all;
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = 8 * (static_cast<std::int64_t>(i) + 1);

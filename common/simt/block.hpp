@@ -169,17 +169,17 @@ struct Block {
   /// If it is written, or the copy arrives, before the reader's warp next synchronises, a barrier is
   /// missing; if not, it is what it seems.
   std::optional<KernelFault> early_read;
-  unsigned early_reader = 0;               ///< Whose warp read it.
-  std::vector<bool> masked;                ///< By tile: whether it was masked.
-  Busiest busiest;                         ///< Thread of this launch.
-  std::uint64_t bytes_in_flight = 0;       ///< Asynchronous copies under way.
-  std::uint64_t most_bytes_in_flight = 0;  ///< The most seen at a barrier in this launch.
+  unsigned early_reader = 0;                  ///< Whose warp read it.
+  std::vector<bool> masked;                   ///< By tile: whether it was masked.
+  Busiest busiest;                            ///< Thread of this launch.
+  std::uint64_t bytes_in_flight = 0;          ///< Asynchronous copies under way.
+  std::uint64_t most_bytes_in_flight = 0;     ///< The most seen at a barrier in this launch.
   std::uint64_t most_exp_before_product = 0;  ///< The most exponentials of a thread between two products.
-  std::unique_ptr<StackPool> stacks;       ///< One per thread.
-  int stack_count = 0;                     ///< How many.
-  std::vector<GlobalTraffic> global;       ///< By GlobalBuffer::slot, in this launch.
-  Fiber* scheduler = nullptr;              ///< Goes on when the block is done.
-  std::exception_ptr error;                ///< What ended it early.
+  std::unique_ptr<StackPool> stacks;          ///< One per thread.
+  int stack_count = 0;                        ///< How many.
+  std::vector<GlobalTraffic> global;          ///< By GlobalBuffer::slot, in this launch.
+  Fiber* scheduler = nullptr;                 ///< Goes on when the block is done.
+  std::exception_ptr error;                   ///< What ended it early.
 };
 
 /// What runs on this OS thread at this moment.

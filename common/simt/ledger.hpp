@@ -97,10 +97,10 @@ struct Ledger : Counters {
   std::uint64_t most_bytes_in_flight = 0;  ///< Most bytes of asynchronous copies under way at a barrier.
   /// The most exponentials that a thread computes before or between its products on tensor cores.
   std::uint64_t most_exp_before_product = 0;
-  std::uint64_t device_bytes = 0;          ///< Device memory allocated at the launch; the most of any.
-  Busiest busiest;                         ///< (banks) Launches after each other are added up.
-  bool banks_analysed = false;             ///< Whether wavefronts and sectors were counted.
-  double seconds = 0;                      ///< Spent emulating. Not a speed of anything.
+  std::uint64_t device_bytes = 0;  ///< Device memory allocated at the launch; the most of any.
+  Busiest busiest;                 ///< (banks) Launches after each other are added up.
+  bool banks_analysed = false;     ///< Whether wavefronts and sectors were counted.
+  double seconds = 0;              ///< Spent emulating. Not a speed of anything.
 
   GlobalTraffic global_total() const;  ///< Over all buffers; element_bytes is 0 where they differ.
   SharedTraffic shared_total() const;  ///< Over all arrays.
