@@ -35,9 +35,9 @@ struct Plain {
 /// 2021; one extra bit is the A100's.)
 struct TensorCores : Plain<false, true> {
   static constexpr bool begins_with_D = true;
-  /// As dots below, added to what x is.
-  void dots(const float* a, const float* columns, std::int64_t N, std::int64_t d,
-            std::vector<float>& x) const {
+  /// As add_dots below.
+  void add_dots(const float* a, const float* columns, std::int64_t N, std::int64_t d,
+                std::vector<float>& x) const {
     std::vector<double> sum(x.begin(), x.end()), largest(x.size());
     for (std::int64_t c0 = 0; c0 < d; c0 += 16) {
       const std::int64_t end = std::min(c0 + 16, d);
@@ -98,15 +98,14 @@ std::vector<T> columns_of(const std::vector<float>& X, std::int64_t N, std::int6
   return columns;
 }
 
-/// x[j] = a . B_j, for as many rows of B as x has elements. Each is added up in the order of `way`; many
+/// x[j] += a . B_j, for as many rows of B as x has elements. Each is added up in the order of `way`; many
 /// are side by side, which processors do at once.
 /// @param a        [d]
 /// @param columns  of B, [d, N]
 template <class Way, class T>
-void dots(const T* a, const T* columns, std::int64_t N, std::int64_t d, Way way, std::vector<T>& x) {
-  std::ranges::fill(x, T(0));
+void add_dots(const T* a, const T* columns, std::int64_t N, std::int64_t d, Way way, std::vector<T>& x) {
   if constexpr (std::is_same_v<Way, TensorCores>) {
-    way.dots(a, columns, N, d, x);
+    way.add_dots(a, columns, N, d, x);
   } else {
     for (std::int64_t k = 0; k < d; ++k) {
       const std::int64_t c = way.index(k, d);
@@ -132,8 +131,8 @@ void score_row(const Problem& p, std::int64_t visible, const float* q, const T* 
   if constexpr (Way::scales_q) {
     for (T& x : scaled) x *= scale_of<T>(p);
   }
-  S.resize(visible);
-  dots(scaled.data(), K, p.Nk, p.d, way, S);
+  S.assign(visible, T(0));
+  add_dots(scaled.data(), K, p.Nk, p.d, way, S);
   if constexpr (!Way::scales_q) {
     const T scale = scale_of<T>(p);
     for (T& s : S) s *= scale;
@@ -224,14 +223,9 @@ Gradients<T> backward(const Inputs& inputs, const Result<float>* saved, const st
       T* dK = result.dK.data() + kv;          // [visible, d]
       T* dV = result.dV.data() + kv;          // [visible, d]
       score_row(p, visible, q, K_columns.data() + head + keys.first, way, S);
-      dP.resize(visible);
       dO_row.assign(dO_i, dO_i + p.d);
-      dots(dO_row.data(), V_columns.data() + head + keys.first, p.Nk, p.d, way, dP);
       T D = 0;
-      if (saved == nullptr) {
-        softmax_row(S, way, P);
-        for (std::int64_t j = 0; j < visible; ++j) D += P[j] * dP[j];
-      } else {
+      if (saved != nullptr) {
         // Where P is 1, D equals dP. A stage may add up the two in different orders, so some Ways do: D is
         // always added up from the first term on.
         for (std::int64_t c = 0; c < p.d; ++c)
@@ -240,10 +234,14 @@ Gradients<T> backward(const Inputs& inputs, const Result<float>* saved, const st
         for (std::int64_t j = 0; j < visible; ++j)
           P[j] = way.round(std::exp(S[j] - static_cast<T>(saved->L[row])));
       }
-      if constexpr (Way::begins_with_D) {
-        std::ranges::fill(dP, -D);
-        way.dots(dO_row.data(), V_columns.data() + head + keys.first, p.Nk, p.d, dP);
-      } else {
+      const bool from_D = saved != nullptr && Way::begins_with_D;
+      dP.assign(visible, from_D ? -D : T(0));
+      add_dots(dO_row.data(), V_columns.data() + head + keys.first, p.Nk, p.d, way, dP);
+      if (saved == nullptr) {
+        softmax_row(S, way, P);
+        for (std::int64_t j = 0; j < visible; ++j) D += P[j] * dP[j];
+      }
+      if (!from_D) {
         for (T& x : dP) x -= D;
       }
       std::vector<T>& dS = dP;

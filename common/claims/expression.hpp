@@ -75,6 +75,10 @@ inline const Expr threads = {"threads", &Symbols::threads};  ///< Of a CPU stage
 inline const Expr pairs = {"pairs",
                            &Symbols::pairs};  ///< Queries and keys that see each other, in one head.
 
+/// 1 where the scale is negative. @hideinitializer
+inline const Expr scale_is_negative = {"[scale < 0]",
+                                       [](const Symbols& n) { return n.problem.scale < 0 ? 1 : 0; }};
+
 // Of row tile i, for sum().
 inline const Expr rows_i = {"rows_i", &Symbols::rows};           ///< Rows of it.
 inline const Expr visible_i = {"visible_i", &Symbols::visible};  ///< Keys that some row of it sees.

@@ -12,8 +12,6 @@ ClaimedTile tile_for(const Problem& p) {
   return {.Br = p.d <= 128 ? 128 : 64, .Bc = 32, .R = 4, .warps = 4, .num_buffers = p.d <= 128 ? 2 : 1};
 }
 
-const Expr scale_is_negative("[scale < 0]", [](const Symbols& n) { return n.problem.scale < 0 ? 1 : 0; });
-
 }  // namespace
 
 Claim claim() {

@@ -19,8 +19,6 @@ ClaimedTile tile_for(const Problem& p) {
 // time that a row does not, it takes R more exponentials and D + R more multiplications.
 constexpr bool least = true;
 
-const Expr scale_is_negative("[scale < 0]", [](const Symbols& n) { return n.problem.scale < 0 ? 1 : 0; });
-
 }  // namespace
 
 Claim claim() {
