@@ -11,7 +11,7 @@ struct Strides {
   int64_t batch, head, row;
 };
 struct Sizes {
-  int q_heads, group, Nq, Nk;
+  int q_heads, group, Nq, Nk, d;
   bool causal;
   float scale;
   Strides Q, K, V, O;
