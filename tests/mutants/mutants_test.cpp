@@ -44,6 +44,15 @@ Problem problem(std::int64_t batch, std::int64_t q_heads, std::int64_t kv_heads,
 
 // --- the three judges
 
+/// A verdict's reason without its numbers, which depend on the compiler: the output that is wrong, which
+/// here means off, NaN or never written.
+std::string in_short(const std::string& why) {
+  for (const char* output : {"O", "L", "dQ", "dK", "dV"}) {
+    if (why.starts_with(output)) return std::string(output) + " wrong";
+  }
+  return why.empty() ? "not checked" : why;
+}
+
 /// What rejected a kernel, each in a word or two; empty where nothing did.
 struct Caught {
   std::string checks, emulator, claim;
@@ -52,6 +61,10 @@ struct Caught {
   bool by_any() const { return !(checks.empty() && emulator.empty() && claim.empty()); }
   bool by_claim_only() const { return checks.empty() && emulator.empty() && !claim.empty(); }
 
+  /// What the checks say. Inputs that would not show what is wrong reject nothing.
+  void judged(const Verdict& verdict) {
+    if (!verdict.passed && !verdict.blind) checks = in_short(verdict.why);
+  }
   /// Calls `run`. The emulator may report an error in the runs of the other judges too: it is the one who
   /// found it. A stage that refuses what it must take is wrong too.
   template <class Run>
@@ -123,15 +136,6 @@ const std::vector<SmallCase>& cases_for(const Stage& stage) {
   return made.at(key);
 }
 
-/// A verdict's reason without its numbers, which depend on the compiler: the output that is wrong, which
-/// here means off, NaN or never written.
-std::string in_short(const std::string& why) {
-  for (const char* output : {"O", "L", "dQ", "dK", "dV"}) {
-    if (why.starts_with(output)) return std::string(output) + " wrong";
-  }
-  return why.empty() ? "not checked" : why;
-}
-
 /// One OS thread, so that a kernel with a race in it does the same every time.
 simt::Options one_thread() {
   simt::Options options;
@@ -147,14 +151,14 @@ void judge_by_checks(const Stage& stage, Caught& caught) {
     caught.emulated([&] {
       if (stage.forward == nullptr) return;
       const Verdict verdict = run_and_check(stage, one.inputs, one.layout, one.expected);
-      if (!verdict.passed) caught.checks = in_short(verdict.why);
+      caught.judged(verdict);
     });
     if (!caught.checks.empty()) return;  // one is enough
     caught.emulated([&] {
       if (stage.backward == nullptr) return;
       const Verdict verdict =
           run_and_check_backward(stage, one.inputs, one.saved, one.dO, one.layout, one.gradients);
-      if (!verdict.passed) caught.checks = in_short(verdict.why);
+      caught.judged(verdict);
     });
     if (!caught.checks.empty()) return;
   }
@@ -186,7 +190,7 @@ void judge_by_all_checks(const Mutant& mutant, Caught& caught) {
         } else {
           verdict = run_and_check(stage, inputs, one.layout, expect_forward(inputs, dtype));
         }
-        if (!verdict.passed) caught.checks = in_short(verdict.why);
+        caught.judged(verdict);
       });
       if (caught.by_any()) return;
     }
