@@ -266,7 +266,7 @@ void judge_far_apart(const Stage& stage, const FarApart& memory) {
 
 /// The closed forms, from stage 21 on, but for 32, that shared memory is accessed without bank conflicts,
 /// and that O is written in whole sectors where that is claimed.
-void judge_by_claim(const Stage& stage, Caught& caught) {
+void judge_by_claim(const Stage& stage, int most_d, Caught& caught) {
   const Claim* claim = claim_of(stage);
   REQUIRE(claim != nullptr);
   for (const CountedPass& pass : passes_of(stage)) REQUIRE(pass.forms.size() > 10);
@@ -275,8 +275,11 @@ void judge_by_claim(const Stage& stage, Caught& caught) {
     const std::int64_t rows = std::max<std::int64_t>(128, 2 * claim->tile.Br);
     Problem negative = problem(1, 1, 1, 1, 139, 64, causal);
     negative.scale = -0.2f;
-    for (const Problem& p : {problem(1, 2, 2, rows, rows, 32, causal), problem(2, 4, 2, 65, 97, 32, causal),
-                             problem(1, 3, 1, 170, 31, 32, causal), negative}) {
+    std::vector<Problem> problems = {problem(1, 2, 2, rows, rows, 32, causal),
+                                     problem(2, 4, 2, 65, 97, 32, causal),
+                                     problem(1, 3, 1, 170, 31, 32, causal), negative};
+    if (most_d > 96) problems.push_back(problem(1, 1, 1, 65, 70, most_d, causal));
+    for (const Problem& p : problems) {
       const Symbols symbols = claim->symbols(p);
       for (const CountedPass& pass : passes_of(stage)) {
         const simt::Ledger ledger = pass.count(stage, random_inputs(p, 1), one_thread(), nullptr);
@@ -314,7 +317,7 @@ Caught judge(const Stage& stage, int most_d, const FarApart& far_apart) {
   if (caught.hangs) return caught;
   caught.emulated([&] { judge_far_apart(stage, far_apart); });
   judge_by_checks(stage, caught);
-  caught.emulated([&] { judge_by_claim(stage, caught); });
+  caught.emulated([&] { judge_by_claim(stage, most_d, caught); });
   return caught;
 }
 
