@@ -178,10 +178,10 @@ std::vector<Job> clean_cases(const Stage& stage) {
   // memory do so twice for each tile, and stage 29 has one buffer for K, in which the next tile comes. And
   // a tile of rows that sees no key.
   const std::int64_t keys = 2 * claim_of(stage)->tile.Bc + 6;
-  const auto buffers = [&](std::int64_t d) {
+  const auto tile_for = [&](std::int64_t d) {
     Problem p;
     p.d = d;
-    return claim_of(stage)->symbols(p).num_buffers;
+    return tile_of(stage, p);
   };
   const std::int64_t most_d = stage.supports.head_dims.back();
   const std::int64_t rows = 2 * claim_of(stage)->tile.Br + 6;
@@ -191,10 +191,13 @@ std::vector<Job> clean_cases(const Stage& stage) {
     jobs.push_back(random_job(stage, {2, 1, 1, of_rows ? rows : 30, of_rows ? 30 : keys, false}, 64, 1));
     jobs.push_back(random_job(stage, {1, 1, 1, 140, 8, true}, 32, 1));
     std::size_t added = 3;
-    if (buffers(most_d) < buffers(64)) {  // its tiles take turns, and its barriers are others
-      jobs.push_back(random_job(stage, {1, 1, 1, of_rows ? rows : 30, of_rows ? 30 : keys, true}, most_d));
+    const auto add = [&](std::int64_t d) {
+      jobs.push_back(random_job(stage, {1, 1, 1, of_rows ? rows : 30, of_rows ? 30 : keys, true}, d));
       ++added;
-    }
+    };
+    // Tiles of K that take turns in a buffer, and warps that share their keys, have other barriers.
+    if (tile_for(most_d).num_buffers < tile_for(64).num_buffers) add(most_d);
+    if (stage.supports.head_dim(96) && tile_for(96).share > tile_for(64).share) add(96);
     for (Job& job : std::span(jobs).last(added)) {
       job.check = true;
       job.schedule = schedule;
@@ -319,8 +322,8 @@ std::string common_trait(const Stage& stage, const std::vector<Job>& jobs, const
       {"with more than one tile of keys", [&](const Problem& p, Layout) { return p.Nk > Bc(p); }},
       {"with more than one tile of rows", [&](const Problem& p, Layout) { return p.Nq > Br(p); }},
       {"with a negative scale", [](const Problem& p, Layout) { return p.scale < 0; }},
-      {"with rows that do not lie next to each other: each tensor has strides of its own, from n.Q.row to "
-       "n.O.row",
+      {"with rows that do not lie next to each other: each tensor has strides of its own, n.Q.row and so "
+       "on",
        [](const Problem&, Layout layout) { return layout != Layout::contiguous; }},
       {"with d > 32", [](const Problem& p, Layout) { return p.d > 32; }},
       {"with d > 64", [](const Problem& p, Layout) { return p.d > 64; }},
