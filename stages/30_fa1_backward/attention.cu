@@ -90,6 +90,7 @@ __global__ void __launch_bounds__(threads) fa1_backward(gmem<const f32> Qg,   //
       const gmem<f32> dQh = dQg + n.dQ.at(b, h);
       for (int i0 = 0; i0 < n.Nq; i0 += Br) {
         load_tile<d, threads>(Q, Qh, n.Q.row, i0, n.Nq);
+        // lab: the rows of dO into the tile and, while they are loaded, D = rowsum(dO * O) of each
         // dO and, while it is loaded, D = rowsum(dO * O): a warp to a row. Rows past the end become 0.
         for (int r = warp; r < Br; r += warps) {
           f32 sum = 0.f;
@@ -104,6 +105,7 @@ __global__ void __launch_bounds__(threads) fa1_backward(gmem<const f32> Qg,   //
           sum = lanes_sum<32>(sum);
           if (lane == 0) D[r] = sum;
         }
+        // end of lab
         if (thread < Br) {
           f32 m_row = 0.f, inverse = 0.f;  // a row past the end: P = 0
           if (i0 + thread < n.Nq) {
@@ -131,14 +133,17 @@ __global__ void __launch_bounds__(threads) fa1_backward(gmem<const f32> Qg,   //
             const int j = j0 + c0 + c * key_lanes;
             s[a][c] *= n.scale;
             if (masked && j >= n.visible_keys(i)) s[a][c] = -INFINITY;
+            // lab: P and dS of row r and this key, into shared memory
             const f32 p = expf(s[a][c] - finite(m_row)) * inverse;
             P(r, c0 + c * key_lanes) = p;
             dS(r, c0 + c * key_lanes) = n.scale * p * (dp[a][c] - D_row);
+            // end of lab
           }
         }
         __syncthreads();  // P and dS are read: all warps must have written their keys
 
         // dV += P^T dO, dK += dS^T Q: this warp's keys, all rows
+        // lab: what this tile of rows adds to this thread's sums dv and dk
 #pragma unroll 8
         for (int k = 0; k < Br; ++k) {
           f32 p[thread_lines], ds[thread_lines];
@@ -157,6 +162,7 @@ __global__ void __launch_bounds__(threads) fa1_backward(gmem<const f32> Qg,   //
             }
           }
         }
+        // end of lab
         // dQ += dS K: this warp's rows, all keys
         f32 dq[thread_lines][d / column_lanes] = {};
 #pragma unroll 8
@@ -171,6 +177,7 @@ __global__ void __launch_bounds__(threads) fa1_backward(gmem<const f32> Qg,   //
             for (int y = 0; y < thread_lines; ++y) mac(dq[y][x], ds[y], key);
           }
         }
+        // lab: dQ of these rows in global memory, with what this tile of keys adds, dq
 #pragma unroll
         for (int y = 0; y < thread_lines; ++y) {
           const int i = i0 + y0 + y * line_lanes;
@@ -182,6 +189,7 @@ __global__ void __launch_bounds__(threads) fa1_backward(gmem<const f32> Qg,   //
             dQh[at] = dq[y][x];
           }
         }
+        // end of lab
         __syncthreads();  // what is in shared memory changes: all warps have read it
       }
     }

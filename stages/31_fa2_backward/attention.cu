@@ -58,6 +58,7 @@ __global__ void __launch_bounds__(threads) prepare(gmem<const f32> Og,   // [bat
   const int h = blockIdx.y, b = blockIdx.z;
   const gmem<const f32> O = Og + (n.O.at(b, h) + i * n.O.row), dO = dOg + (n.dO.at(b, h) + i * n.dO.row);
   const gmem<f32> dQ = dQg + (n.dQ.at(b, h) + i * n.dQ.row);
+  // lab: D of this row, into Dg, and its dQ before any block adds to it
   f32 D = 0.f;
   for (int c = lane; c < d; c += 32) {
     D += dO[c] * O[c];
@@ -65,6 +66,7 @@ __global__ void __launch_bounds__(threads) prepare(gmem<const f32> Og,   // [bat
   }
   D = lanes_sum<32>(D);
   if (lane == 0) Dg[n.row0(b, h) + i] = D;
+  // end of lab
 }
 
 template <int d>
@@ -96,7 +98,10 @@ __global__ void __launch_bounds__(threads) fa2_backward(gmem<const f32> Qg,   //
   const gmem<const f32> Kh = Kg + n.K.at(b, kv_head), Vh = Vg + n.V.at(b, kv_head);
   const gmem<f32> dKh = dKg + n.dK.at(b, kv_head), dVh = dVg + n.dV.at(b, kv_head);
 
+  // lab: the first row that sees key j0; 0 or less if all rows see it
+  // given: const int first = 0;
   const int first = n.causal ? j0 + n.Nq - n.Nk : 0;  // the first row that sees key j0
+  // end of lab
   load_tile<d, threads>(K, Kh, n.K.row, j0, n.Nk);
   load_tile<d, threads>(V, Vh, n.V.row, j0, n.Nk);
   f32 dk[thread_lines][d / column_lanes] = {}, dv[thread_lines][d / column_lanes] = {};
@@ -105,6 +110,10 @@ __global__ void __launch_bounds__(threads) fa2_backward(gmem<const f32> Qg,   //
     const gmem<const f32> Qh = Qg + n.Q.at(b, h), dOh = dOg + n.dO.at(b, h);
     const gmem<const f32> Lh = Lg + n.row0(b, h), Dh = Dg + n.row0(b, h);
     const gmem<f32> dQh = dQg + n.dQ.at(b, h);
+    // lab: go over the tiles of rows that see a key of this tile: bring Q, dO, L and D of one to shared
+    //   memory, and say whether it has to be masked
+    // given: for (int i0 = 0; i0 < n.Nq; i0 += Br) {
+    // given:   const bool masked = true;
     for (int i0 = first > 0 ? first / Br * Br : 0; i0 < n.Nq; i0 += Br) {
       load_tile<d, threads>(Q, Qh, n.Q.row, i0, n.Nq);
       load_tile<d, threads>(dO, dOh, n.dO.row, i0, n.Nq);
@@ -119,6 +128,7 @@ __global__ void __launch_bounds__(threads) fa2_backward(gmem<const f32> Qg,   //
       }
       __syncthreads();  // Q, K, V, dO, L and D are read: all of them must be there
       const bool masked = j0 + Bc > n.visible_keys(i0);  // the first row sees the least
+      // end of lab
       count_tile(masked);
 
       // P = exp(S - L), dS = scale * P * (dP - D)
@@ -174,6 +184,7 @@ __global__ void __launch_bounds__(threads) fa2_backward(gmem<const f32> Qg,   //
           for (int y = 0; y < thread_lines; ++y) mac(dq[y][x], ds[y], key);
         }
       }
+      // lab: what this tile of keys adds to dQ of these rows, dq, added to dQ in global memory
 #pragma unroll
       for (int y = 0; y < thread_lines; ++y) {
         const int i = i0 + y0 + y * line_lanes;
@@ -182,6 +193,7 @@ __global__ void __launch_bounds__(threads) fa2_backward(gmem<const f32> Qg,   //
         for (int x = 0; x < d / column_lanes; ++x)
           atomic_add(dQh + (i * n.dQ.row + x0 + x * column_lanes), dq[y][x]);
       }
+      // end of lab
       __syncthreads();  // what is in shared memory changes: all warps have read it
     }
   }

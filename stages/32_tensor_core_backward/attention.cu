@@ -42,6 +42,7 @@ __device__ __forceinline__ void product(f32 (&x)[frags][row_chunks][4],  // [16 
                                         smem_tile<T, keys, d>& A,        // K or V
                                         smem_tile<T, all, d>& B,         // Q or dO
                                         int k0, int row, int lane) {
+  // lab: the products: 16 columns of d at a time, a fragment of A for 16 keys, one of B for 8 rows
 #pragma unroll
   for (int k = 0; k < d; k += 16) {
     std::uint32_t a[frags][4];
@@ -58,6 +59,7 @@ __device__ __forceinline__ void product(f32 (&x)[frags][row_chunks][4],  // [16 
       }
     }
   }
+  // end of lab
 }
 
 /// C += A B, for A in registers and 16 rows and 8 * column_chunks columns of B, from (row, column) on.
@@ -101,7 +103,10 @@ __device__ __forceinline__ void mask(f32 (&p)[row_chunks][4],  // P^T
   for (int c = 0; c < row_chunks; ++c) {
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
+      // lab: the row i and the key j of element e of chunk c of the rows
+      // given: const int i = i0, j = j0;
       const int i = i0 + 8 * c + 2 * quad_lane + e % 2, j = j0 + quad + e / 2 * 8;
+      // end of lab
       if (j >= n.visible_keys(i)) p[c][e] = 0.f;
     }
   }
@@ -157,8 +162,10 @@ __device__ __forceinline__ void multiply_stored(f32 (&x)[row_chunks][4],  // dP^
 template <class T, int row_chunks>
 __device__ __forceinline__ void round_chunks(std::uint32_t (&a)[4],  // [16, 16]
                                              const f32 (&x)[row_chunks][4], int c) {
+  // lab: the four registers of this lane
 #pragma unroll
   for (int e = 0; e < 4; ++e) a[e] = round_pair<T>(x[c + e / 2][e % 2 * 2], x[c + e / 2][e % 2 * 2 + 1]);
+  // end of lab
 }
 
 /// dS^T of 16 keys from k0 on and 16 rows from `row` on goes to shared memory: dQ needs that of all warps.
@@ -300,6 +307,8 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
           if (of_dS) store_dS(dS, a[0], k0, 8 * c, lane);
         }
       }
+      // lab: dQ of this warp's rows and columns, all keys of the tile, once dS is complete
+      // given: f32 dq[row_frags][column_chunks][4] = {};
       // dS is read, Q, dO, L and D change: dS must be complete, all warps have read the others.
       __syncthreads();
 
@@ -312,6 +321,7 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
         for (int f = 0; f < row_frags; ++f) load_dS(ds[f], dS, r0 + 16 * f, k, lane);
         add_product(dq, ds, K, k, column0, lane);
       }
+      // end of lab
       const gmem<f32> dQ_sum = dQ_sumg + n.row0(b, h) * d;
 #pragma unroll
       for (int f = 0; f < row_frags; ++f) {
