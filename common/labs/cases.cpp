@@ -116,7 +116,8 @@ std::vector<Planned> plan_of(const Family& family, const Stage& stage) {
   for (std::size_t i = 0; i < std::size(shapes); ++i) {
     const std::size_t turn = i + place;  // another head dimension and layout in each family
     if (!sees_every_key(family) && (i / 2 + place) % 2 == 0) continue;
-    plan(problem(stage, shapes[i], head_dim(stage, turn)), all_layouts[turn % std::size(all_layouts)], i);
+    const std::size_t layout = turn + turn / 3;  // another one with each head dimension
+    plan(problem(stage, shapes[i], head_dim(stage, turn)), all_layouts[layout % std::size(all_layouts)], i);
   }
   for (std::size_t i = 0; sees_every_key(family) && i < std::size(large_shapes); ++i) {
     plan(problem(stage, large_shapes[i], 32), Layout::contiguous, std::size(shapes) + i);
@@ -196,8 +197,11 @@ std::vector<Job> clean_cases(const Stage& stage) {
       ++added;
     };
     // Tiles of K that take turns in a buffer, and warps that share their keys, have other barriers.
-    if (tile_for(most_d).num_buffers < tile_for(64).num_buffers) add(most_d);
-    if (stage.supports.head_dim(96) && tile_for(96).share > tile_for(64).share) add(96);
+    for (const std::int64_t d : {std::int64_t{96}, most_d}) {
+      const ClaimedTile tile = tile_for(d), usual = tile_for(64);
+      if (stage.supports.head_dim(d) && (tile.num_buffers < usual.num_buffers || tile.share > usual.share))
+        add(d);
+    }
     for (Job& job : std::span(jobs).last(added)) {
       job.check = true;
       job.schedule = schedule;
@@ -317,6 +321,8 @@ std::string common_trait(const Stage& stage, const std::vector<Job>& jobs, const
        [&](const Problem& p, Layout) { return p.Nk % Bc(p) != 0; }},
       {"with Nk a multiple of a tile of keys, so that the last tile is whole",
        [&](const Problem& p, Layout) { return p.Nk % Bc(p) == 0; }},
+      {"whose tiles are masked: with a causal mask, or with Nk no multiple of a tile of keys",
+       [&](const Problem& p, Layout) { return p.causal || p.Nk % Bc(p) != 0; }},
       {"with Nq no multiple of a tile of rows",
        [&](const Problem& p, Layout) { return p.Nq % Br(p) != 0; }},
       {"with more than one tile of keys", [&](const Problem& p, Layout) { return p.Nk > Bc(p); }},

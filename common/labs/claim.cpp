@@ -367,7 +367,9 @@ std::string words_of_counter(const std::string& name) {
     if (how == "sectors") return fmt::format("sectors of 32 bytes of {} that warps ask for", what);
     const std::string unit = how.ends_with("_bytes") ? "bytes" : "elements";
     if (how == "array_bytes") return fmt::format("bytes of a shared array {} for a block", what);
-    const char* verb = how.starts_with("read") ? "read from" : "written to";
+    const char* verb = how.starts_with("read")     ? "read from"
+                       : how.starts_with("atomic") ? "added atomically to"
+                                                   : "written to";
     return fmt::format("{} of {} {} {} memory", unit, what, verb,
                        name.starts_with("shared.") ? "shared" : "global");
   }

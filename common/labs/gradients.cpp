@@ -260,7 +260,7 @@ std::string as_multiple(const Problem& p, const Gradient& gradient, const std::v
   if (is(1 / scale)) return is_scaled ? "is as if the scale were left out" : "is divided by the scale";
   if (is(scale))
     return is_scaled ? "is as if it were multiplied by the scale twice"
-                     : "is multiplied by the scale, which is for dQ and dK";
+                     : "is as if it were multiplied by the scale, which is for dQ and dK";
   if (is(std::log2(std::exp(1.0)))) return "is log2(e) times what is right: a factor for powers of 2 alone";
   if (is(std::log(2.0))) return "is ln 2 times what is right: a factor for powers of 2 alone";
   return fmt::format("is {:.4g} times what is right", factor);
@@ -317,7 +317,7 @@ std::string gradients_wrong(const Job& job, const Gradients<float>& got, const G
           numbers_in_words("batch entry", places.entries, p.batch)})
       only += words.empty() || only.empty() ? words : ", " + words;
     text += only.empty() ? fmt::format(" All of {} is wrong.", one.name)
-                         : fmt::format(" Wrong in {} are {} only.", one.name, only);
+                         : fmt::format(" Wrong in {}: {} only.", one.name, only);
   }
   if (text.empty()) return "";
   if (nan) {

@@ -7,7 +7,7 @@
 namespace flashladder::lab {
 
 /// Where the gradients of a job differ from `oracle` by more than rounding: which of the three do, and
-/// where in them, if that is not everywhere: "dQ is right. Wrong in dK are keys 32 to 63 only." "" where
+/// where in them, if that is not everywhere: "dQ is right. Wrong in dK: keys 32 to 63 only." "" where
 /// none do.
 std::string gradients_wrong(const Job& job, const Gradients<float>& got, const Gradients<double>& oracle);
 

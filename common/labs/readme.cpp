@@ -114,7 +114,8 @@ std::string readme_of(const Lab& lab) {
          table_of_parts(grader) + rules(lab, grader) +
          table_of_counters(grader, cases[0], cases[kernel ? 5 : 2]) +
          paragraph(
-             "BH: query heads of all batch entries; Tr, Tc: tiles of rows and of keys; R: threads that "
+             "BH: query heads of all batch entries; BHkv: key/value heads; Tr, Tc: tiles of rows and of "
+             "keys; R: threads that "
              "hold a row; pairs: of a query and a key that it sees, in one head. Where it says `<=`, fewer "
              "are as good.") +
          (kernel ? paragraph(
