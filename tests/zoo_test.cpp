@@ -129,6 +129,12 @@ std::vector<Specimen> specimens() {
        [] { on_fresh("skipped", zoo::skipped<true>, true); }},
       {"overflow", offset_overflow, "large", [] { on_two_gigabytes(zoo::overflow<false>); },
        [] { on_two_gigabytes(zoo::overflow<true>); }, false},
+      {"released_early", race_shared, "tile", ON_AB(released_early, 1, 64)},
+      {"other_mbarrier", race_shared, "tile", ON_AB(other_mbarrier, 1, 64)},
+      {"wrong_parity", deadlock, "", ON_AB(wrong_parity, 1, 64)},
+      {"too_few_arrivals", deadlock, "", ON_AB(too_few_arrivals, 1, 64)},
+      {"not_ready", mbarrier_misuse, "full", ON_AB(not_ready, 1, 64)},
+      {"no_arrivals", mbarrier_misuse, "full", ON_A(no_arrivals, 1, 32)},
       {"stuck_loop", endless_loop, "a", ON_A(stuck_loop, 1, 32)},
       {"greedy", too_much_shared, "tile", ON_A(greedy, 1, 32)},
   };

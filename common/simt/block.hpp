@@ -90,6 +90,8 @@ struct PendingCopy {
   Where where;               ///< Of the instruction.
 };
 
+struct Mbarrier;
+
 /// One CUDA thread.
 struct Thread {
   Fiber fiber;                           ///< What it runs on.
@@ -100,6 +102,8 @@ struct Thread {
   bool exited = false;                   ///< Returned from the kernel.
   const char* waits_at = nullptr;        ///< What it waits at; nullptr: it can run.
   Where where;                           ///< Where that is.
+  const Mbarrier* mbarrier = nullptr;    ///< The one that it waits for, where it does,
+  unsigned parity = 0;                   ///< and the parity of the phase.
   std::uint64_t accesses = 0;            ///< Since it last synchronised; counted when observed.
   Busiest work;                          ///< In this block; counted when observed.
   std::size_t tiles = 0;                 ///< That it has come to in this block.
@@ -138,6 +142,18 @@ struct Barrier {
   SharedRaces::Clock clock = {};                                    ///< What the members knew.
 };
 
+/// An mbarrier that was initialised.
+struct Mbarrier {
+  SharedArray* array;           ///< That it is an element of.
+  std::uint32_t offset;         ///< Its first byte of the block's shared memory.
+  std::uint32_t arrivals;       ///< That a phase takes.
+  std::uint32_t pending;        ///< Arrivals that are still to come in this phase.
+  std::uint64_t phase = 0;      ///< That is under way.
+  SharedRaces::Clock now = {};  ///< What those who arrived in this phase knew,
+  SharedRaces::Clock ended = {};  ///< and those of the phases before.
+  std::array<std::uint32_t, max_threads / warp_size> waiters = {};  ///< Who waits, by warp.
+};
+
 /// What is launched.
 struct Launch {
   const char* kernel;          ///< Name for the ledger and errors.
@@ -163,6 +179,7 @@ struct Block {
   std::vector<std::unique_ptr<Thread>> thread;     ///< By number; may hold more than `threads`.
   std::array<Warp, max_threads / warp_size> warp;  ///< By number.
   std::array<Barrier, 16> barrier;                 ///< By number.
+  std::deque<Mbarrier> mbarriers;                  ///< In the order in which they were initialised.
   SharedMemory shared;                             ///< What its threads share.
   SharedRaces races;                               ///< Who used it.
   /// The first read of a word that nobody had written, or that a copy of another thread was under way to.

@@ -64,6 +64,9 @@ constexpr Meaning meanings[] = {
     {missing_wait, "missing_wait", "a shared word is used while an asynchronous copy to it is under way",
      "cp_async_wait is missing, or waits for too few groups; each thread waits for its own copies, then a "
      "barrier makes them visible to the others"},
+    {mbarrier_misuse, "mbarrier_misuse", "an mbarrier is used before it is initialised, or initialised wrongly",
+     "one thread initialises the mbarriers, and a __syncthreads must follow before any other thread uses "
+     "them"},
     {endless_loop, "endless_loop", "a thread never stops and never synchronises",
      "the loop's counter does not move towards its end, or the loop waits for another thread's store "
      "without "

@@ -40,6 +40,7 @@ enum class ErrorKind {
   uninitialised_shared,  ///< (check) A read of a shared word that nobody wrote.
   uninitialised_global,  ///< (check) A read of a global element that nobody wrote.
   missing_wait,          ///< (check) A shared word used while an asynchronous copy to it is under way.
+  mbarrier_misuse,       ///< An mbarrier used before it is initialised, or initialised wrongly.
   endless_loop,          ///< (check) A thread that accesses memory on and on and never synchronises.
   stack_overflow,        ///< A thread's local arrays or calls take more stack than it has.
   unwritten_output,      ///< An element of an output that no kernel wrote.

@@ -20,6 +20,8 @@ const std::vector<Counters::Field>& Counters::fields() {
       {"log", &Counters::log},
       {"barriers", &Counters::barriers},
       {"named_barriers", &Counters::named_barriers},
+      {"mbarrier_arrivals", &Counters::mbarrier_arrivals},
+      {"mbarrier_waits", &Counters::mbarrier_waits},
       {"syncwarps", &Counters::syncwarps},
       {"shuffles", &Counters::shuffles},
       {"atomics", &Counters::atomics},
@@ -30,7 +32,7 @@ const std::vector<Counters::Field>& Counters::fields() {
   };
   return all;
 }
-static_assert(sizeof(Counters) == 21 * sizeof(std::uint64_t), "a new counter must be listed in fields()");
+static_assert(sizeof(Counters) == 23 * sizeof(std::uint64_t), "a new counter must be listed in fields()");
 
 Counters& Counters::operator+=(const Counters& other) {
   for (const Field& field : fields()) this->*field.member += other.*field.member;

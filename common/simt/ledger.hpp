@@ -26,6 +26,8 @@ struct Counters {
   std::uint64_t log = 0;                  ///< Logarithms, to any base.
   std::uint64_t barriers = 0;             ///< __syncthreads, each once per block.
   std::uint64_t named_barriers = 0;       ///< Completed named barriers.
+  std::uint64_t mbarrier_arrivals = 0;    ///< At mbarriers, each once per thread.
+  std::uint64_t mbarrier_waits = 0;       ///< Likewise.
   std::uint64_t syncwarps = 0;            ///< __syncwarp, each once per warp.
   std::uint64_t shuffles = 0;             ///< Shuffles, each once per warp.
   std::uint64_t atomics = 0;              ///< Atomic operations, each once per thread.

@@ -55,6 +55,13 @@ class SharedRaces {
   void arrive(Clock& barrier, unsigned warp) const;
   /// The barrier is complete: the warp goes on, knowing what the others did if it waited for them.
   void leave(const Clock& barrier, unsigned warp, bool waited);
+  /// A thread of a warp lets others know, by `to`, what has happened for its warp so far, and goes on.
+  void release(Clock& to, unsigned warp) {
+    arrive(to, warp);
+    ++clocks_[warp][warp];
+  }
+  /// A thread of a warp comes to know what has happened for those who released it to `from`.
+  void acquire(const Clock& from, unsigned warp) { leave(from, warp, true); }
   /// The lanes of a warp have synchronised among themselves.
   void synchronise(unsigned warp) { ++clocks_[warp][warp]; }
 

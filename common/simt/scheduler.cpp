@@ -39,6 +39,13 @@ void stop_counting() {
   if (running.observed) running.thread->work.operations += operations() - running.operations;
 }
 
+/// What a thread waits for at an mbarrier, and how far that is.
+std::string state_of(const Mbarrier& bar, unsigned parity) {
+  return "for a phase of parity " + std::to_string(parity) + " of " + name_of(bar) + ", which is in phase " +
+         std::to_string(bar.phase) + ": " + std::to_string(bar.arrivals - bar.pending) + " of " +
+         std::to_string(bar.arrivals) + " arrivals have come";
+}
+
 /// Nobody can run, and not everybody is done: says why.
 [[noreturn]] void fail_stuck() {
   const Block& block = *running.block;
@@ -160,6 +167,7 @@ void run_block(Block& block, unsigned linear) {
   block.ready.clear();
   if (options.schedule == Schedule::random) block.random.seed(options.seed * 0x9e3779b97f4a7c15u + linear);
   block.barrier.fill({});
+  block.mbarriers.clear();
   block.shared.begin_block();
   if (options.check) {
     block.races.begin(block.warps);
@@ -178,6 +186,7 @@ void run_block(Block& block, unsigned linear) {
     Thread& thread = *block.thread[t];
     thread.exited = false;
     thread.waits_at = nullptr;
+    thread.mbarrier = nullptr;
     thread.where = {};
     thread.accesses = 0;
     thread.work = {};
@@ -317,13 +326,18 @@ void report_early_read(std::uint32_t warps) {
   if (block.early_read && (warps >> block.early_reader & 1) != 0) throw KernelError(*block.early_read);
 }
 
+std::string name_of(const Mbarrier& bar) {
+  return std::string(bar.array->name) + "[" + std::to_string((bar.offset - bar.array->offset) / 8) + "]";
+}
+
 std::string where_all_are() {
   const Block& block = *running.block;
   const auto place = [&](unsigned t) -> std::string {
     const Thread& thread = *block.thread[t];
     if (thread.exited) return "returned";
     if (thread.waits_at == nullptr) return "can run";
-    return std::string("waits at ") + thread.waits_at + " (" + to_string(thread.where) + ")";
+    return std::string("waits at ") + thread.waits_at + " (" + to_string(thread.where) + ")" +
+           (thread.mbarrier == nullptr ? "" : ", " + state_of(*thread.mbarrier, thread.parity));
   };
   std::string text;
   for (unsigned t = 0; t < block.threads;) {

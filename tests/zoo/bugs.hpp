@@ -3,6 +3,7 @@
 // a report must name carries the comment "bug: <specimen>", and where two lines are at odds the second one
 // carries "other: <specimen>".
 #include "common/ptx/cp_async.hpp"
+#include "common/ptx/mbarrier.hpp"
 #include "common/ptx/named_barrier.hpp"
 #include "common/simt/simt_host.hpp"
 
@@ -280,6 +281,127 @@ __global__ void greedy(gmem<f32> a) {
   __shared__ smem_array<f32, right ? 32 : 1024, 64, "tile"> tile;  // bug: greedy
   tile[threadIdx.x] = 1.f;
   a[threadIdx.x] = tile[threadIdx.x];
+}
+
+// --- mbarriers: warp 0 writes tiles of 32 numbers one after the other into one buffer, warp 1 reads them
+
+/// The consumer lets the producer go on before it has read the tile.
+template <bool right>
+__global__ void released_early(gmem<const f32> a, gmem<f32> b) {
+  __shared__ smem_array<f32, 32, 1, "tile"> tile;
+  __shared__ smem_array<mbarrier, 1, 1, "full"> full;
+  __shared__ smem_array<mbarrier, 1, 1, "empty"> empty;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (threadIdx.x == 0) {
+    mbarrier_init(full.at(0, 0), 32);
+    mbarrier_init(empty.at(0, 0), 32);
+  }
+  __syncthreads();
+  for (int k = 0; k < 3; ++k) {
+    if (warp == 0) {
+      mbarrier_wait(empty.at(0, 0), (k + 1) % 2);  // passes at once for k = 0
+      tile[lane] = a[32 * k + lane];               // other: released_early
+      mbarrier_arrive(full.at(0, 0));
+    } else {
+      mbarrier_wait(full.at(0, 0), k % 2);
+      if (!right) mbarrier_arrive(empty.at(0, 0));
+      b[32 * k + lane] = tile[31 - lane];  // bug: released_early
+      if (right) mbarrier_arrive(empty.at(0, 0));
+    }
+  }
+}
+
+/// The second tile has a buffer and an mbarrier of its own, and the consumer waits at the first one again: that
+/// phase has ended.
+template <bool right>
+__global__ void other_mbarrier(gmem<const f32> a, gmem<f32> b) {
+  __shared__ smem_array<f32, 2, 32, "tile"> tile;
+  __shared__ smem_array<mbarrier, 2, 1, "full"> full;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (threadIdx.x == 0) {
+    mbarrier_init(full.at(0, 0), 32);
+    mbarrier_init(full.at(1, 0), 32);
+  }
+  __syncthreads();
+  for (int k = 0; k < 2; ++k) {
+    if (warp == 0) {
+      tile(k, lane) = a[32 * k + lane];  // other: other_mbarrier
+      mbarrier_arrive(full.at(k, 0));
+    } else {
+      mbarrier_wait(full.at(right ? k : 0, 0), 0);
+      b[32 * k + lane] = tile(k, 31 - lane);  // bug: other_mbarrier
+    }
+  }
+}
+
+/// The producer waits for the parity of the phase under way: both wait for each other.
+template <bool right>
+__global__ void wrong_parity(gmem<const f32> a, gmem<f32> b) {
+  __shared__ smem_array<f32, 32, 1, "tile"> tile;
+  __shared__ smem_array<mbarrier, 1, 1, "full"> full;
+  __shared__ smem_array<mbarrier, 1, 1, "empty"> empty;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (threadIdx.x == 0) {
+    mbarrier_init(full.at(0, 0), 32);
+    mbarrier_init(empty.at(0, 0), 32);
+  }
+  __syncthreads();
+  if (warp == 0) {
+    mbarrier_wait(empty.at(0, 0), right ? 1 : 0);  // bug: wrong_parity
+    tile[lane] = a[lane];
+    mbarrier_arrive(full.at(0, 0));
+  } else {
+    mbarrier_wait(full.at(0, 0), 0);
+    b[lane] = tile[31 - lane];
+    mbarrier_arrive(empty.at(0, 0));
+  }
+}
+
+/// The mbarrier takes an arrival of each thread, and one lane arrives for its warp.
+template <bool right>
+__global__ void too_few_arrivals(gmem<const f32> a, gmem<f32> b) {
+  __shared__ smem_array<f32, 32, 1, "tile"> tile;
+  __shared__ smem_array<mbarrier, 1, 1, "full"> full;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (threadIdx.x == 0) mbarrier_init(full.at(0, 0), right ? 1 : 32);
+  __syncthreads();
+  if (warp == 0) {
+    tile[lane] = a[lane];
+    __syncwarp();
+    if (lane == 0) mbarrier_arrive(full.at(0, 0));
+  } else {
+    mbarrier_wait(full.at(0, 0), 0);  // bug: too_few_arrivals
+    b[lane] = tile[31 - lane];
+  }
+}
+
+/// No barrier between the initialisation of the mbarrier and its use by others.
+template <bool right>
+__global__ void not_ready(gmem<const f32> a, gmem<f32> b) {
+  __shared__ smem_array<f32, 32, 1, "tile"> tile;
+  __shared__ smem_array<mbarrier, 1, 1, "full"> full;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (threadIdx.x == 0) mbarrier_init(full.at(0, 0), 32);
+  if (right) __syncthreads();
+  if (warp == 0) {
+    if (!right) __syncwarp();
+    tile[lane] = a[lane];
+    mbarrier_arrive(full.at(0, 0));
+  } else {
+    mbarrier_wait(full.at(0, 0), 0);  // bug: not_ready
+    b[lane] = tile[31 - lane];
+  }
+}
+
+/// Arrivals are given where the number of bytes should be, or the other way round.
+template <bool right>
+__global__ void no_arrivals(gmem<f32> a) {
+  __shared__ smem_array<mbarrier, 1, 1, "full"> full;
+  if (threadIdx.x == 0) mbarrier_init(full.at(0, 0), right ? 32 : 0);  // bug: no_arrivals
+  __syncthreads();
+  mbarrier_arrive(full.at(0, 0));
+  mbarrier_wait(full.at(0, 0), 0);
+  a[threadIdx.x] = 1.f;
 }
 
 }  // namespace flashladder::zoo
