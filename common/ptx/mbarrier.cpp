@@ -17,7 +17,8 @@ std::string element(const SharedArray& array, std::uint32_t offset) {
   return std::string(array.name) + "[" + std::to_string((offset - array.offset) / sizeof(mbarrier)) + "]";
 }
 
-/// The mbarrier at a place. Fails where it is not initialised, or this thread cannot know that it is.
+}  // namespace
+
 Mbarrier& find_mbarrier(SharedArray* array, const std::byte* at, const char* word, Where where) {
   Block& block = *running.block;
   const Thread& me = *running.thread;
@@ -31,26 +32,26 @@ Mbarrier& find_mbarrier(SharedArray* array, const std::byte* at, const char* wor
   };
   if (found == block.mbarriers.end()) misused({});
   if (block.launch->options->check) {
-    if (const auto conflict = block.races.access(me.warp, me.lane, offset, sizeof(mbarrier), array->granule,
-                                                 false, where))
+    if (const auto conflict =
+            block.races.access(me.warp, me.lane, offset, sizeof(mbarrier), array->granule, false, where))
       misused(conflict->where);
   }
   return *found;
 }
 
-/// Ends the phase that is under way where nothing is missing any more.
 void end_phase_if_complete(Mbarrier& bar) {
-  if (bar.pending != 0) return;
+  if (bar.pending != 0 || bar.bytes != 0) return;
+  bar.ended = bar.now;
+  if (running.block->launch->options->check)
+    running.block->races.end_phase(bar.ended, bar.number, bar.phase);
   ++bar.phase;
   bar.pending = bar.arrivals;
-  bar.ended = bar.now;
+  bar.expected = bar.begun = 0;
   for (unsigned w = 0; w < running.block->warps; ++w) {
     wake(w, bar.waiters[w]);
     bar.waiters[w] = 0;
   }
 }
-
-}  // namespace
 
 void init_mbarrier(SharedArray* array, std::byte* at, int arrivals, Where where) {
   Block& block = *running.block;
@@ -64,11 +65,25 @@ void init_mbarrier(SharedArray* array, std::byte* at, int arrivals, Where where)
   const auto count = static_cast<std::uint32_t>(arrivals);
   const std::uint32_t offset = offset_of(at);
   const auto found = std::ranges::find(block.mbarriers, offset, &Mbarrier::offset);
+  const auto number = static_cast<std::uint32_t>(found - block.mbarriers.begin());
+  if (number == SharedRaces::most_mbarriers) {
+    fail(ErrorKind::mbarrier_misuse, where, array->name,
+         "a block has at most " + std::to_string(number) + " mbarriers here");
+  }
   Mbarrier& bar = found == block.mbarriers.end() ? block.mbarriers.emplace_back() : *found;
-  bar = {.array = array, .offset = offset, .arrivals = count, .pending = count};
+  bar = {.array = array,
+         .offset = offset,
+         .number = number,
+         .arrivals = count,
+         .pending = count,
+         .initialised_by = running.thread->linear};
 }
 
-void fence_mbarriers() {}
+void fence_mbarriers() {
+  for (Mbarrier& bar : running.block->mbarriers) {
+    if (bar.initialised_by == running.thread->linear) bar.fenced = true;
+  }
+}
 
 void arrive_at_mbarrier(SharedArray* array, std::byte* at, Where where) {
   Block& block = *running.block;
