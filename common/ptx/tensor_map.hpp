@@ -8,7 +8,10 @@
 #include "common/simt/simt_host.hpp"
 
 #if defined(__CUDACC__)
+#include <cuda.h>
 #include <cuda_runtime.h>
+
+#include <cstring>
 #endif
 
 namespace flashladder {
@@ -90,12 +93,15 @@ tensor_map make_tensor_map(const std::string& name, const T* first, const Tensor
                                      : shape.swizzle == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
                                      : shape.swizzle == 32 ? CU_TENSOR_MAP_SWIZZLE_32B
                                                            : CU_TENSOR_MAP_SWIZZLE_NONE;
-  tensor_map map{};
-  const CUresult result = encode(&map, type, 4, const_cast<T*>(first), dims, strides, box, element_strides,
+  CUtensorMap made{};
+  const CUresult result = encode(&made, type, 4, const_cast<T*>(first), dims, strides, box, element_strides,
                                  CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS)
     throw Error("the driver makes no tensor map of " + name + " (error " + std::to_string(result) + ")");
+  static_assert(sizeof(tensor_map) == sizeof made && alignof(tensor_map) >= alignof(CUtensorMap));
+  tensor_map map;
+  std::memcpy(&map, &made, sizeof map);
   return map;
 }
 

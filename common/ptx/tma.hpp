@@ -11,10 +11,6 @@
 // written to shared memory the unit is sure to see only behind a fence_proxy_async() of that thread.
 #include "common/ptx/mbarrier.hpp"
 
-#if defined(__CUDACC__)
-#include <cuda.h>
-#endif
-
 namespace flashladder {
 
 #if defined(__CUDACC__)
@@ -22,7 +18,9 @@ namespace flashladder {
 inline namespace for_cuda {
 
 /// Where a tensor of four dimensions lies, and its boxes.
-using tensor_map = CUtensorMap;
+struct alignas(128) tensor_map {
+  unsigned long long words[16];  ///< A CUtensorMap, whose header is one of the host.
+};
 
 /// Announces `bytes` bytes that copies will bring in this phase of the mbarrier, and is one arrival.
 __device__ __forceinline__ void mbarrier_arrive_expect_tx(mbarrier* bar, int bytes) {
