@@ -35,9 +35,9 @@ constexpr Meaning meanings[] = {
      "threads out of range returned early, or skipped the barrier in a branch; keep them alive and mask "
      "their loads and stores instead"},
     {deadlock, "deadlock", "no thread of the block can run",
-     "a named barrier's thread count is larger than the number of threads that come to it, or two groups "
-     "of "
-     "threads wait for each other"},
+     "a named barrier's thread count is larger than the number of threads that come to it; two groups of "
+     "threads wait for each other; or a thread waits for the wrong parity of an mbarrier, or for more "
+     "arrivals than come"},
     {partial_mask_shuffle, "partial_mask_shuffle",
      "a warp instruction that some lanes of its mask never reach",
      "a shuffle or __syncwarp with the full mask stands inside a branch that only some lanes take"},
