@@ -76,6 +76,33 @@ struct Specimen {
       }
 #define ON_AB(kernel, blocks, threads, ...) ON_A(kernel, blocks, threads, x.b __VA_OPT__(, ) __VA_ARGS__)
 
+/// A specimen whose kernel takes the tensor map of a, and b.
+#define ON_MAP_B(kernel)                                                               \
+  [] {                                                                                 \
+    Buffers x;                                                                         \
+    launch(#kernel, zoo::kernel<false>, dim3(1), dim3(64), 1280, map_of(x.a), x.b);    \
+  },                                                                                   \
+      [] {                                                                             \
+        Buffers x;                                                                     \
+        launch(#kernel, zoo::kernel<true>, dim3(1), dim3(64), 1280, map_of(x.a), x.b); \
+      }
+/// One that takes the map alone.
+#define ON_MAP(kernel)                                                            \
+  [] {                                                                            \
+    Buffers x;                                                                    \
+    launch(#kernel, zoo::kernel<false>, dim3(1), dim3(64), 1024, map_of(x.a));    \
+  },                                                                              \
+      [] {                                                                        \
+        Buffers x;                                                                \
+        launch(#kernel, zoo::kernel<true>, dim3(1), dim3(64), 1024, map_of(x.a)); \
+      }
+
+/// 16 rows of 32 numbers, in boxes of 8 rows.
+tensor_map map_of(const DeviceBuffer<f32>& x) {
+  return make_tensor_map<f32>("x", x,
+                              {.dims = {32, 16, 1, 1}, .strides = {32, 512, 512}, .box = {32, 8, 1, 1}});
+}
+
 template <class Kernel>
 void on_fresh(const char* name, Kernel kernel, bool require_written) {
   DeviceBuffer<f32> fresh("fresh", 70);
@@ -129,6 +156,22 @@ std::vector<Specimen> specimens() {
        [] { on_fresh("skipped", zoo::skipped<true>, true); }},
       {"overflow", offset_overflow, "large", [] { on_two_gigabytes(zoo::overflow<false>); },
        [] { on_two_gigabytes(zoo::overflow<true>); }, false},
+      {"released_early", race_shared, "tile", ON_AB(released_early, 1, 64)},
+      {"other_mbarrier", race_shared, "tile", ON_AB(other_mbarrier, 1, 64)},
+      {"wrong_parity", deadlock, "", ON_AB(wrong_parity, 1, 64)},
+      {"too_few_arrivals", deadlock, "", ON_AB(too_few_arrivals, 1, 64)},
+      {"not_ready", mbarrier_misuse, "full", ON_AB(not_ready, 1, 64)},
+      {"no_arrivals", mbarrier_misuse, "full", ON_A(no_arrivals, 1, 32)},
+      {"unfenced_mbarrier", mbarrier_misuse, "full", ON_MAP_B(unfenced_mbarrier)},
+      {"too_many_bytes", wrong_expected_bytes, "full", ON_MAP_B(too_many_bytes)},
+      {"ragged_box", wrong_expected_bytes, "full", ON_MAP_B(ragged_box)},
+      {"copy_not_waited_for", race_with_copy, "tile", ON_MAP_B(copy_not_waited_for)},
+      {"copied_over", race_with_copy, "tile", ON_MAP_B(copied_over)},
+      {"two_copies", race_with_copy, "tile", ON_MAP_B(two_copies)},
+      {"no_proxy_fence", missing_proxy_fence, "tile", ON_MAP(no_proxy_fence)},
+      {"fence_of_the_reader", missing_proxy_fence, "tile", ON_MAP(fence_of_the_reader)},
+      {"overwritten_store", race_with_copy, "tile", ON_MAP(overwritten_store)},
+      {"tile_at_64_bytes", bad_tensor_copy, "tile", ON_MAP_B(tile_at_64_bytes)},
       {"stuck_loop", endless_loop, "a", ON_A(stuck_loop, 1, 32)},
       {"greedy", too_much_shared, "tile", ON_A(greedy, 1, 32)},
   };
@@ -137,25 +180,27 @@ std::vector<Specimen> specimens() {
 struct Order {
   Schedule schedule;
   std::uint64_t seed;
+  simt::Units units;
 };
-constexpr Order orders[] = {{Schedule::forward, 0},
-                            {Schedule::reverse, 0},
-                            {Schedule::random, 1},
-                            {Schedule::random, 2},
-                            {Schedule::random, 3}};
+constexpr Order orders[] = {
+    {Schedule::forward, 0, simt::Units::lazy},  {Schedule::forward, 0, simt::Units::eager},
+    {Schedule::reverse, 0, simt::Units::lazy},  {Schedule::reverse, 0, simt::Units::eager},
+    {Schedule::random, 1, simt::Units::random}, {Schedule::random, 2, simt::Units::random},
+    {Schedule::random, 3, simt::Units::random}};
 
 TEST_CASE("each wrong kernel is reported with its kind, line and buffer, and its twin passes", "[zoo]") {
   for (const Specimen& specimen : specimens()) {
     const unsigned line = line_with("bug: " + specimen.name);
     const unsigned other = line_with("other: " + specimen.name);
     for (const Order& order : orders) {
-      DYNAMIC_SECTION(specimen.name << ", schedule " << static_cast<int>(order.schedule) << ", seed "
-                                    << order.seed) {
+      DYNAMIC_SECTION(specimen.name << ", schedule " << static_cast<int>(order.schedule) << ", units "
+                                    << static_cast<int>(order.units) << ", seed " << order.seed) {
         simt::Options options;
         options.banks = true;
         options.check = specimen.check;
         options.schedule = order.schedule;
         options.seed = order.seed;
+        options.units = order.units;
         options.os_threads = 1;
         options.access_budget = 1000;
         simt::Emulator emulator(options);

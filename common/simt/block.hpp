@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common/simt/access_log.hpp"
+#include "common/simt/async_queue.hpp"
 #include "common/simt/fiber.hpp"
 #include "common/simt/kernel_error.hpp"
 #include "common/simt/ledger.hpp"
@@ -90,22 +91,28 @@ struct PendingCopy {
   Where where;               ///< Of the instruction.
 };
 
+struct Mbarrier;
+
 /// One CUDA thread.
 struct Thread {
-  Fiber fiber;                           ///< What it runs on.
-  uint3 index = {};                      ///< threadIdx.
-  unsigned linear = 0;                   ///< Number in the block.
-  unsigned lane = 0;                     ///< Number in the warp.
-  unsigned warp = 0;                     ///< Which warp.
-  bool exited = false;                   ///< Returned from the kernel.
-  const char* waits_at = nullptr;        ///< What it waits at; nullptr: it can run.
-  Where where;                           ///< Where that is.
-  std::uint64_t accesses = 0;            ///< Since it last synchronised; counted when observed.
-  Busiest work;                          ///< In this block; counted when observed.
-  std::size_t tiles = 0;                 ///< That it has come to in this block.
-  std::uint64_t exponentials = 0;        ///< Since its last product on tensor cores.
-  std::vector<PendingCopy> copies;       ///< Oldest first.
-  std::vector<std::size_t> copy_groups;  ///< Sizes of the committed groups, oldest first.
+  Fiber fiber;                            ///< What it runs on.
+  uint3 index = {};                       ///< threadIdx.
+  unsigned linear = 0;                    ///< Number in the block.
+  unsigned lane = 0;                      ///< Number in the warp.
+  unsigned warp = 0;                      ///< Which warp.
+  bool exited = false;                    ///< Returned from the kernel.
+  const char* waits_at = nullptr;         ///< What it waits at; nullptr: it can run.
+  Where where;                            ///< Where that is.
+  const Mbarrier* mbarrier = nullptr;     ///< The one that it waits for, where it does,
+  unsigned parity = 0;                    ///< and the parity of the phase.
+  std::uint64_t accesses = 0;             ///< Since it last synchronised; counted when observed.
+  Busiest work;                           ///< In this block; counted when observed.
+  std::size_t tiles = 0;                  ///< That it has come to in this block.
+  std::uint64_t exponentials = 0;         ///< Since its last product on tensor cores.
+  std::vector<PendingCopy> copies;        ///< Oldest first.
+  std::vector<std::size_t> copy_groups;   ///< Sizes of the committed groups, oldest first.
+  std::size_t stores = 0;                 ///< By TMA, since the last group of them.
+  std::vector<std::size_t> store_groups;  ///< Sizes of its groups that it has not waited for, oldest first.
 };
 
 /// Lanes of a warp that gather at one warp instruction.
@@ -138,6 +145,24 @@ struct Barrier {
   SharedRaces::Clock clock = {};                                    ///< What the members knew.
 };
 
+/// An mbarrier that was initialised.
+struct Mbarrier {
+  SharedArray* array;             ///< That it is an element of.
+  std::uint32_t offset;           ///< Its first byte of the block's shared memory.
+  std::uint32_t number;           ///< Among those of the block.
+  std::uint32_t arrivals;         ///< That a phase takes.
+  std::uint32_t pending;          ///< Arrivals that are still to come in this phase.
+  std::int64_t bytes = 0;         ///< Of copies, likewise.
+  std::int64_t expected = 0;      ///< Bytes announced for this phase.
+  std::int64_t begun = 0;         ///< Bytes of copies begun for it.
+  unsigned initialised_by;        ///< Which thread,
+  bool fenced = false;            ///< and whether it has made that visible to units.
+  std::uint64_t phase = 0;        ///< That is under way.
+  SharedRaces::Clock now = {};    ///< What those who arrived in this phase knew,
+  SharedRaces::Clock ended = {};  ///< and those of the phases before.
+  std::array<std::uint32_t, max_threads / warp_size> waiters = {};  ///< Who waits, by warp.
+};
+
 /// What is launched.
 struct Launch {
   const char* kernel;          ///< Name for the ledger and errors.
@@ -163,6 +188,8 @@ struct Block {
   std::vector<std::unique_ptr<Thread>> thread;     ///< By number; may hold more than `threads`.
   std::array<Warp, max_threads / warp_size> warp;  ///< By number.
   std::array<Barrier, 16> barrier;                 ///< By number.
+  std::deque<Mbarrier> mbarriers;                  ///< In the order in which they were initialised.
+  AsyncQueue units;                                ///< What works beside the threads.
   SharedMemory shared;                             ///< What its threads share.
   SharedRaces races;                               ///< Who used it.
   /// The first read of a word that nobody had written, or that a copy of another thread was under way to.

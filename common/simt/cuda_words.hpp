@@ -9,6 +9,7 @@
 #define __host__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
+#define __grid_constant__
 /// A shared array is an object that finds the block's memory when it is declared. The keyword `struct` lets
 /// `__shared__ smem_array<...> P;` through and stops `__shared__ float p[32];`, which the emulator could
 /// neither share nor check.

@@ -35,9 +35,9 @@ constexpr Meaning meanings[] = {
      "threads out of range returned early, or skipped the barrier in a branch; keep them alive and mask "
      "their loads and stores instead"},
     {deadlock, "deadlock", "no thread of the block can run",
-     "a named barrier's thread count is larger than the number of threads that come to it, or two groups "
-     "of "
-     "threads wait for each other"},
+     "a named barrier's thread count is larger than the number of threads that come to it; two groups of "
+     "threads wait for each other; or a thread waits for the wrong parity of an mbarrier, or for more "
+     "arrivals than come"},
     {partial_mask_shuffle, "partial_mask_shuffle",
      "a warp instruction that some lanes of its mask never reach",
      "a shuffle or __syncwarp with the full mask stands inside a branch that only some lanes take"},
@@ -64,6 +64,25 @@ constexpr Meaning meanings[] = {
     {missing_wait, "missing_wait", "a shared word is used while an asynchronous copy to it is under way",
      "cp_async_wait is missing, or waits for too few groups; each thread waits for its own copies, then a "
      "barrier makes them visible to the others"},
+    {mbarrier_misuse, "mbarrier_misuse",
+     "an mbarrier is used before it is initialised, or initialised wrongly",
+     "one thread initialises the mbarriers, and a __syncthreads must follow before any other thread uses "
+     "them"},
+    {race_with_copy, "race_with_copy", "a shared word is used while a unit copies to it or from it",
+     "the wait for the copy is missing before the use; or the copy begins before all who use what lies "
+     "there "
+     "have said that they are done, at a barrier or an mbarrier that the thread which begins it waits at"},
+    {missing_proxy_fence, "missing_proxy_fence",
+     "a unit that copies uses shared memory that a thread wrote, without a proxy fence in between",
+     "the thread that wrote must execute fence_proxy_async() behind its writes and before the barrier that "
+     "the thread which starts the copy waits at"},
+    {wrong_expected_bytes, "wrong_expected_bytes",
+     "the bytes that an mbarrier is told of are not those that come to it",
+     "mbarrier_arrive_expect_tx must be given the bytes of all copies of the phase, whole boxes: rows past "
+     "the "
+     "end are filled with zeros and count"},
+    {bad_tensor_copy, "bad_tensor_copy", "a tensor copy that no GPU takes",
+     "a tile in shared memory must begin at a multiple of 128 bytes, and hold a whole box"},
     {endless_loop, "endless_loop", "a thread never stops and never synchronises",
      "the loop's counter does not move towards its end, or the loop waits for another thread's store "
      "without "

@@ -40,6 +40,13 @@ enum class ErrorKind {
   uninitialised_shared,  ///< (check) A read of a shared word that nobody wrote.
   uninitialised_global,  ///< (check) A read of a global element that nobody wrote.
   missing_wait,          ///< (check) A shared word used while an asynchronous copy to it is under way.
+  mbarrier_misuse,       ///< An mbarrier used before it is initialised, or initialised wrongly.
+  race_with_copy,       ///< (check) A thread, or another copy, at a shared address that a unit copies to or
+                        ///< from.
+  missing_proxy_fence,  ///< (check) A unit that copies uses what a thread wrote, and no proxy fence is
+                        ///< between.
+  wrong_expected_bytes,  ///< A phase of an mbarrier is told of more bytes than come, or of fewer.
+  bad_tensor_copy,       ///< A tensor copy to or from a place, or by a map, that no GPU takes.
   endless_loop,          ///< (check) A thread that accesses memory on and on and never synchronises.
   stack_overflow,        ///< A thread's local arrays or calls take more stack than it has.
   unwritten_output,      ///< An element of an output that no kernel wrote.

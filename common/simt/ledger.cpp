@@ -20,17 +20,23 @@ const std::vector<Counters::Field>& Counters::fields() {
       {"log", &Counters::log},
       {"barriers", &Counters::barriers},
       {"named_barriers", &Counters::named_barriers},
+      {"mbarrier_arrivals", &Counters::mbarrier_arrivals},
+      {"mbarrier_waits", &Counters::mbarrier_waits},
       {"syncwarps", &Counters::syncwarps},
       {"shuffles", &Counters::shuffles},
       {"atomics", &Counters::atomics},
       {"async_copies", &Counters::async_copies},
+      {"tma_loads", &Counters::tma_loads},
+      {"tma_stores", &Counters::tma_stores},
+      {"tma_read_bytes", &Counters::tma_read_bytes},
+      {"tma_written_bytes", &Counters::tma_written_bytes},
       {"tiles", &Counters::tiles},
       {"masked_tiles", &Counters::masked_tiles},
       {"bytes_in_flight", &Counters::bytes_in_flight},
   };
   return all;
 }
-static_assert(sizeof(Counters) == 21 * sizeof(std::uint64_t), "a new counter must be listed in fields()");
+static_assert(sizeof(Counters) == 27 * sizeof(std::uint64_t), "a new counter must be listed in fields()");
 
 Counters& Counters::operator+=(const Counters& other) {
   for (const Field& field : fields()) this->*field.member += other.*field.member;

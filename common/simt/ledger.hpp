@@ -26,10 +26,16 @@ struct Counters {
   std::uint64_t log = 0;                  ///< Logarithms, to any base.
   std::uint64_t barriers = 0;             ///< __syncthreads, each once per block.
   std::uint64_t named_barriers = 0;       ///< Completed named barriers.
+  std::uint64_t mbarrier_arrivals = 0;    ///< At mbarriers, each once per thread.
+  std::uint64_t mbarrier_waits = 0;       ///< Likewise.
   std::uint64_t syncwarps = 0;            ///< __syncwarp, each once per warp.
   std::uint64_t shuffles = 0;             ///< Shuffles, each once per warp.
   std::uint64_t atomics = 0;              ///< Atomic operations, each once per thread.
   std::uint64_t async_copies = 0;         ///< cp.async instructions, each once per thread.
+  std::uint64_t tma_loads = 0;            ///< Loads of a box by TMA, each once per thread that begins it.
+  std::uint64_t tma_stores = 0;           ///< Stores likewise.
+  std::uint64_t tma_read_bytes = 0;       ///< Bytes of global memory that such loads read.
+  std::uint64_t tma_written_bytes = 0;    ///< Bytes of global memory that such stores write.
   std::uint64_t tiles = 0;                ///< Tiles visited: count_tile(), once per block.
   std::uint64_t masked_tiles = 0;         ///< Those of them that were masked.
   std::uint64_t bytes_in_flight = 0;      ///< Bytes of asynchronous copies under way, summed over barriers.

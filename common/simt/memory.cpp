@@ -62,13 +62,25 @@ void count_access(const char* buffer, Where where) {
 }  // namespace
 
 void report_conflict(const Conflict& conflict, const SharedArray& array, std::uint32_t byte, bool write,
-                     Where where) {
+                     Where where, bool by_unit) {
   Block& block = *running.block;
   const Thread& me = *running.thread;
-  const std::string element = std::string(array.name) + " byte " + number(byte - array.offset);
+  const std::string element = std::string(array.name) + (by_unit ? " from byte " : " byte ") +
+                              number(byte - array.offset) + (by_unit ? " on" : "");
+  const auto who = [](unsigned warp, unsigned lane, bool unit) {
+    return unit ? "a unit, for " + thread_name(warp, lane) + "," : thread_name(warp, lane);
+  };
+  if (conflict.kind == ErrorKind::missing_proxy_fence) {
+    fail(conflict.kind, where, array.name,
+         element + ": " + thread_name(conflict.warp, conflict.lane) + " wrote there (" +
+             to_string(conflict.where) +
+             ") and executed no fence_proxy_async() behind it that this copy (" + to_string(where) +
+             ") can know of",
+         conflict.where);
+  }
   if (conflict.kind != ErrorKind::uninitialised_shared && conflict.kind != ErrorKind::missing_wait)
-    fail_race(conflict, write, where, array.name, element, thread_name(me.warp, me.lane),
-              thread_name(conflict.warp, conflict.lane));
+    fail_race(conflict, write, where, array.name, element, who(me.warp, me.lane, by_unit),
+              who(conflict.warp, conflict.lane, conflict.by_unit));
   const bool unwritten = conflict.kind == ErrorKind::uninitialised_shared;
   const std::string details = unwritten
                                   ? element + " is read, and no thread has written it"

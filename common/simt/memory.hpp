@@ -47,8 +47,9 @@ void observe_global(GlobalBuffer& buffer, std::int64_t byte, unsigned bytes, Glo
 void observe_shared(SharedArray& array, const void* data, unsigned bytes, bool write, const char* file,
                     unsigned line);
 /// A conflict at byte `byte` of the block's shared memory as an error: at once, or as Block::early_read.
+/// @param by_unit  whether it is found in what the running thread tells a unit to do
 void report_conflict(const Conflict& conflict, const SharedArray& array, std::uint32_t byte, bool write,
-                     Where where);
+                     Where where, bool by_unit = false);
 /// The shared array declared at a place.
 SharedArray& declare_shared(const char* name, Where where, unsigned column, std::size_t bytes,
                             std::size_t element_bytes);

@@ -12,7 +12,7 @@ void SharedRaces::begin(unsigned warps) {
     reads_.assign(granules * warps, {});
   }
   // Steps go on from where the block before stopped, so that its marks need not be wiped out.
-  std::uint32_t last = first_step_;
+  std::uint32_t last = std::max(first_step_, last_phase_);
   for (const Clock& clock : clocks_) last = std::max(last, *std::max_element(clock.begin(), clock.end()));
   if (last > 0xf0000000u) {
     last = 0;
@@ -22,6 +22,9 @@ void SharedRaces::begin(unsigned warps) {
   first_step_ = last + 1;
   for (Clock& clock : clocks_) clock.fill(first_step_ - 1);
   for (unsigned w = 0; w < warps; ++w) clocks_[w][w] = first_step_;
+  last_phase_ = 0;
+  for (unsigned t = 0; t < warps * 32; ++t) fences_[t].clear();
+  pending_reads_.clear();
 }
 
 SharedRaces::Place SharedRaces::pack(Where where) {
@@ -53,10 +56,16 @@ std::optional<Conflict> SharedRaces::access(unsigned warp, unsigned lane, std::u
     return other == warp ? ErrorKind::race_within_warp : ErrorKind::race_shared;
   };
   std::optional<Conflict> found;
+  if (write && !pending_reads_.empty()) {
+    if (auto conflict = pending_read(byte, bytes)) return conflict;
+  }
   for (std::uint32_t i = byte / 2; i < (byte + bytes) / 2; i += granule / 2) {
     Write& last = writes_[i];
     if (last.step < first_step_) {
       if (!write) found = Conflict{ErrorKind::uninitialised_shared, false, 0, 0, 0, {}};
+    } else if (last.warp >= 32) {  // by a unit
+      if (last.step > clock[last.warp])
+        return Conflict{ErrorKind::race_with_copy, true, 0, last.lane, 0, unpack(last.place), true};
     } else {
       if (last.warp != warp ? last.step > clock[last.warp] : last.step == now && last.lane != lane)
         return Conflict{race(last.warp), true, last.warp, last.lane, 0, unpack(last.place)};
@@ -110,13 +119,93 @@ std::optional<Conflict> SharedRaces::end_copy(unsigned warp, unsigned lane, std:
   return std::nullopt;
 }
 
+std::optional<Conflict> SharedRaces::unordered_write(const Write& last, unsigned warp,
+                                                     unsigned lane) const {
+  const Clock& clock = clocks_[warp];
+  if (last.step < first_step_) return std::nullopt;
+  if (last.warp >= 32) {
+    if (last.step <= clock[last.warp]) return std::nullopt;
+    return Conflict{ErrorKind::race_with_copy, true, 0, last.lane, 0, unpack(last.place), true};
+  }
+  const auto conflict = [&](ErrorKind kind) {
+    return Conflict{kind, true, last.warp, last.lane, 0, unpack(last.place)};
+  };
+  if (last.warp != warp ? last.step > clock[last.warp] : last.step == clock[warp] && last.lane != lane)
+    return conflict(ErrorKind::race_with_copy);
+  if (last.copying) return conflict(ErrorKind::missing_wait);
+  const std::vector<std::uint32_t>& fences = fences_[last.warp * 32u + last.lane];
+  const auto fence = std::ranges::lower_bound(fences, last.step);
+  if (fence == fences.end() || *fence > clock[last.warp]) return conflict(ErrorKind::missing_proxy_fence);
+  return std::nullopt;
+}
+
+std::optional<Conflict> SharedRaces::pending_read(std::uint32_t byte, std::uint32_t bytes) const {
+  for (const PendingRead& read : pending_reads_)
+    if (read.begin < byte + bytes && byte < read.end)
+      return Conflict{ErrorKind::race_with_copy, false, read.warp, read.lane, 0, read.where, true};
+  return std::nullopt;
+}
+
+std::optional<Conflict> SharedRaces::write_by_unit(unsigned mbarrier, std::uint64_t phase, unsigned warp,
+                                                   unsigned lane, std::uint32_t byte, std::uint32_t bytes,
+                                                   std::uint32_t granule, Where where) {
+  const Place place = pack(where);
+  last_phase_ = std::max(last_phase_, step_of(phase));
+  if (auto conflict = pending_read(byte, bytes)) return conflict;
+  for (std::uint32_t i = byte / 2; i < (byte + bytes) / 2; i += granule / 2) {
+    if (auto conflict = unordered_write(writes_[i], warp, lane)) return conflict;
+    if (auto conflict = unordered_read(i, warp, lane)) {
+      conflict->kind = ErrorKind::race_with_copy;
+      return conflict;
+    }
+    writes_[i] = {place, step_of(phase), static_cast<std::uint8_t>(32 + mbarrier),
+                  static_cast<std::uint8_t>(lane), false};
+  }
+  return std::nullopt;
+}
+
+void SharedRaces::end_phase(Clock& ended, unsigned mbarrier, std::uint64_t phase) {
+  last_phase_ = std::max(last_phase_, step_of(phase));
+  ended[32 + mbarrier] = step_of(phase);
+}
+
+std::optional<Conflict> SharedRaces::read_by_unit(unsigned warp, unsigned lane, std::uint32_t byte,
+                                                  std::uint32_t bytes, std::uint32_t granule, Where where) {
+  for (std::uint32_t i = byte / 2; i < (byte + bytes) / 2; i += granule / 2) {
+    if (writes_[i].step < first_step_) return Conflict{ErrorKind::uninitialised_shared, false, 0, 0, 0, {}};
+    if (auto conflict = unordered_write(writes_[i], warp, lane)) return conflict;
+  }
+  pending_reads_.push_back({byte, byte + bytes, granule, static_cast<std::uint8_t>(warp),
+                            static_cast<std::uint8_t>(lane), where});
+  return std::nullopt;
+}
+
+void SharedRaces::end_reads(unsigned warp, unsigned lane, std::size_t pending) {
+  const auto is_mine = [&](const PendingRead& read) { return read.warp == warp && read.lane == lane; };
+  auto left = static_cast<std::size_t>(std::ranges::count_if(pending_reads_, is_mine));
+  std::erase_if(pending_reads_, [&](const PendingRead& read) {
+    if (!is_mine(read) || left <= pending) return false;
+    --left;
+    // From here on it is a read of this lane.
+    for (std::uint32_t i = read.begin / 2; i < read.end / 2; i += read.granule / 2) {
+      Read& mine = reads_[static_cast<std::size_t>(i) * warps_ + warp];
+      if (mine.step != clocks_[warp][warp]) mine = {pack(read.where), clocks_[warp][warp], 0};
+      mine.lanes |= 1u << lane;
+    }
+    return true;
+  });
+}
+
 void SharedRaces::arrive(Clock& barrier, unsigned warp) const {
   for (unsigned w = 0; w < warps_; ++w) barrier[w] = std::max(barrier[w], clocks_[warp][w]);
+  for (unsigned m = 32; m < barrier.size(); ++m) barrier[m] = std::max(barrier[m], clocks_[warp][m]);
 }
 
 void SharedRaces::leave(const Clock& barrier, unsigned warp, bool waited) {
   if (waited) {
     for (unsigned w = 0; w < warps_; ++w) clocks_[warp][w] = std::max(clocks_[warp][w], barrier[w]);
+    for (unsigned m = 32; m < barrier.size(); ++m)
+      clocks_[warp][m] = std::max(clocks_[warp][m], barrier[m]);
   }
   ++clocks_[warp][warp];
 }

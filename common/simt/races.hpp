@@ -12,12 +12,13 @@ namespace flashladder::simt {
 
 /// Why an access is wrong, and with which earlier access it conflicts.
 struct Conflict {
-  ErrorKind kind;              ///< race_*, uninitialised_*, missing_wait.
+  ErrorKind kind;              ///< race_*, uninitialised_*, missing_*.
   bool earlier_wrote = false;  ///< Whether the earlier access was a write.
   unsigned warp = 0;           ///< Of the earlier access (shared memory).
   unsigned lane = 0;           ///< Of the earlier access (shared memory).
   unsigned block = 0;          ///< Of the earlier access (global memory).
   Where where;                 ///< Of the earlier access.
+  bool by_unit = false;        ///< Whether it is a unit's, which that thread told it to do.
 };
 
 /// Who used each word of a block's shared memory, and whether a barrier has made it safe since.
@@ -27,10 +28,17 @@ struct Conflict {
 /// a new step in its warp. A word remembers who wrote it last, and who read it since, at which step. An
 /// access is a race when an earlier one, with a write among the two, is not known to have happened; two
 /// lanes of a warp race within one step.
+///
+/// Units that copy beside the threads write, too. What they write for a phase of an mbarrier has happened
+/// for those who have waited for that phase: each mbarrier has an entry in the clocks, whose steps are its
+/// phases. What threads have written a unit may use when the writer, behind the write, has executed a proxy
+/// fence that is known to have happened. What a unit reads must not change before it is known that it has
+/// been read.
 class SharedRaces {
  public:
-  /// A vector clock.
-  using Clock = std::array<std::uint32_t, 32>;
+  static constexpr unsigned most_mbarriers = 32;  ///< Of a block.
+  /// A vector clock: of the warps, then of the mbarriers.
+  using Clock = std::array<std::uint32_t, 32 + most_mbarriers>;
 
   /// A new block of `warps` warps begins.
   void begin(unsigned warps);
@@ -51,10 +59,34 @@ class SharedRaces {
   std::optional<Conflict> end_copy(unsigned warp, unsigned lane, std::uint32_t byte, std::uint32_t bytes,
                                    std::uint32_t granule, Where where);
 
+  /// A lane of a warp tells a unit to write these bytes; they come with a phase of the block's mbarrier of
+  /// this number.
+  std::optional<Conflict> write_by_unit(unsigned mbarrier, std::uint64_t phase, unsigned warp,
+                                        unsigned lane, std::uint32_t byte, std::uint32_t bytes,
+                                        std::uint32_t granule, Where where);
+  /// All that comes with this phase of an mbarrier is there: those who know `ended` know it.
+  void end_phase(Clock& ended, unsigned mbarrier, std::uint64_t phase);
+  /// A lane of a warp tells a unit to read these bytes.
+  std::optional<Conflict> read_by_unit(unsigned warp, unsigned lane, std::uint32_t byte,
+                                       std::uint32_t bytes, std::uint32_t granule, Where where);
+  /// It waits until all of its reads by units but the `pending` youngest have been done.
+  void end_reads(unsigned warp, unsigned lane, std::size_t pending);
+  /// A lane makes what it has written visible to the units.
+  void fence_proxy(unsigned warp, unsigned lane) {
+    fences_[warp * 32 + lane].push_back(clocks_[warp][warp]++);
+  }
+
   /// A warp comes to a barrier whose members' clocks are gathered in `barrier`.
   void arrive(Clock& barrier, unsigned warp) const;
   /// The barrier is complete: the warp goes on, knowing what the others did if it waited for them.
   void leave(const Clock& barrier, unsigned warp, bool waited);
+  /// A thread of a warp lets others know, by `to`, what has happened for its warp so far, and goes on.
+  void release(Clock& to, unsigned warp) {
+    arrive(to, warp);
+    ++clocks_[warp][warp];
+  }
+  /// A thread of a warp comes to know what has happened for those who released it to `from`.
+  void acquire(const Clock& from, unsigned warp) { leave(from, warp, true); }
   /// The lanes of a warp have synchronised among themselves.
   void synchronise(unsigned warp) { ++clocks_[warp][warp]; }
 
@@ -75,16 +107,35 @@ class SharedRaces {
   Place pack(Where where);
   Where unpack(Place place) const;
 
+  /// What a lane does by a unit with a word that was last written so, or nothing.
+  std::optional<Conflict> unordered_write(const Write& last, unsigned warp, unsigned lane) const;
+  /// A read by a unit that is under way.
+  struct PendingRead {
+    std::uint32_t begin, end;  ///< Bytes.
+    std::uint32_t granule;     ///< Of the array.
+    std::uint8_t warp, lane;   ///< Who told it.
+    Where where;               ///< By which instruction.
+  };
+  /// Such a read of these bytes.
+  std::optional<Conflict> pending_read(std::uint32_t byte, std::uint32_t bytes) const;
+  /// The step of a phase.
+  std::uint32_t step_of(std::uint64_t phase) const {
+    return first_step_ + 1 + static_cast<std::uint32_t>(phase);
+  }
+
   /// A read of the word by another lane that the warp does not know to have happened.
   std::optional<Conflict> unordered_read(std::uint32_t granule, unsigned warp, unsigned lane) const;
 
   unsigned warps_ = 0;
   std::uint32_t first_step_ = 1;  ///< Of this block: marks of blocks before it are older.
   std::array<Clock, 32> clocks_ = {};
-  std::vector<const char*> files_;  ///< That places refer to.
-  std::size_t last_file_ = 0;       ///< Of these, that of the place before: nearly always, of the next too.
-  std::vector<Write> writes_;       ///< One per two bytes.
-  std::vector<Read> reads_;         ///< One per two bytes and warp.
+  std::uint32_t last_phase_ = 0;                         ///< The latest step of an mbarrier.
+  std::array<std::vector<std::uint32_t>, 1024> fences_;  ///< By thread: the steps at its proxy fences.
+  std::vector<PendingRead> pending_reads_;               ///< Oldest first.
+  std::vector<const char*> files_;                       ///< That places refer to.
+  std::size_t last_file_ = 0;  ///< Of these, that of the place before: nearly always, of the next too.
+  std::vector<Write> writes_;  ///< One per two bytes.
+  std::vector<Read> reads_;    ///< One per two bytes and warp.
 };
 
 /// Who used each element of a global buffer in the present launch. Blocks of one launch run in any order,

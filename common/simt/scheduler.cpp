@@ -39,6 +39,17 @@ void stop_counting() {
   if (running.observed) running.thread->work.operations += operations() - running.operations;
 }
 
+/// What a thread waits for at an mbarrier, and how far that is.
+std::string state_of(const Mbarrier& bar, unsigned parity) {
+  return "for a phase of parity " + std::to_string(parity) + " of " + name_of(bar) +
+         ", which is in phase " + std::to_string(bar.phase) + ": " +
+         std::to_string(bar.arrivals - bar.pending) + " of " + std::to_string(bar.arrivals) +
+         " arrivals have come" +
+         (bar.expected == 0 ? ""
+                            : ", and " + std::to_string(bar.expected - bar.bytes) + " of " +
+                                  std::to_string(bar.expected) + " bytes");
+}
+
 /// Nobody can run, and not everybody is done: says why.
 [[noreturn]] void fail_stuck() {
   const Block& block = *running.block;
@@ -50,6 +61,15 @@ void stop_counting() {
             *block.thread[w * warp_size + lane], ErrorKind::partial_mask_shuffle, meeting.where, "",
             std::string(meeting.name) + " waits for lanes of its mask that do not come:" + where_all_are());
       }
+  for (unsigned t = 0; t < block.threads; ++t) {
+    const Thread& thread = *block.thread[t];
+    if (thread.exited || thread.mbarrier == nullptr || thread.mbarrier->begun >= thread.mbarrier->expected)
+      continue;
+    fail_in(thread, ErrorKind::wrong_expected_bytes, thread.where, thread.mbarrier->array->name,
+            name_of(*thread.mbarrier) + " is told of " + std::to_string(thread.mbarrier->expected) +
+                " bytes in phase " + std::to_string(thread.mbarrier->phase) + ", and copies of " +
+                std::to_string(thread.mbarrier->begun) + " have begun:" + where_all_are());
+  }
   for (unsigned t = 0; t < block.threads; ++t)
     if (!block.thread[t]->exited)
       fail_in(*block.thread[t], ErrorKind::deadlock, block.thread[t]->where, "",
@@ -90,7 +110,9 @@ void thread_main() {
     stop_counting();
     block.busiest.raise_to(running.thread->work);
     retire();
-    if (Thread* next = pick(block)) {
+    Thread* next = pick(block);
+    while (next == nullptr && block.units.do_oldest()) next = pick(block);
+    if (next != nullptr) {
       Thread& me = *running.thread;
       running.thread = next;
       Fiber::leave(me.fiber, next->fiber);
@@ -160,6 +182,8 @@ void run_block(Block& block, unsigned linear) {
   block.ready.clear();
   if (options.schedule == Schedule::random) block.random.seed(options.seed * 0x9e3779b97f4a7c15u + linear);
   block.barrier.fill({});
+  block.mbarriers.clear();
+  block.units.begin(options.units, options.seed * 0x9e3779b97f4a7c15u + linear);
   block.shared.begin_block();
   if (options.check) {
     block.races.begin(block.warps);
@@ -178,6 +202,7 @@ void run_block(Block& block, unsigned linear) {
     Thread& thread = *block.thread[t];
     thread.exited = false;
     thread.waits_at = nullptr;
+    thread.mbarrier = nullptr;
     thread.where = {};
     thread.accesses = 0;
     thread.work = {};
@@ -185,6 +210,8 @@ void run_block(Block& block, unsigned linear) {
     thread.exponentials = 0;
     thread.copies.clear();
     thread.copy_groups.clear();
+    thread.stores = 0;
+    thread.store_groups.clear();
     thread.fiber.prepare((*block.stacks)[static_cast<int>(t)], thread_main, std::size_t{64} + t % 32 * 192);
   }
   ++running.counts.blocks;
@@ -193,6 +220,7 @@ void run_block(Block& block, unsigned linear) {
   running.thread = block.thread[options.schedule == Schedule::reverse ? block.threads - 1 : 0].get();
   if (options.schedule == Schedule::random) running.thread = pick(block);
   Fiber::switch_to(scheduler, running.thread->fiber);
+  if (block.error == nullptr) block.units.finish();
   running.thread = nullptr;
 }
 
@@ -277,7 +305,9 @@ void suspend(const char* waits_at, Where where) {
   me.waits_at = waits_at;
   me.where = where;
   block.ready.remove({me.warp, me.lane});
+  block.units.progress();
   Thread* next = pick(block);
+  while (next == nullptr && block.units.do_oldest()) next = pick(block);
   if (next == nullptr) fail_stuck();
   stop_counting();
   // Most often the lanes of a warp come in turn. A switch costs little but its first look at the new stack.
@@ -317,13 +347,18 @@ void report_early_read(std::uint32_t warps) {
   if (block.early_read && (warps >> block.early_reader & 1) != 0) throw KernelError(*block.early_read);
 }
 
+std::string name_of(const Mbarrier& bar) {
+  return std::string(bar.array->name) + "[" + std::to_string((bar.offset - bar.array->offset) / 8) + "]";
+}
+
 std::string where_all_are() {
   const Block& block = *running.block;
   const auto place = [&](unsigned t) -> std::string {
     const Thread& thread = *block.thread[t];
     if (thread.exited) return "returned";
     if (thread.waits_at == nullptr) return "can run";
-    return std::string("waits at ") + thread.waits_at + " (" + to_string(thread.where) + ")";
+    return std::string("waits at ") + thread.waits_at + " (" + to_string(thread.where) + ")" +
+           (thread.mbarrier == nullptr ? "" : ", " + state_of(*thread.mbarrier, thread.parity));
   };
   std::string text;
   for (unsigned t = 0; t < block.threads;) {

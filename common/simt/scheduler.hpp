@@ -23,6 +23,8 @@ KernelFault fault_in(const Thread& thread, ErrorKind kind, Where where, const st
                      const std::string& details, Where other = {});
 /// These warps synchronise: throws KernelError if one of them made Block::early_read.
 void report_early_read(std::uint32_t warps);
+/// "full[1]"
+std::string name_of(const Mbarrier& bar);
 /// Where all threads of the running block are, one line for each group that is at the same place.
 std::string where_all_are();
 

@@ -3,7 +3,9 @@
 // a report must name carries the comment "bug: <specimen>", and where two lines are at odds the second one
 // carries "other: <specimen>".
 #include "common/ptx/cp_async.hpp"
+#include "common/ptx/mbarrier.hpp"
 #include "common/ptx/named_barrier.hpp"
+#include "common/ptx/tensor_map.hpp"
 #include "common/simt/simt_host.hpp"
 
 namespace flashladder::zoo {
@@ -281,5 +283,286 @@ __global__ void greedy(gmem<f32> a) {
   tile[threadIdx.x] = 1.f;
   a[threadIdx.x] = tile[threadIdx.x];
 }
+
+// --- mbarriers: warp 0 writes tiles of 32 numbers one after the other into one buffer, warp 1 reads them
+
+/// The consumer lets the producer go on before it has read the tile.
+template <bool right>
+__global__ void released_early(gmem<const f32> a, gmem<f32> b) {
+  __shared__ smem_array<f32, 32, 1, "tile"> tile;
+  __shared__ smem_array<mbarrier, 1, 1, "full"> full;
+  __shared__ smem_array<mbarrier, 1, 1, "empty"> empty;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (threadIdx.x == 0) {
+    mbarrier_init(full.at(0, 0), 32);
+    mbarrier_init(empty.at(0, 0), 32);
+  }
+  __syncthreads();
+  for (int k = 0; k < 3; ++k) {
+    if (warp == 0) {
+      mbarrier_wait(empty.at(0, 0), (k + 1) % 2);  // passes at once for k = 0
+      tile[lane] = a[32 * k + lane];               // other: released_early
+      mbarrier_arrive(full.at(0, 0));
+    } else {
+      mbarrier_wait(full.at(0, 0), k % 2);
+      if (!right) mbarrier_arrive(empty.at(0, 0));
+      b[32 * k + lane] = tile[31 - lane];  // bug: released_early
+      if (right) mbarrier_arrive(empty.at(0, 0));
+    }
+  }
+}
+
+/// The second tile has a buffer and an mbarrier of its own, and the consumer waits at the first one again:
+/// that phase has ended.
+template <bool right>
+__global__ void other_mbarrier(gmem<const f32> a, gmem<f32> b) {
+  __shared__ smem_array<f32, 2, 32, "tile"> tile;
+  __shared__ smem_array<mbarrier, 2, 1, "full"> full;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (threadIdx.x == 0) {
+    mbarrier_init(full.at(0, 0), 32);
+    mbarrier_init(full.at(1, 0), 32);
+  }
+  __syncthreads();
+  for (int k = 0; k < 2; ++k) {
+    if (warp == 0) {
+      tile(k, lane) = a[32 * k + lane];  // other: other_mbarrier
+      mbarrier_arrive(full.at(k, 0));
+    } else {
+      mbarrier_wait(full.at(right ? k : 0, 0), 0);
+      b[32 * k + lane] = tile(k, 31 - lane);  // bug: other_mbarrier
+    }
+  }
+}
+
+/// The producer waits for the parity of the phase under way: both wait for each other.
+template <bool right>
+__global__ void wrong_parity(gmem<const f32> a, gmem<f32> b) {
+  __shared__ smem_array<f32, 32, 1, "tile"> tile;
+  __shared__ smem_array<mbarrier, 1, 1, "full"> full;
+  __shared__ smem_array<mbarrier, 1, 1, "empty"> empty;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (threadIdx.x == 0) {
+    mbarrier_init(full.at(0, 0), 32);
+    mbarrier_init(empty.at(0, 0), 32);
+  }
+  __syncthreads();
+  if (warp == 0) {
+    mbarrier_wait(empty.at(0, 0), right ? 1 : 0);  // bug: wrong_parity
+    tile[lane] = a[lane];
+    mbarrier_arrive(full.at(0, 0));
+  } else {
+    mbarrier_wait(full.at(0, 0), 0);
+    b[lane] = tile[31 - lane];
+    mbarrier_arrive(empty.at(0, 0));
+  }
+}
+
+/// The mbarrier takes an arrival of each thread, and one lane arrives for its warp.
+template <bool right>
+__global__ void too_few_arrivals(gmem<const f32> a, gmem<f32> b) {
+  __shared__ smem_array<f32, 32, 1, "tile"> tile;
+  __shared__ smem_array<mbarrier, 1, 1, "full"> full;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (threadIdx.x == 0) mbarrier_init(full.at(0, 0), right ? 1 : 32);
+  __syncthreads();
+  if (warp == 0) {
+    tile[lane] = a[lane];
+    __syncwarp();
+    if (lane == 0) mbarrier_arrive(full.at(0, 0));
+  } else {
+    mbarrier_wait(full.at(0, 0), 0);  // bug: too_few_arrivals
+    b[lane] = tile[31 - lane];
+  }
+}
+
+/// No barrier between the initialisation of the mbarrier and its use by others.
+template <bool right>
+__global__ void not_ready(gmem<const f32> a, gmem<f32> b) {
+  __shared__ smem_array<f32, 32, 1, "tile"> tile;
+  __shared__ smem_array<mbarrier, 1, 1, "full"> full;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (threadIdx.x == 0) mbarrier_init(full.at(0, 0), 32);
+  if (right) __syncthreads();
+  if (warp == 0) {
+    if (!right) __syncwarp();
+    tile[lane] = a[lane];
+    mbarrier_arrive(full.at(0, 0));
+  } else {
+    mbarrier_wait(full.at(0, 0), 0);  // bug: not_ready
+    b[lane] = tile[31 - lane];
+  }
+}
+
+/// Arrivals are given where the number of bytes should be, or the other way round.
+template <bool right>
+__global__ void no_arrivals(gmem<f32> a) {
+  __shared__ smem_array<mbarrier, 1, 1, "full"> full;
+  if (threadIdx.x == 0) mbarrier_init(full.at(0, 0), right ? 32 : 0);  // bug: no_arrivals
+  __syncthreads();
+  mbarrier_arrive(full.at(0, 0));
+  mbarrier_wait(full.at(0, 0), 0);
+  a[threadIdx.x] = 1.f;
+}
+
+// --- TMA: boxes of 8 rows of 32 numbers, 1024 bytes; the map is that of a, or of b
+
+constexpr int box_bytes = 4 * 8 * 32;
+
+/// What all kernels of this kind begin with.
+#define BEGIN_WITH_A_TILE_AND_AN_MBARRIER(fenced)     \
+  auto&& tile = dynamic_tile<f32, 8, 32, "tile">(0);  \
+  __shared__ smem_array<mbarrier, 1, 1, "full"> full; \
+  const int t = threadIdx.x;                          \
+  if (t == 0) {                                       \
+    mbarrier_init(full.at(0, 0), 1);                  \
+    if (fenced) fence_mbarrier_init();                \
+  }                                                   \
+  __syncthreads()
+
+/// The mbarrier's initialisation is not made visible to the unit that copies.
+template <bool right>
+__global__ void unfenced_mbarrier(const __grid_constant__ tensor_map map, gmem<f32> b) {
+  BEGIN_WITH_A_TILE_AND_AN_MBARRIER(right);
+  if (t == 0) {
+    mbarrier_arrive_expect_tx(full.at(0, 0), box_bytes);
+    tma_load<f32>(tile, map, full.at(0, 0), 0, 0, 0, 0);  // bug: unfenced_mbarrier
+  }
+  mbarrier_wait(full.at(0, 0), 0);
+  b[t] = tile[t];
+}
+
+/// Twice the bytes are announced that come.
+template <bool right>
+__global__ void too_many_bytes(const __grid_constant__ tensor_map map, gmem<f32> b) {
+  BEGIN_WITH_A_TILE_AND_AN_MBARRIER(true);
+  if (t == 0) {
+    mbarrier_arrive_expect_tx(full.at(0, 0), right ? box_bytes : 2 * box_bytes);
+    tma_load<f32>(tile, map, full.at(0, 0), 0, 0, 0, 0);
+  }
+  mbarrier_wait(full.at(0, 0), 0);  // bug: too_many_bytes
+  b[t] = tile[t];
+}
+
+/// Of the last, ragged box only the bytes inside the tensor are announced: a whole box comes.
+template <bool right>
+__global__ void ragged_box(const __grid_constant__ tensor_map map, gmem<f32> b) {
+  BEGIN_WITH_A_TILE_AND_AN_MBARRIER(true);
+  if (t == 0) {
+    mbarrier_arrive_expect_tx(full.at(0, 0), right ? box_bytes : box_bytes / 2);
+    tma_load<f32>(tile, map, full.at(0, 0), 0, 12, 0, 0);  // bug: ragged_box
+  }
+  mbarrier_wait(full.at(0, 0), 0);
+  b[t] = tile[t];
+}
+
+/// The tile is read while it is being copied.
+template <bool right>
+__global__ void copy_not_waited_for(const __grid_constant__ tensor_map map, gmem<f32> b) {
+  BEGIN_WITH_A_TILE_AND_AN_MBARRIER(true);
+  if (t == 0) {
+    mbarrier_arrive_expect_tx(full.at(0, 0), box_bytes);
+    tma_load<f32>(tile, map, full.at(0, 0), 0, 0, 0, 0);  // other: copy_not_waited_for
+  }
+  if (right) mbarrier_wait(full.at(0, 0), 0);
+  __syncthreads();
+  b[t] = tile[t];  // bug: copy_not_waited_for
+}
+
+/// The next box comes while other warps may still read this one.
+template <bool right>
+__global__ void copied_over(const __grid_constant__ tensor_map map, gmem<f32> b) {
+  BEGIN_WITH_A_TILE_AND_AN_MBARRIER(true);
+  for (int k = 0; k < 2; ++k) {
+    if (t == 0) {
+      mbarrier_arrive_expect_tx(full.at(0, 0), box_bytes);
+      tma_load<f32>(tile, map, full.at(0, 0), 0, 8 * k, 0, 0);  // other: copied_over
+    }
+    mbarrier_wait(full.at(0, 0), k % 2);
+    if (!right) __syncthreads();
+    b[64 * k + t] = tile[t];  // bug: copied_over
+    if (right) __syncthreads();
+  }
+}
+
+/// Two boxes come to one place.
+template <bool right>
+__global__ void two_copies(const __grid_constant__ tensor_map map, gmem<f32> b) {
+  BEGIN_WITH_A_TILE_AND_AN_MBARRIER(true);
+  if (t == 0) {
+    mbarrier_arrive_expect_tx(full.at(0, 0), right ? box_bytes : 2 * box_bytes);
+    tma_load<f32>(tile, map, full.at(0, 0), 0, 0, 0, 0);              // other: two_copies
+    if (!right) tma_load<f32>(tile, map, full.at(0, 0), 0, 8, 0, 0);  // bug: two_copies
+  }
+  mbarrier_wait(full.at(0, 0), 0);
+  b[t] = tile[t];
+}
+
+/// The unit stores what threads have written, and nobody made it visible to the unit.
+template <bool right>
+__global__ void no_proxy_fence(const __grid_constant__ tensor_map map) {
+  auto&& tile = dynamic_tile<f32, 8, 32, "tile">(0);
+  const int t = threadIdx.x;
+  for (int e = t; e < 8 * 32; e += 64) tile[e] = 1.f;  // other: no_proxy_fence
+  if (right) fence_proxy_async();
+  __syncthreads();
+  if (t == 0) {
+    tma_store<f32>(map, tile, 0, 0, 0, 0);  // bug: no_proxy_fence
+    tma_commit();
+    tma_wait_read<0>();
+  }
+}
+
+/// The thread that starts the store executes the fence, behind the barrier: it is for its own writes alone.
+template <bool right>
+__global__ void fence_of_the_reader(const __grid_constant__ tensor_map map) {
+  auto&& tile = dynamic_tile<f32, 8, 32, "tile">(0);
+  const int t = threadIdx.x;
+  for (int e = t; e < 8 * 32; e += 64) tile[e] = 1.f;  // other: fence_of_the_reader
+  if (right) fence_proxy_async();
+  __syncthreads();
+  if (t == 0) {
+    fence_proxy_async();
+    tma_store<f32>(map, tile, 0, 0, 0, 0);  // bug: fence_of_the_reader
+    tma_commit();
+    tma_wait_read<0>();
+  }
+}
+
+/// The tile is written again while it is being stored.
+template <bool right>
+__global__ void overwritten_store(const __grid_constant__ tensor_map map) {
+  auto&& tile = dynamic_tile<f32, 8, 32, "tile">(0);
+  const int t = threadIdx.x;
+  for (int e = t; e < 8 * 32; e += 64) tile[e] = 1.f;
+  fence_proxy_async();
+  __syncthreads();
+  if (t == 0) {
+    tma_store<f32>(map, tile, 0, 0, 0, 0);  // bug: overwritten_store
+    tma_commit();
+    if (right) tma_wait_read<0>();
+  }
+  __syncthreads();
+  for (int e = t; e < 8 * 32; e += 64) tile[e] = 2.f;  // other: overwritten_store
+  if (!right && t == 0) tma_wait_read<0>();
+}
+
+/// A tile begins where TMA cannot write.
+template <bool right>
+__global__ void tile_at_64_bytes(const __grid_constant__ tensor_map map, gmem<f32> b) {
+  auto&& tile = dynamic_tile<f32, 8, 32, "tile">(right ? 128 : 64);
+  __shared__ smem_array<mbarrier, 1, 1, "full"> full;
+  const int t = threadIdx.x;
+  if (t == 0) {
+    mbarrier_init(full.at(0, 0), 1);
+    fence_mbarrier_init();
+    mbarrier_arrive_expect_tx(full.at(0, 0), box_bytes);
+    tma_load<f32>(tile, map, full.at(0, 0), 0, 0, 0, 0);  // bug: tile_at_64_bytes
+  }
+  __syncthreads();
+  mbarrier_wait(full.at(0, 0), 0);
+  b[t] = tile[t];
+}
+#undef BEGIN_WITH_A_TILE_AND_AN_MBARRIER
 
 }  // namespace flashladder::zoo

@@ -1,0 +1,186 @@
+// What TMA does, on the emulator.
+#include "common/ptx/tma.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <string>
+
+namespace flashladder::simt {
+namespace {
+
+constexpr std::int64_t alignment = 128;  // of a box in shared memory
+
+std::uint32_t offset_of(const std::byte* at) {
+  return static_cast<std::uint32_t>(at - running.block->shared.base());
+}
+
+/// Calls `body(inside, global_byte, shared_byte)` for each element of a box, `shared_byte` as the swizzle
+/// puts it: chunks of 16 bytes change places by the address in shared memory.
+template <class Body>
+void for_each_element(const TensorMap& map, const int (&at)[4], std::uint32_t to, Body body) {
+  std::uint32_t byte = to;
+  const std::uint32_t bits = map.swizzle == 0 ? 0 : static_cast<std::uint32_t>(map.swizzle / 16 - 1);
+  for (std::int64_t i3 = 0; i3 < map.box[3]; ++i3) {
+    for (std::int64_t i2 = 0; i2 < map.box[2]; ++i2) {
+      for (std::int64_t i1 = 0; i1 < map.box[1]; ++i1) {
+        for (std::int64_t i0 = 0; i0 < map.box[0]; ++i0) {
+          const std::int64_t i[4] = {at[0] + i0, at[1] + i1, at[2] + i2, at[3] + i3};
+          bool inside = true;
+          std::int64_t global = map.offset;
+          for (int k = 0; k < 4; ++k) {
+            inside = inside && i[k] >= 0 && i[k] < map.dims[k];
+            global += i[k] * map.strides[k];
+          }
+          body(inside, global, byte ^ (byte >> 7 & bits) << 4);
+          byte += static_cast<std::uint32_t>(map.element_bytes);
+        }
+      }
+    }
+  }
+}
+
+void require_box(const TensorMap& map, const SharedArray& array, std::uint32_t offset, std::int64_t bytes,
+                 const char* word, Where where) {
+  const auto bad = [&](const std::string& what) {
+    fail(ErrorKind::bad_tensor_copy, where, array.name, std::string(word) + ": " + what);
+  };
+  if (map.buffer == nullptr) bad("the tensor map was not made by make_tensor_map");
+  if (offset % alignment != 0)
+    bad("the box begins " + std::to_string(offset % alignment) + " bytes behind a multiple of 128");
+  if (bytes < map.box_bytes())
+    bad("a box has " + std::to_string(map.box_bytes()) + " bytes, and " + array.name + " has " +
+        std::to_string(bytes) + " from there on");
+}
+
+/// Counts and checks what a copy does in global memory.
+std::int64_t use_global(const TensorMap& map, const int (&at)[4], std::uint32_t to, GlobalMarks::Use use,
+                        Where where) {
+  const Block& block = *running.block;
+  std::int64_t bytes = 0;
+  for_each_element(map, at, to, [&](bool inside, std::int64_t global, std::uint32_t) {
+    if (!inside) return;
+    bytes += map.element_bytes;
+    if (!block.launch->options->check) return;
+    const std::int64_t element = global / map.element_bytes;
+    const auto conflict = map.buffer->check(element, use, block.launch->number, block.linear, where);
+    if (!conflict) return;
+    fail(conflict->kind, where, map.buffer->name(),
+         map.buffer->name() + " element " + std::to_string(element) +
+             (conflict->kind == ErrorKind::race_global ? " is used by another block too"
+                                                       : " is read, and nothing has written it"),
+         conflict->where);
+  });
+  return bytes;
+}
+
+}  // namespace
+
+void expect_at_mbarrier(SharedArray* array, std::byte* at, int bytes, Where where) {
+  Mbarrier& bar = find_mbarrier(array, at, "mbarrier_arrive_expect_tx", where);
+  bar.expected += bytes;
+  bar.bytes += bytes;
+  arrive_at_mbarrier(array, at, where);
+}
+
+void fence_proxy() {
+  const Thread& me = *running.thread;
+  if (running.block->launch->options->check) running.block->races.fence_proxy(me.warp, me.lane);
+}
+
+void load_box(SharedArray* array, std::byte* to, std::int64_t bytes, const TensorMap& map,
+              SharedArray* bar_array, std::byte* bar_at, const int (&at)[4], Where where) {
+  Block& block = *running.block;
+  const Thread& me = *running.thread;
+  Mbarrier& bar = find_mbarrier(bar_array, bar_at, "tma_load", where);
+  const std::uint32_t offset = offset_of(to);
+  require_box(map, *array, offset, bytes, "tma_load", where);
+  if (!bar.fenced) {
+    fail(ErrorKind::mbarrier_misuse, where, bar_array->name,
+         "the unit that copies need not see that " + name_of(bar) +
+             " is initialised: fence_mbarrier_init() is missing behind its mbarrier_init");
+  }
+  bar.begun += map.box_bytes();
+  if (bar.begun > bar.expected) {
+    fail(ErrorKind::wrong_expected_bytes, where, bar_array->name,
+         name_of(bar) + " is told of " + std::to_string(bar.expected) + " bytes in phase " +
+             std::to_string(bar.phase) + ", and copies of " + std::to_string(bar.begun) +
+             " have begun with this one");
+  }
+  if (block.launch->options->check) {
+    if (const auto conflict =
+            block.races.write_by_unit(bar.number, bar.phase, me.warp, me.lane, offset,
+                                      static_cast<std::uint32_t>(map.box_bytes()), array->granule, where))
+      report_conflict(*conflict, *array, offset, true, where, true);
+  }
+  ++running.counts.tma_loads;
+  const auto read = static_cast<std::uint64_t>(use_global(map, at, offset, GlobalMarks::Use::read, where));
+  running.counts.tma_read_bytes += read;
+  running.global[map.buffer->slot].read_bytes += read;
+  array->traffic.written_bytes += static_cast<std::uint64_t>(map.box_bytes());
+  std::byte* const base = block.shared.base();
+  std::memset(to, 0xff, static_cast<std::size_t>(map.box_bytes()));
+  block.units.add([map, at0 = at[0], at1 = at[1], at2 = at[2], at3 = at[3], offset, base, &bar] {
+    for_each_element(map, {at0, at1, at2, at3}, offset,
+                     [&](bool inside, std::int64_t global, std::uint32_t shared) {
+                       const auto size = static_cast<std::size_t>(map.element_bytes);
+                       if (inside) {
+                         std::memcpy(base + shared, map.buffer->data + global, size);
+                       } else {
+                         std::memset(base + shared, 0, size);
+                       }
+                     });
+    bar.bytes -= map.box_bytes();
+    end_phase_if_complete(bar);
+  });
+}
+
+void store_box(const TensorMap& map, SharedArray* array, const std::byte* from, std::int64_t bytes,
+               const int (&at)[4], Where where) {
+  Block& block = *running.block;
+  Thread& me = *running.thread;
+  const std::uint32_t offset = offset_of(from);
+  require_box(map, *array, offset, bytes, "tma_store", where);
+  if (block.launch->options->check) {
+    if (const auto conflict = block.races.read_by_unit(
+            me.warp, me.lane, offset, static_cast<std::uint32_t>(map.box_bytes()), array->granule, where))
+      report_conflict(*conflict, *array, offset, false, where, true);
+  }
+  ++running.counts.tma_stores;
+  const auto written =
+      static_cast<std::uint64_t>(use_global(map, at, offset, GlobalMarks::Use::write, where));
+  running.counts.tma_written_bytes += written;
+  running.global[map.buffer->slot].written_bytes += written;
+  array->traffic.read_bytes += static_cast<std::uint64_t>(map.box_bytes());
+  ++me.stores;
+  const std::byte* const base = block.shared.base();
+  block.units.add(
+      [map, at0 = at[0], at1 = at[1], at2 = at[2], at3 = at[3], offset, base] {
+        for_each_element(map, {at0, at1, at2, at3}, offset,
+                         [&](bool inside, std::int64_t global, std::uint32_t shared) {
+                           if (inside)
+                             std::memcpy(map.buffer->data + global, base + shared,
+                                         static_cast<std::size_t>(map.element_bytes));
+                         });
+      },
+      me.linear + 1);
+}
+
+void commit_stores() {
+  Thread& me = *running.thread;
+  me.store_groups.push_back(me.stores);
+  me.stores = 0;
+}
+
+void wait_for_store_reads(std::size_t pending) {
+  Block& block = *running.block;
+  Thread& me = *running.thread;
+  if (me.store_groups.size() <= pending) return;
+  block.units.finish(me.linear + 1);
+  const auto left = me.store_groups.end() - static_cast<std::ptrdiff_t>(pending);
+  me.store_groups.erase(me.store_groups.begin(), left);
+  const std::size_t stores = std::accumulate(me.store_groups.begin(), me.store_groups.end(), me.stores);
+  if (block.launch->options->check) block.races.end_reads(me.warp, me.lane, stores);
+}
+
+}  // namespace flashladder::simt
