@@ -19,6 +19,7 @@
 #include "common/labs/claim.hpp"
 #include "common/labs/folder.hpp"
 #include "common/labs/grade.hpp"
+#include "common/labs/gradients.hpp"
 #include "common/labs/mistakes.hpp"
 #include "common/labs/operations.hpp"
 #include "common/labs/process.hpp"
@@ -139,8 +140,7 @@ TEST_CASE("every lab's markers and hints can be read, and its hints are of count
     // There is an idea, and the stage before does not have it.
     CHECK(std::ranges::any_of(counters, [](const Counter& counter) { return counter.idea; }));
   }
-  // Every stage with a forward pass has one.
-  CHECK(labs == std::ranges::count_if(stages(), [](const Stage* one) { return one->forward != nullptr; }));
+  CHECK(labs == std::ssize(stages()));  // every stage has one
 }
 
 TEST_CASE("a stage that has no lab is answered with those that have one", "[labs]") {
@@ -784,6 +784,100 @@ TEST_CASE("text is wrapped at words, with the indentation of its own lines", "[l
   CHECK(wrapped("one two three\n  four five", "..", 9) == "..one two\n..three\n..  four\n..  five\n");
   CHECK(first_lines("a\nb\nc\n", 2) == "a\nb\n...");
   CHECK(first_lines("a\nb", 2) == "a\nb");
+}
+
+// --- what wrong gradients say of the mistake
+
+/// A job of a backward pass, two query heads to one key/value head, and its right gradients.
+struct GradientCase {
+  Job job;
+  Gradients<double> oracle;
+
+  explicit GradientCase(bool causal) {
+    Problem p;
+    p.q_heads = 2;
+    p.Nq = 40;
+    p.Nk = 48;
+    p.d = 32;
+    p.causal = causal;
+    job.pass = Pass::backward;
+    job.inputs = random_inputs(p, 3);
+    const Stage& stage = find_stage(31);
+    job.given = backward_inputs(stage, job.inputs, saved_forward(job.inputs), random_output_gradient(p, 4));
+    oracle = oracle_backward_from(job.inputs, job.given.forward, job.given.dO);
+  }
+  Gradients<float> right() const {
+    return {{oracle.dQ.begin(), oracle.dQ.end()},
+            {oracle.dK.begin(), oracle.dK.end()},
+            {oracle.dV.begin(), oracle.dV.end()}};
+  }
+  std::string said(const Gradients<float>& got) const {
+    const ClaimedTile tile{.Br = 32, .Bc = 32};
+    return gradients_wrong(job, got, oracle) + "\n" + gradient_mistake(job, got, oracle, tile);
+  }
+  /// The gradients of a problem with other inputs, of which O and L are those given.
+  Gradients<float> with(const Inputs& inputs, const Result<float>& saved,
+                        const std::vector<float>& dO) const {
+    const Gradients<double> x = oracle_backward_from(inputs, saved, dO);
+    return {{x.dQ.begin(), x.dQ.end()}, {x.dK.begin(), x.dK.end()}, {x.dV.begin(), x.dV.end()}};
+  }
+};
+
+TEST_CASE("right gradients have no mistake", "[labs]") {
+  const GradientCase x(true);
+  CHECK(x.said(x.right()) == "\n");
+}
+
+TEST_CASE("a wrong gradient is told by where it is wrong, and by what gives it", "[labs]") {
+  const auto scaled = [](std::vector<float> values, double factor) {
+    for (float& value : values) value = static_cast<float>(value * factor);
+    return values;
+  };
+  const GradientCase x(true);
+  const double scale = x.job.inputs.problem.softmax_scale();
+  const auto says = [&](const Gradients<float>& got, const std::string& where, const std::string& what) {
+    const std::string said = x.said(got);
+    INFO(said);
+    CHECK(said.find(where) != std::string::npos);
+    CHECK(said.find(what) != std::string::npos);
+  };
+  Gradients<float> got = x.right();
+  got.dQ = scaled(got.dQ, 1 / scale);
+  says(got, "dK and dV are right. All of dQ is wrong.", "\ndQ is as if the scale were left out.");
+  got.dK = scaled(got.dK, 1 / scale);
+  says(got, "dV is right.", "\ndQ and dK are as if the scale were left out.");
+  got = x.right();
+  got.dV = scaled(got.dV, scale);
+  says(got, "dQ and dK are right.", "dV is as if it were multiplied by the scale, which is for dQ and dK.");
+  got = x.right();
+  got.dK = scaled(got.dK, -1);
+  says(got, "All of dK is wrong", "dK has the wrong sign.");
+  got = x.right();
+  got.dV = scaled(got.dV, 0);
+  says(got, "All of dV is wrong", "dV is 0 everywhere.");
+
+  Result<float> without_D = x.job.given.forward;  // D = rowsum(dO * O) is 0 with it
+  std::ranges::fill(without_D.O, 0.f);
+  says(x.with(x.job.inputs, without_D, x.job.given.dO), "dV is right.",
+       "dQ and dK are as if D were left out.");
+
+  Inputs unmasked = x.job.inputs;
+  unmasked.problem.causal = false;
+  says(x.with(unmasked, x.job.given.forward, x.job.given.dO), "",
+       "dQ, dK and dV are as if there were no mask.");
+
+  got = x.right();
+  got.dK[5 * 32 + 7] = 100;
+  says(got, "dQ and dV are right. Wrong in dK: column 7, key 5 only.", "");
+  got.dK[5 * 32 + 7] = NAN;
+  says(got, "NaN comes from", "");
+
+  std::vector<float> second_alone = x.job.given.dO;  // the first query head adds nothing then
+  std::fill_n(second_alone.begin(), second_alone.size() / 2, 0.f);
+  Result<float> saved = x.job.given.forward;
+  got = x.right();
+  got.dV = x.with(x.job.inputs, saved, second_alone).dV;
+  says(got, "dQ and dK are right.", "dV is as if only the last query head of each group were in it.");
 }
 
 }  // namespace
