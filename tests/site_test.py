@@ -506,7 +506,7 @@ def browser():
 NO_BROWSER = "" if shutil.which("chromium") and shutil.which("chromedriver") else \
     "chromium and chromedriver (packages chromium, chromium-driver) are not installed"
 # A page of each kind, as a person meets them.
-KINDS = ("index", "readme", "stages/index", "stages/13", "stages/19", "labs/13", "theory/online_softmax",
+KINDS = ("index", "readme", "stages/index", "stages/13", "stages/29", "labs/13", "theory/online_softmax",
          "theory/io_complexity", "notebooks/2_tiles", "mistakes", "glossary", "lecturer", "vocabulary", "checks",
          "common/simt", "api", "api/attention/stage", "api/simt/memory",
          "source/stages/13_fa2_sequence_parallel/attention.cu", "diff/index", "diff/12-13", "search")

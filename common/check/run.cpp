@@ -218,4 +218,24 @@ Result<float> ForwardRun::result() const {
   return {tensor("O").read(), tensor("L").read()};
 }
 
+BackwardRun::BackwardRun(const Stage& stage, const Inputs& inputs, const BackwardInputs& given,
+                         Layout layout)
+    : Run(stage, inputs.problem, layout) {
+  tensor("Q").write(inputs.Q);
+  tensor("K").write(inputs.K);
+  tensor("V").write(inputs.V);
+  tensor("O").write(given.forward.O);
+  tensor("L").write(given.forward.L);
+  tensor("dO").write(given.dO);
+  if (stage.saved == Saved::P) tensor("P").write(given.saved.P);
+  if (stage.saved == Saved::m_and_l) {
+    tensor("m").write(given.saved.m);
+    tensor("l").write(given.saved.l);
+  }
+}
+
+Gradients<float> BackwardRun::result() const {
+  return {tensor("dQ").read(), tensor("dK").read(), tensor("dV").read()};
+}
+
 }  // namespace flashladder

@@ -118,11 +118,24 @@ constexpr bool timed_enough(std::size_t runs, double seconds) {
   return runs >= 20 || (runs >= 3 && seconds >= 2);
 }
 
-/// A backward pass; O and L are given, as a forward pass left them, and what else the stage says it needs
-/// (Stage::saved) is computed plainly.
+/// What a backward pass is given beside Q, K and V.
+struct BackwardInputs {
+  Result<float> forward = {};  ///< O and L as a forward pass left them.
+  Statistics saved = {};       ///< What else the stage says it needs of that pass (Stage::saved).
+  std::vector<float> dO = {};  ///< The output gradient [batch, q_heads, Nq, d].
+};
+
+/// With `saved` as `stage` needs it, computed plainly.
+BackwardInputs backward_inputs(const Stage& stage, const Inputs& inputs, const Result<float>& forward,
+                               const std::vector<float>& dO);
+
+/// A backward pass.
 class BackwardRun : public Run<Backward> {
  public:
-  /// Copies `inputs`, O and L of a forward pass, and the output gradient dO.
+  /// Copies `inputs` and `given`.
+  BackwardRun(const Stage& stage, const Inputs& inputs, const BackwardInputs& given,
+              Layout layout = Layout::contiguous);
+  /// With backward_inputs() of O and L of a forward pass and the output gradient dO.
   BackwardRun(const Stage& stage, const Inputs& inputs, const Result<float>& forward,
               const std::vector<float>& dO, Layout layout = Layout::contiguous);
 

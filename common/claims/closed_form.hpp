@@ -3,6 +3,7 @@
 #include <string>
 #include <string_view>
 
+#include "common/attention/tensor.hpp"
 #include "common/claims/expression.hpp"
 #include "common/claims/forms.hpp"
 #include "common/simt/ledger.hpp"
@@ -38,6 +39,8 @@ struct Claim {
   /// (A ledger counts sectors with Options::banks only, so that this is no closed form.)
   bool whole_sectors_of_O = false;
 
+  /// Those of a pass.
+  const Forms<ClosedForm>& of(Pass pass) const { return pass == Pass::forward ? forward : backward; }
   /// The symbols of a problem for its tile.
   Symbols symbols(const Problem& problem) const {
     return {problem, tile_for != nullptr ? tile_for(problem) : tile};

@@ -14,6 +14,7 @@
 #include "common/error.hpp"
 #include "common/io/terminal.hpp"
 #include "common/io/whole_file.hpp"
+#include "common/labs/cases.hpp"
 #include "common/labs/folder.hpp"
 #include "common/labs/grade.hpp"
 #include "common/labs/program.hpp"
@@ -74,7 +75,7 @@ std::vector<fs::path> patches_of(const Lab& lab, const char* folder, std::size_t
   const std::string number = number_text(*lab.stage) + "_";
   for (const auto& entry : fs::directory_iterator(sources / folder)) {
     const std::string name = entry.path().filename().string();
-    if (name.starts_with(number + "backward_")) continue;  // a lab is of the forward pass
+    if (graded_pass(*lab.stage) == Pass::forward && name.starts_with(number + "backward_")) continue;
     if (name.starts_with(number) && name.ends_with(".patch")) patches.push_back(entry.path());
   }
   std::ranges::sort(patches);
@@ -124,11 +125,12 @@ bool names_mistake(const Grade& grade, const std::vector<std::string>& phrases) 
       phrases, [&](const std::string& phrase) { return said.find(phrase) != std::string::npos; });
 }
 
-/// The stage before under this one's name; "" where it is on another backend, takes another dtype or has a
-/// launch aside that this one has not, and so could not be handed in.
+/// The stage before under this one's name; "" where it is on another backend, takes another dtype, needs
+/// something else of the forward pass or has a launch aside that this one has not, and so could not be
+/// handed in.
 std::string stage_before(const Lab& lab) {
   const Stage* before = lab.before();
-  if (before == nullptr || before->backend != lab.stage->backend ||
+  if (before == nullptr || before->backend != lab.stage->backend || before->saved != lab.stage->saved ||
       !before->supports.dtype(lab.stage->supports.dtypes.front()))
     return "";
   std::string text = lab.source_before();

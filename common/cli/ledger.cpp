@@ -30,7 +30,7 @@ struct CountedStage {
 CountedStage count_stage(const Stage& stage, const Inputs& inputs, Pass pass, const simt::Options& how) {
   const Claim* claim = claim_of(stage);
   CountedStage counted{&stage, claim, {}, {}, {}};
-  if (claim != nullptr) counted.claimed = pass == Pass::backward ? claim->backward : claim->forward;
+  if (claim != nullptr) counted.claimed = claim->of(pass);
   try {
     counted.total =
         (pass == Pass::backward ? count_backward : count_forward)(stage, inputs, how, &counted.launches);

@@ -58,12 +58,24 @@ Problem problem(const Stage& stage, const Shape& shape, std::size_t turn) {
   return p;
 }
 
+/// Makes a job, whose inputs are complete, one of the pass that a lab of `stage` is of.
+void give_pass(const Stage& stage, Job& job, std::uint64_t seed) {
+  job.pass = graded_pass(stage);
+  if (job.pass == Pass::forward) return;
+  const Inputs seen = seen_inputs(job);
+  job.given = backward_inputs(stage, seen, saved_forward(seen), random_output_gradient(seen.problem, seed));
+}
+
 /// `shape` with head dimension d and normal random numbers.
-Job random_job(const Stage& stage, const Shape& shape, std::int64_t d, std::size_t turn = 0) {
+/// @param fewer_keys  as Job::fewer_keys
+Job random_job(const Stage& stage, const Shape& shape, std::int64_t d, std::size_t turn = 0,
+               int fewer_keys = 0) {
   Problem p = problem(stage, shape, turn);
   p.d = d;
   Job job;
   job.inputs = random_inputs(p, 1 + turn);
+  job.fewer_keys = fewer_keys;
+  give_pass(stage, job, 1 + turn);
   return job;
 }
 
@@ -112,10 +124,31 @@ std::vector<Planned> plan_of(const Family& family, const Stage& stage) {
 
 }  // namespace
 
+Pass graded_pass(const Stage& stage) {
+  return stage.has(Pass::forward) ? Pass::forward : Pass::backward;
+}
+
+Inputs seen_inputs(const Job& job) {
+  const Problem& p = job.inputs.problem;
+  Inputs result = job.inputs;
+  if (job.fewer_keys == 0) return result;
+  result.problem.Nk -= job.fewer_keys;
+  for (auto member : {&Inputs::K, &Inputs::V}) {
+    std::vector<float>& kept = result.*member;
+    kept.clear();
+    for (std::int64_t head = 0; head < p.batch * p.kv_heads; ++head) {
+      const auto begin = (job.inputs.*member).begin() + head * p.Nk * p.d;
+      kept.insert(kept.end(), begin, begin + result.problem.Nk * p.d);
+    }
+  }
+  return result;
+}
+
 std::vector<Job> cases_of(const Family& family, const Stage& stage, std::uint64_t seed) {
   std::vector<Job> jobs;
   for (Planned& one : plan_of(family, stage)) {
     one.job.inputs = make_inputs(family, one.job.inputs.problem, seed + one.seed);
+    give_pass(stage, one.job, seed + one.seed);
     jobs.push_back(std::move(one.job));
   }
   return jobs;
@@ -148,13 +181,15 @@ std::vector<Job> clean_cases(const Stage& stage) {
     return claim_of(stage)->symbols(p).num_buffers;
   };
   const std::int64_t most_d = stage.supports.head_dims.back();
+  const std::int64_t rows = 2 * claim_of(stage)->tile.Br + 6;
+  const bool of_rows = graded_pass(stage) == Pass::backward;  // there it is tiles of rows that follow
   for (const auto schedule : {simt::Schedule::forward, simt::Schedule::reverse, simt::Schedule::random}) {
-    jobs.push_back(random_job(stage, {1, 2, 1, 65, keys, true}, 32));
-    jobs.push_back(random_job(stage, {2, 1, 1, 30, keys, false}, 64, 1));
+    jobs.push_back(random_job(stage, {1, 2, 1, of_rows ? rows : 65, of_rows ? 65 : keys, true}, 32));
+    jobs.push_back(random_job(stage, {2, 1, 1, of_rows ? rows : 30, of_rows ? 30 : keys, false}, 64, 1));
     jobs.push_back(random_job(stage, {1, 1, 1, 140, 8, true}, 32, 1));
     std::size_t added = 3;
     if (buffers(most_d) < buffers(64)) {  // its tiles take turns, and its barriers are others
-      jobs.push_back(random_job(stage, {1, 1, 1, 30, keys, true}, most_d));
+      jobs.push_back(random_job(stage, {1, 1, 1, of_rows ? rows : 30, of_rows ? 30 : keys, true}, most_d));
       ++added;
     }
     for (Job& job : std::span(jobs).last(added)) {
@@ -175,8 +210,7 @@ std::vector<Job> far_apart_cases(const Stage& stage) {
 std::vector<Job> moved_mask_cases(const Stage& stage) {
   if (!is_kernel(stage)) return {};
   const std::int64_t keys = 2 * claim_of(stage)->tile.Bc + 6;
-  std::vector<Job> jobs = {random_job(stage, {2, 2, 1, keys, keys, true}, 32)};
-  jobs.back().fewer_keys = 11;
+  std::vector<Job> jobs = {random_job(stage, {2, 2, 1, keys, keys, true}, 32, 0, 11)};
   return taken(stage, std::move(jobs));
 }
 
@@ -206,9 +240,11 @@ std::vector<Job> counted_cases(const Stage& stage) {
   for (Job& job : jobs) job.watched = true;
   for (const std::int64_t d : {32, 64, 96}) {
     if (!stage.supports.head_dim(d)) continue;
-    // Two tiles of rows: a block that does another's work is the busiest.
-    const std::int64_t rows = 2 * claim_of(stage)->tile.Br;
-    jobs.push_back(random_job(stage, {1, 1, 1, rows, 64, false}, d, jobs.size()));
+    // Two tiles of rows, or of keys: a block that does another's work is the busiest.
+    const ClaimedTile tile = claim_of(stage)->tile;
+    const Shape shape = graded_pass(stage) == Pass::forward ? Shape{1, 1, 1, 2 * tile.Br, 64, false}
+                                                            : Shape{1, 1, 1, 64, 2 * tile.Bc, false};
+    jobs.push_back(random_job(stage, shape, d, jobs.size()));
     jobs.back().banks = true;
   }
   return taken(stage, std::move(jobs));

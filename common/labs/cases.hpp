@@ -10,6 +10,12 @@
 
 namespace flashladder::lab {
 
+/// The pass that a lab of `stage` is of: the forward pass, where it has one.
+Pass graded_pass(const Stage& stage);
+
+/// The inputs of a job without the keys that its mask, which has moved, hides from all rows.
+Inputs seen_inputs(const Job& job);
+
 /// The cases of one family of inputs: ragged and whole tiles, more queries than keys and the reverse,
 /// grouped heads, rows that see no key, all layouts, a scale of its own. The same for the same seed.
 std::vector<Job> cases_of(const Family& family, const Stage& stage, std::uint64_t seed);
@@ -17,7 +23,7 @@ std::vector<Job> cases_of(const Family& family, const Stage& stage, std::uint64_
 /// The cases that are looked through for races and the like, under three schedules; of a CPU stage, the
 /// same problem with one thread and with several.
 std::vector<Job> clean_cases(const Stage& stage);
-/// The case whose rows of O lie far apart.
+/// The case whose rows of O, or of dQ, lie far apart.
 std::vector<Job> far_apart_cases(const Stage& stage);
 
 /// The case whose mask is not in the corner: only a file that asks n.visible_keys() gets it right.

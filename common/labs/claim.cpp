@@ -78,12 +78,13 @@ Rule rule_of(std::string_view counter) {
 
 /// The ledger of the ladder's own stage on a job.
 simt::Ledger ledger_of(const Stage& stage, const Job& job) {
-  return count_forward(stage, job.inputs, {.banks = job.banks, .os_threads = 1});
+  const auto count = job.pass == Pass::forward ? count_forward : count_backward;
+  return count(stage, job.inputs, {.banks = job.banks, .os_threads = 1}, nullptr);
 }
 
-const ClosedForm* form_of(const Stage& stage, std::string_view counter) {
+const ClosedForm* form_of(const Stage& stage, Pass pass, std::string_view counter) {
   const Claim* claim = claim_of(stage);
-  return claim == nullptr ? nullptr : claim->forward.find(counter);
+  return claim == nullptr ? nullptr : claim->of(pass).find(counter);
 }
 
 std::int64_t wavefronts(const simt::Ledger& ledger) {
@@ -104,7 +105,8 @@ std::int64_t half_sectors(const simt::Ledger& ledger) {
 /// What the stage before counts on each job: by its closed form, where it has one, else by running it.
 class StageBefore {
  public:
-  StageBefore(const Lab& lab, const std::vector<Job>& jobs) : stage_(lab.before()), jobs_(jobs) {
+  StageBefore(const Lab& lab, const std::vector<Job>& jobs)
+      : stage_(lab.before()), pass_(graded_pass(*lab.stage)), jobs_(jobs) {
     known_ = stage_ != nullptr && stage_->backend == lab.stage->backend;
   }
   /// Whether there is a stage before that counts alike.
@@ -117,7 +119,7 @@ class StageBefore {
   }
   /// Its closed form; nullptr where it has none.
   const ClosedForm* form(std::string_view counter) const {
-    return known_ ? form_of(*stage_, counter) : nullptr;
+    return known_ ? form_of(*stage_, pass_, counter) : nullptr;
   }
   /// Whether `excess`, of what --banks counts, is above 0 on some job that it takes.
   template <class Excess>
@@ -158,6 +160,7 @@ class StageBefore {
   }
 
   const Stage* stage_;
+  Pass pass_;
   const std::vector<Job>& jobs_;
   bool known_;
   std::vector<simt::Ledger> ledgers_;
@@ -207,7 +210,7 @@ struct Cost {
   std::function<std::uint64_t(const simt::Ledger&)> of;
 };
 
-std::vector<Cost> costs_beside(const Claim& claim, const simt::Ledger& reference) {
+std::vector<Cost> costs_beside(const Forms<ClosedForm>& claimed, const simt::Ledger& reference) {
   std::vector<Cost> all;
   const auto add = [&](const std::string& name, Rule rule, bool banks, auto of) {
     const auto claims = [&](const ClosedForm& form) {
@@ -216,7 +219,7 @@ std::vector<Cost> costs_beside(const Claim& claim, const simt::Ledger& reference
              (name.starts_with("shared.") &&
               form.counter.substr(0, unit) == std::string_view(name).substr(0, unit));
     };
-    if (std::ranges::none_of(claim.forward.forms, claims)) all.push_back({name, rule, banks, of});
+    if (std::ranges::none_of(claimed.forms, claims)) all.push_back({name, rule, banks, of});
   };
   const auto counter = [&](const char* name, Rule rule, std::uint64_t simt::Counters::*member) {
     add(name, rule, false, [member](const simt::Ledger& ledger) { return ledger.*member; });
@@ -263,7 +266,7 @@ std::vector<Counter> cost_counters(const Lab& lab, const std::vector<Job>& jobs,
                                    const std::shared_ptr<Reference>& reference) {
   const Job& small = *std::ranges::find(jobs, true, &Job::banks);  // has all buffers and arrays
   std::vector<Counter> all;
-  for (const Cost& cost : costs_beside(*claim_of(*lab.stage), reference->ledger(small))) {
+  for (const Cost& cost : costs_beside(claim_of(*lab.stage)->of(small.pass), reference->ledger(small))) {
     const auto in = [cost](const Job& job, const simt::Ledger& ledger) {
       return cost.banks && !job.banks ? 0 : static_cast<std::int64_t>(cost.of(ledger));
     };
@@ -301,7 +304,7 @@ std::vector<Counter> kernel_counters(const Lab& lab, const std::vector<Job>& job
   StageBefore stage_before(lab, jobs);
   const auto reference = std::make_shared<Reference>(*lab.stage);
   std::vector<Counter> all;
-  for (const ClosedForm& form : claim.forward.forms) {
+  for (const ClosedForm& form : claim.of(graded_pass(*lab.stage)).forms) {
     Counter counter{
         .name = std::string(form.counter),
         .form = form.text(),
@@ -575,28 +578,37 @@ std::string bypass_in(const Stage& stage, const Job& job, const Report& report) 
   std::int64_t seeing_rows = 0;
   for (std::int64_t i = 0; i < p.Nq; ++i) seeing_rows += p.visible_keys(i) > 0;
   const std::int64_t BH = symbols.BH, seen_keys = p.visible_keys(p.Nq - 1), kv = p.batch * p.kv_heads;
-  const struct {
+  const bool forward = job.pass == Pass::forward;
+  struct Need {
     const char* counter;
     std::int64_t least;
     const char* how;
-  } needs[] = {
+  };
+  std::vector<Need> needs = {
       {"global.Q.read_elements", BH * seeing_rows * p.d, "loads of Q"},
       {"global.K.read_elements", kv * seen_keys * p.d, "loads of K"},
       {"global.V.read_elements", kv * seen_keys * p.d, "loads of V"},
-      {"global.O.written_elements", BH * p.Nq * p.d, "stores to O"},
-      {"global.L.written_elements", BH * p.Nq, "stores to L"},
   };
+  if (forward) {
+    needs.push_back({"global.O.written_elements", BH * p.Nq * p.d, "stores to O"});
+    needs.push_back({"global.L.written_elements", BH * p.Nq, "stores to L"});
+  } else {
+    needs.push_back({"global.dO.read_elements", BH * seeing_rows * p.d, "loads of dO"});
+    needs.push_back({"global.dQ.written_elements", BH * p.Nq * p.d, "stores to dQ"});
+    needs.push_back({"global.dK.written_elements", kv * p.Nk * p.d, "stores to dK"});
+    needs.push_back({"global.dV.written_elements", kv * p.Nk * p.d, "stores to dV"});
+  }
   const auto too_few = [](const char* what, std::int64_t counted, std::int64_t least) {
     return fmt::format(
         "the ledger has {} {}, and no way to compute attention has fewer than {}: go through gmem "
         "pointers, f32 and mac(), and let the kernel do the work",
         grouped(counted), what, grouped(least));
   };
-  for (const auto& need : needs) {
+  for (const Need& need : needs) {
     std::int64_t least = need.least;
     // A stage that derives L beside the count writes none, and the next one may still do so.
     for (const Stage* one : {&stage, &find_stage(stage.before)}) {
-      if (const ClosedForm* form = form_of(*one, need.counter))
+      if (const ClosedForm* form = form_of(*one, job.pass, need.counter))
         least = std::min(least, form->value(symbols));
     }
     const std::int64_t counted = count_of(report.ledger, need.counter);
@@ -604,7 +616,8 @@ std::string bypass_in(const Stage& stage, const Job& job, const Report& report) 
   }
   const auto flops =
       static_cast<std::int64_t>(report.ledger.flops_cuda_cores + report.ledger.flops_tensor_cores);
-  const std::int64_t least = 4 * BH * p.visible_pairs() * p.d;
+  // S and P V; S and dP again, and what they add to dQ, dK and dV.
+  const std::int64_t least = (forward ? 2 : 5) * 2 * BH * p.visible_pairs() * p.d;
   return flops < least ? too_few("matmul FLOPs", flops, least) : "";
 }
 

@@ -20,6 +20,7 @@
 #include "common/error.hpp"
 #include "common/labs/cases.hpp"
 #include "common/labs/claim.hpp"
+#include "common/labs/gradients.hpp"
 #include "common/labs/mistakes.hpp"
 #include "common/labs/program.hpp"
 #include "common/labs/text.hpp"
@@ -74,12 +75,18 @@ Runs make_runs(const Stage& stage, std::uint64_t seed) {
   return runs;
 }
 
+/// What is right for a job: of the pass that it is.
+struct Right {
+  Expected forward;
+  ExpectedGradients backward;
+};
+
 // --- what gradings with the same inputs share, while there is a KeepInputs
 
 bool keeps_inputs = false;
 std::mutex keeping;
 std::map<std::pair<int, std::uint64_t>, Runs> kept_runs;  // by number of the stage, and seed
-std::map<std::pair<std::string, std::uint64_t>, std::shared_ptr<const Expected>> kept_expected;
+std::map<std::pair<std::string, std::uint64_t>, std::shared_ptr<const Right>> kept_right;
 
 /// As make_runs.
 Runs runs_of(const Stage& stage, std::uint64_t seed) {
@@ -92,24 +99,27 @@ Runs runs_of(const Stage& stage, std::uint64_t seed) {
 
 // --- what a job's report says
 
-/// "O[7421] is ..." as a verdict has it, with the element's place.
+/// "dQ[7421] is ..." as a verdict has it, with the element's place.
 std::string with_place(std::string why, const Problem& p) {
   for (const char* nan : {" -nan", " nan"}) {
     for (std::size_t at; (at = why.find(nan)) != why.npos;) why.replace(at, std::strlen(nan), " NaN");
   }
-  if (why.size() < 4 || (why[0] != 'O' && why[0] != 'L') || why[1] != '[') return why;
-  const std::size_t end = why.find(']');
-  std::int64_t index = std::stoll(why.substr(2, end - 2)), column = 0;
+  const std::size_t begin = why.find('['), end = why.find(']');
+  const std::string name = why.substr(0, begin);
+  const auto* const tensor =
+      std::ranges::find_if(all_tensors, [&](const NamedTensor& one) { return one.name == name; });
+  if (end == why.npos || tensor == std::end(all_tensors)) return why;
+  std::int64_t index = std::stoll(why.substr(begin + 1, end - begin - 1));
   std::string place;
-  if (why[0] == 'O') {
-    column = index % p.d;
-    index /= p.d;
-    place = fmt::format(", column {}", column);
+  if (tensor->columns != nullptr) {
+    place = fmt::format(", column {}", index % p.*tensor->columns);
+    index /= p.*tensor->columns;
   }
-  place = fmt::format("row {}{}", index % p.Nq, place);
-  if (p.q_heads > 1) place = fmt::format("head {}, {}", index / p.Nq % p.q_heads, place);
-  if (p.batch > 1) place = fmt::format("batch entry {}, {}", index / p.Nq / p.q_heads, place);
-  return fmt::format("{}, {}{}", why[0], place, why.substr(end + 1));
+  const std::int64_t rows = p.*tensor->rows, heads = p.*tensor->heads;
+  place = fmt::format("{} {}{}", tensor->rows == &Problem::Nk ? "key" : "row", index % rows, place);
+  if (heads > 1) place = fmt::format("head {}, {}", index / rows % heads, place);
+  if (p.batch > 1) place = fmt::format("batch entry {}, {}", index / rows / heads, place);
+  return fmt::format("{}, {}{}", name, place, why.substr(end + 1));
 }
 
 /// Why a job came to no end; "" where it did.
@@ -131,51 +141,61 @@ std::string failure_in(const Program& program, const Report& report) {
   return fmt::format("it threw an exception{}: {}", place, report.what);
 }
 
-/// Without the last `count` keys of each head: the mask, which stands in their corner, has moved by as
-/// many.
-Inputs without_last(const Inputs& inputs, std::int64_t count) {
-  const Problem& p = inputs.problem;
-  Inputs result = inputs;
-  result.problem.Nk -= count;
-  for (auto member : {&Inputs::K, &Inputs::V}) {
-    std::vector<float>& kept = result.*member;
-    kept.clear();
-    for (std::int64_t head = 0; head < p.batch * p.kv_heads; ++head) {
-      const auto begin = (inputs.*member).begin() + head * p.Nk * p.d;
-      kept.insert(kept.end(), begin, begin + (p.Nk - count) * p.d);
-    }
-  }
-  return result;
+/// Of each of `heads` heads `keys` rows of d numbers, and then zeros up to `more` of them.
+template <class T>
+void add_keys(std::vector<T>& values, std::int64_t heads, std::int64_t keys, std::int64_t more,
+              std::int64_t d) {
+  if (values.empty()) return;
+  std::vector<T> all(heads * more * d);
+  for (std::int64_t head = 0; head < heads; ++head)
+    std::copy_n(&values[head * keys * d], keys * d, &all[head * more * d]);
+  values = std::move(all);
 }
 
 /// The bounds of check.hpp, twice as wide. There, inputs are always the same; here each submission has its
 /// own, and right code comes within a tenth of the bound once in ten thousand cases, by the luck of the
 /// yardstick.
-Expected make_expected(const Job& job) {
-  Expected expected =
-      expect_forward(job.fewer_keys == 0 ? job.inputs : without_last(job.inputs, job.fewer_keys),
-                     job.inputs.problem.dtype);
-  expected.O = expected.O.times(2);
-  expected.L *= 2;
-  return expected;
+Right make_right(const Job& job) {
+  const Inputs seen = seen_inputs(job);
+  const Dtype dtype = job.inputs.problem.dtype;
+  Right right;
+  if (job.pass == Pass::forward) {
+    right.forward = expect_forward(seen, dtype);
+    right.forward.O = right.forward.O.times(2);
+    right.forward.L *= 2;
+    return right;
+  }
+  ExpectedGradients& expected = right.backward;
+  expected = expect_backward(seen, job.given.forward, job.given.dO, dtype);
+  for (Bound* bound : {&expected.dQ, &expected.dK, &expected.dV}) *bound = bound->times(2);
+  // Keys that no row sees have gradients of 0.
+  const Problem& p = job.inputs.problem;
+  for (auto [values, bound] :
+       {std::pair(&expected.oracle.dK, &expected.dK), {&expected.oracle.dV, &expected.dV}}) {
+    const std::int64_t heads = p.batch * p.kv_heads, keys = seen.problem.Nk;
+    add_keys(*values, heads, keys, p.Nk, p.d);
+    for (Wrong& wrong : bound->wrongs) add_keys(wrong.change, heads, keys, p.Nk, p.d);
+  }
+  return right;
 }
 
-/// As make_expected. What is kept is found by a hash of the inputs.
-std::shared_ptr<const Expected> expect_widely(const Job& job) {
-  if (!keeps_inputs) return std::make_shared<const Expected>(make_expected(job));
+/// As make_right. What is kept is found by a hash of the inputs.
+std::shared_ptr<const Right> right_for(const Job& job) {
+  if (!keeps_inputs) return std::make_shared<const Right>(make_right(job));
   std::uint64_t hash = static_cast<std::uint64_t>(job.fewer_keys);
-  for (const std::vector<float>* values : {&job.inputs.Q, &job.inputs.K, &job.inputs.V}) {
+  for (const std::vector<float>* values :
+       {&job.inputs.Q, &job.inputs.K, &job.inputs.V, &job.given.dO, &job.given.forward.L}) {
     const auto* const bytes = reinterpret_cast<const char*>(values->data());
     hash = 31 * hash + hash_of({bytes, values->size() * sizeof(float)});
   }
   const std::pair key(to_string(job.inputs.problem), hash);
   {
     const std::lock_guard lock(keeping);
-    if (const auto found = kept_expected.find(key); found != kept_expected.end()) return found->second;
+    if (const auto found = kept_right.find(key); found != kept_right.end()) return found->second;
   }
-  auto made = std::make_shared<const Expected>(make_expected(job));
+  auto made = std::make_shared<const Right>(make_right(job));
   const std::lock_guard lock(keeping);
-  return kept_expected.try_emplace(key, std::move(made)).first->second;
+  return kept_right.try_emplace(key, std::move(made)).first->second;
 }
 
 /// The verdict on a job.
@@ -234,10 +254,7 @@ void run_all(const Program& program, const std::vector<Run*>& runs) {
 
 /// "S, m and l are right"; "" of none.
 std::string all_right(const std::vector<std::string>& names) {
-  std::string text;
-  for (std::size_t i = 0; i < names.size(); ++i)
-    text += (i == 0 ? "" : i + 1 == names.size() ? " and " : ", ") + names[i];
-  return text.empty() ? "" : text + (names.size() == 1 ? " is right" : " are right");
+  return names.empty() ? "" : listed(names) + (names.size() == 1 ? " is right" : " are right");
 }
 
 /// Runs a job once more, to see its intermediates: the first that is wrong, and those that are right.
@@ -275,18 +292,23 @@ std::string why_wrong(const Program& program, const Run& run) {
   const Job& job = run.jobs[first];
   const Report& report = run.answers.reports[first];
   if (report.failure != Failure::none || job.far_apart) return "";
+  const ClaimedTile tile = tile_of(program.stage(), job.inputs.problem);
+  const auto lines_of = [](const std::vector<std::string>& all) {
+    std::string lines;
+    for (const std::string& line : all) lines += line.empty() ? "" : "\n" + line;
+    return lines;
+  };
+  if (job.pass == Pass::backward) {
+    const Gradients<double> oracle = oracle_backward_from(job.inputs, job.given.forward, job.given.dO);
+    return lines_of({gradients_wrong(job, report.gradients, oracle),
+                     gradient_mistake(job, report.gradients, oracle, tile)});
+  }
   const Result<double> oracle = oracle_forward(job.inputs);
-  const std::int64_t tile_keys = tile_of(program.stage(), job.inputs.problem).Bc;
-  const std::int64_t Bc =
-      tile_keys > 1 ? tile_keys : job.inputs.problem.Nk;  // without tiles any may be off
-  std::string lines;
-  for (const std::string& line :
-       {where_wrong(job.inputs.problem, report.result, oracle),
-        keys_in_place(job.inputs, report.result, oracle, Bc),
-        claim_of(program.stage()) != nullptr ? said_by_intermediates(program, job)
-                                             : said_by_outputs(program, job, report)})
-    lines += line.empty() ? "" : "\n" + line;
-  return lines;
+  const std::int64_t Bc = tile.Bc > 1 ? tile.Bc : job.inputs.problem.Nk;  // without tiles any may be off
+  return lines_of({where_wrong(job.inputs.problem, report.result, oracle),
+                   keys_in_place(job.inputs, report.result, oracle, Bc),
+                   claim_of(program.stage()) != nullptr ? said_by_intermediates(program, job)
+                                                        : said_by_outputs(program, job, report)});
 }
 
 // --- the parts
@@ -347,6 +369,16 @@ void fill_correct(Part& part, const Program& program, Runs& runs) {
   }
 }
 
+/// Whether the outputs of a job whose mask has moved are those of a mask that has not.
+bool is_of_unmoved_mask(Job job, const Report& report) {
+  job.fewer_keys = 0;
+  if (job.pass == Pass::forward) return check_result(job, report).passed;
+  // O and L, which are given, are those of the mask that has moved.
+  return check_backward(report.gradients, expect_backward_part(job.inputs, job.given.forward, job.given.dO,
+                                                               job.inputs.problem.dtype))
+      .passed;
+}
+
 /// Where all is right, but for the case whose mask has moved, in which the outputs are those of a mask that
 /// has not; else "".
 std::string mask_of_its_own(const Runs& runs) {
@@ -355,9 +387,7 @@ std::string mask_of_its_own(const Runs& runs) {
   if (!others_are_right) return "";
   for (std::size_t i = 0; i < runs.moved_mask.answers.reports.size(); ++i) {
     if (runs.moved_mask.wrong[i].empty()) continue;
-    Job unmoved = runs.moved_mask.jobs[i];
-    unmoved.fewer_keys = 0;
-    if (!check_result(unmoved, runs.moved_mask.answers.reports[i]).passed) continue;
+    if (!is_of_unmoved_mask(runs.moved_mask.jobs[i], runs.moved_mask.answers.reports[i])) continue;
     return "which keys a row sees is computed in the file: ask n.visible_keys(), so that it is seen which "
            "tiles are masked";
   }
@@ -585,7 +615,9 @@ const Part& Grade::part(std::string_view name) const {
 }
 
 Verdict check_result(const Job& job, const Report& report) {
-  Verdict verdict = check_forward(report.result, *expect_widely(job));
+  const std::shared_ptr<const Right> right = right_for(job);
+  Verdict verdict = job.pass == Pass::forward ? check_forward(report.result, right->forward)
+                                              : check_backward(report.gradients, right->backward);
   if (!verdict.passed) verdict.why = with_place(verdict.why, job.inputs.problem);
   if ((verdict.passed || verdict.blind) && report.bytes_kept != 0)
     return {.why = "it did not give its extra memory back"};
@@ -598,7 +630,7 @@ KeepInputs::KeepInputs() {
 KeepInputs::~KeepInputs() {
   keeps_inputs = false;
   kept_runs.clear();
-  kept_expected.clear();
+  kept_right.clear();
 }
 
 std::vector<int> shares(int points, std::size_t count) {

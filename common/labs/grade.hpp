@@ -93,7 +93,7 @@ class Grader {
   std::vector<Part> parts_;
 };
 
-/// The verdict on O and L of a job that came to its end, and on what became of its extra memory.
+/// The verdict on the outputs of a job that came to its end, and on what became of its extra memory.
 Verdict check_result(const Job& job, const Report& report);
 
 /// While there is one, inputs, and what is right on them, are made once for all gradings that have them:

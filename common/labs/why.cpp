@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "common/attention/dtype.hpp"
+#include "common/labs/text.hpp"
 
 namespace flashladder::lab {
 namespace {
@@ -36,23 +37,6 @@ bool same_row(const float* got, const double* right, std::int64_t d, Dtype dtype
   for (std::int64_t c = 0; c < d; ++c)
     if (!same(got[c], right[c], size, dtype)) return false;
   return true;
-}
-
-/// "columns 32 to 63", "head 1", "rows 3, 5, 9 and more"; "" where it is all `count` of them.
-std::string words_of(const char* what, const std::set<std::int64_t>& numbers, std::int64_t count) {
-  const std::int64_t first = *numbers.begin(), last = *numbers.rbegin();
-  if (std::ssize(numbers) == count) return "";
-  if (first == last) return fmt::format("{} {}", what, first);
-  const std::string all =
-      what == std::string_view("batch entry") ? "batch entries" : fmt::format("{}s", what);
-  if (last - first + 1 == std::ssize(numbers)) return fmt::format("{} {} to {}", all, first, last);
-  std::string text = all;
-  int told = 0;
-  for (const std::int64_t number : numbers) {
-    if (told == 4) return text + " and more";
-    text += fmt::format("{} {}", told++ == 0 ? "" : ",", number);
-  }
-  return text;
 }
 
 }  // namespace
@@ -87,10 +71,10 @@ std::string where_wrong(const Problem& p, const Result<float>& result, const Res
   const auto add = [&](const std::string& words) {
     only += words.empty() || only.empty() ? words : ", " + words;
   };
-  if (wrong_O) add(words_of("column", columns, p.d));
-  add(words_of("row", rows, p.Nq));
-  add(words_of("head", heads, p.q_heads));
-  add(words_of("batch entry", entries, p.batch));
+  if (wrong_O) add(numbers_in_words("column", columns, p.d));
+  add(numbers_in_words("row", rows, p.Nq));
+  add(numbers_in_words("head", heads, p.q_heads));
+  add(numbers_in_words("batch entry", entries, p.batch));
   std::string text;
   if (!only.empty()) text = fmt::format("Wrong are {} only.", only);
   const auto say = [&](const char* sentence) { text += (text.empty() ? "" : " ") + std::string(sentence); };

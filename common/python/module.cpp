@@ -373,7 +373,7 @@ nb::dict ledger_dict(const Stage& stage, const Problem& problem, const simt::Emu
     tile["Bc"] = symbols.Bc;
     dict["tile"] = tile;
     nb::list forms;
-    for (const ClosedForm& form : (pass == Pass::backward ? claim->backward : claim->forward).forms) {
+    for (const ClosedForm& form : claim->of(pass).forms) {
       nb::dict entry;
       entry["counter"] = text(form.counter);
       entry["text"] = form.text();

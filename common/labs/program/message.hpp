@@ -23,16 +23,18 @@ inline constexpr int no_stage_status = 77;  ///< Its exit status where the file 
 /// Address space that a job with `far_apart` needs.
 inline constexpr std::int64_t far_apart_bytes = ((std::int64_t{1} << 31) + 256) * 4;
 
-/// One forward pass that the program is asked for.
+/// One pass that the program is asked for.
 struct Job {
+  Pass pass = Pass::forward;                          ///< Which one.
   Inputs inputs;                                      ///< In the dtype that the stage computes in.
-  Layout layout = Layout::contiguous;                 ///< Of Q, K, V and O in memory.
+  BackwardInputs given;                               ///< What a backward pass has beside them.
+  Layout layout = Layout::contiguous;                 ///< Of all tensors in memory.
   bool check = false;                                 ///< As simt::Options::check.
   bool banks = false;                                 ///< As simt::Options::banks.
   simt::Schedule schedule = simt::Schedule::forward;  ///< As simt::Options::schedule.
   int threads = 1;                                    ///< Of a CPU stage.
   bool count_reads = false;                           ///< Also run forward_counting.
-  bool far_apart = false;      ///< The rows of O are so far apart that an int cannot hold an offset.
+  bool far_apart = false;      ///< The rows of O, or of dQ, are so far apart that an int holds no offset.
   bool intermediates = false;  ///< Send what probe() shows.
   bool watched = false;        ///< Record how it computes; of a CPU stage also what it does with memory.
   int fewer_keys = 0;          ///< Each row sees so many keys less than the mask in its corner gives.
@@ -100,8 +102,9 @@ struct Report {
   std::string what;                         ///< The exception's words.
   std::string kind;                         ///< Of a kernel's error, as simt::name_of.
   std::vector<std::uint64_t> thrown_from;   ///< The calls that led to the exception, innermost first.
-  std::string defect;                       ///< As ForwardRun::defect.
-  Result<float> result;                     ///< O and L.
+  std::string defect;                       ///< As Run::defect.
+  Result<float> result;                     ///< Of a forward pass.
+  Gradients<float> gradients;               ///< Of a backward pass.
   simt::Ledger ledger;                      ///< Of all launches; empty for a CPU stage.
   std::int64_t extra_bytes = 0;             ///< Most bytes of the workspace in use at once.
   std::int64_t bytes_kept = 0;              ///< Bytes of the workspace not given back.

@@ -1,4 +1,4 @@
-// The main function of the program that runs a student's file: a stage whose forward pass is the student's.
+// The main function of the program that runs a student's file: a stage whose passes are the student's.
 // Started by the grader it reads jobs, runs them and sends reports. Started by hand it runs one small
 // problem, for a debugger.
 #include <sys/mman.h>
@@ -80,7 +80,8 @@ void describe_exception(Report& report) {
 }
 
 /// As often as a benchmark would, with the L2 cache emptied before each run.
-void time_runs(ForwardRun& run, Report& report) {
+template <class Run>
+void time_runs(Run& run, Report& report) {
   GpuTimer timer;
   Workspace workspace(free_memory(Backend::cuda));
   const auto begin = std::chrono::steady_clock::now();
@@ -96,37 +97,59 @@ void time_runs(ForwardRun& run, Report& report) {
 
 // --- kernels' tensors are a device's: what the host has of them is a number that only views take
 
-const Stage* on_device = nullptr;
+/// The function of a stage that takes a Call.
+template <class Call>
+auto& pass_of(Stage& stage) {
+  if constexpr (Call::pass == Pass::forward) {
+    return stage.forward;
+  } else {
+    return stage.backward;
+  }
+}
 
 void* hidden(void* data) {
   // NOLINTNEXTLINE(performance-no-int-to-ptr): nobody is to get at the memory through it
   return reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(data) ^ simt::device_only);
 }
-void forward_on_device(const Forward& f) {
-  Forward on = f;
-  for (const NamedTensor& one : all_tensors) {
-    if (one.given(Pass::forward, Saved::L)) one.of(on).data = hidden(one.of(f).data);
-  }
-  on_device->forward(on);
+
+/// From here on the tensors of a pass of a stage are a device's.
+template <class Call>
+void hide_memory(Stage& stage) {
+  static void (*students)(const Call&) = nullptr;
+  static Saved saved = Saved::L;
+  students = pass_of<Call>(stage);
+  saved = stage.saved;
+  if (students == nullptr) return;
+  pass_of<Call>(stage) = [](const Call& call) {
+    Call on = call;
+    for (const NamedTensor& one : all_tensors) {
+      if (one.given(Call::pass, saved)) one.of(on).data = hidden(one.of(call).data);
+    }
+    students(on);
+  };
 }
 
-void (*student_forward)(const Forward&) = nullptr;
-
-void watched_forward(const Forward& call) {
-  struct Stop {
-    ~Stop() { stop_watching(); }
-  } stop;
-  start_watching(call);
-  student_forward(call);
+/// Lets all that a pass of a stage does be recorded.
+template <class Call>
+void watch(Stage& stage) {
+  static void (*students)(const Call&) = nullptr;
+  students = pass_of<Call>(stage);
+  pass_of<Call>(stage) = [](const Call& call) {
+    struct Stop {
+      ~Stop() { stop_watching(); }
+    } stop;
+    if constexpr (Call::pass == Pass::forward) {
+      start_watching(&call);
+    } else {
+      start_watching(nullptr);
+    }
+    students(call);
+  };
 }
 
-void run_near(const Stage& student, const Job& job, Report& report) {
-  Stage stage = student;
-  if (job.watched) {
-    student_forward = student.forward;
-    stage.forward = watched_forward;
-  }
-  ForwardRun run(stage, job.inputs, job.layout);
+/// What is the same in both passes.
+template <class Run>
+void run_and_report(Run& run, const Stage& stage, const Job& job, Report& report) {
   Workspace workspace(free_memory(stage.backend));
   workspace.poison = !(job.watched && stage.backend == Backend::cpu);  // its writes would be counted
   const long before = allocations();
@@ -137,6 +160,19 @@ void run_near(const Stage& student, const Job& job, Report& report) {
   if (job.watched) report.watched = watched();
   if (job.timed) time_runs(run, report);
   report.defect = run.defect();
+}
+
+void run_near(Stage stage, const Job& job, Report& report) {
+  if (job.pass == Pass::backward) {
+    if (job.watched) watch<Backward>(stage);
+    BackwardRun run(stage, job.inputs, job.given, job.layout);
+    run_and_report(run, stage, job, report);
+    report.gradients = run.result();
+    return;
+  }
+  if (job.watched) watch<Forward>(stage);
+  ForwardRun run(stage, job.inputs, job.layout);
+  run_and_report(run, stage, job, report);
   report.result = run.result();
   if (job.count_reads && stage.forward_counting != nullptr) {
     Workspace second;
@@ -148,7 +184,8 @@ void run_near(const Stage& student, const Job& job, Report& report) {
   }
 }
 
-/// The rows of O as far apart as the address space allows: an offset of 32 bits shows on a small problem.
+/// The rows of O, or of dQ, as far apart as the address space allows: an offset of 32 bits shows on a small
+/// problem.
 void run_far_apart(const Stage& stage, const Job& job, Report& report) {
   static void* const memory = mmap(nullptr, far_apart_bytes, PROT_READ | PROT_WRITE,
                                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -166,22 +203,48 @@ void run_far_apart(const Stage& stage, const Job& job, Report& report) {
   Buffer Q = filled(job.inputs.Q, p.q_heads, p.Nq), K = filled(job.inputs.K, p.kv_heads, p.Nk),
          V = filled(job.inputs.V, p.kv_heads, p.Nk);
   const std::int64_t row = (std::int64_t{1} << 31) / (p.Nq - 1) / 8 * 8;
-  const Tensor O{memory, p.dtype, {p.Nq * row, p.Nq * row, row}};
-  report.result.L.assign(p.Nq, NAN);
-  Workspace workspace;
-  run_forward(stage, {.problem = p,
-                      .Q = Q.tensor(),
-                      .K = K.tensor(),
-                      .V = V.tensor(),
-                      .O = O,
-                      .L = named_tensor("L").contiguous(p, report.result.L.data()),
-                      .workspace = workspace});
-  for (std::int64_t i = 0; i < p.Nq; ++i) {
-    for (std::int64_t c = 0; c < p.d; ++c) {
-      const char* const at = static_cast<const char*>(memory) + (i * row + c) * size_of(p.dtype);
-      report.result.O.push_back(load_as(p.dtype, at));
+  const Tensor apart{memory, p.dtype, {p.Nq * row, p.Nq * row, row}};
+  const auto rows_apart = [&] {
+    std::vector<float> values;
+    for (std::int64_t i = 0; i < p.Nq; ++i) {
+      for (std::int64_t c = 0; c < p.d; ++c) {
+        const char* const at = static_cast<const char*>(memory) + (i * row + c) * size_of(p.dtype);
+        values.push_back(load_as(p.dtype, at));
+      }
     }
+    return values;
+  };
+  Workspace workspace;
+  if (job.pass == Pass::forward) {
+    report.result.L.assign(p.Nq, NAN);
+    run_forward(stage, {.problem = p,
+                        .Q = Q.tensor(),
+                        .K = K.tensor(),
+                        .V = V.tensor(),
+                        .O = apart,
+                        .L = named_tensor("L").contiguous(p, report.result.L.data()),
+                        .workspace = workspace});
+    report.result.O = rows_apart();
+    return;
   }
+  Buffer O = filled(job.given.forward.O, p.q_heads, p.Nq), dO = filled(job.given.dO, p.q_heads, p.Nq),
+         dK(p.batch, p.kv_heads, p.Nk, p.d, job.layout, p.dtype),
+         dV(p.batch, p.kv_heads, p.Nk, p.d, job.layout, p.dtype);
+  std::vector<float> L = job.given.forward.L, m = job.given.saved.m, l = job.given.saved.l;
+  run_backward(stage, {.problem = p,
+                       .Q = Q.tensor(),
+                       .K = K.tensor(),
+                       .V = V.tensor(),
+                       .O = O.tensor(),
+                       .L = named_tensor("L").contiguous(p, L.data()),
+                       .dO = dO.tensor(),
+                       .dQ = apart,
+                       .dK = dK.tensor(),
+                       .dV = dV.tensor(),
+                       .m = named_tensor("m").contiguous(p, m.data()),
+                       .l = named_tensor("l").contiguous(p, l.data()),
+                       .workspace = workspace});
+  report.gradients = {rows_apart(), dK.read(), dV.read()};
 }
 
 Report run_job(const Stage& stage, const Job& job) {
@@ -262,12 +325,20 @@ int run_by_hand(const Stage& stage) {
   p.d = stage.supports.head_dims.empty() ? 32 : stage.supports.head_dims.front();
   p.dtype = stage.supports.dtypes.front();
   Job job;
+  job.pass = stage.has(Pass::forward) ? Pass::forward : Pass::backward;
   job.check = true;
   job.inputs = {p, {}, {}, {}};
   // Any numbers do: whether the result is right is the grader's to say.
-  for (auto [values, rows] :
-       {std::pair(&job.inputs.Q, p.Nq), {&job.inputs.K, p.Nk}, {&job.inputs.V, p.Nk}}) {
-    for (std::int64_t i = 0; i < p.q_heads * rows * p.d; ++i)
+  BackwardInputs& given = job.given;
+  for (auto [values, count] : {std::pair(&job.inputs.Q, p.Nq * p.d),
+                               {&job.inputs.K, p.Nk * p.d},
+                               {&job.inputs.V, p.Nk * p.d},
+                               {&given.forward.O, p.Nq * p.d},
+                               {&given.dO, p.Nq * p.d},
+                               {&given.forward.L, p.Nq},
+                               {&given.saved.m, p.Nq},
+                               {&given.saved.l, p.Nq}}) {
+    for (std::int64_t i = 0; i < p.q_heads * count; ++i)
       values->push_back(round_to(p.dtype, static_cast<float>(i * 37 % 101) / 50 - 1));
   }
   const Report report = run_job(stage, job);
@@ -276,9 +347,11 @@ int run_by_hand(const Stage& stage) {
     std::printf("%s\n", (report.what + report.defect).c_str());
     return 1;
   }
-  std::printf("it ran to its end; O begins with %g, %g, %g. Whether that is right: ./ladder lab grade\n",
-              static_cast<double>(report.result.O[0]), static_cast<double>(report.result.O[1]),
-              static_cast<double>(report.result.O[2]));
+  const bool forward = job.pass == Pass::forward;
+  const std::vector<float>& output = forward ? report.result.O : report.gradients.dQ;
+  std::printf("it ran to its end; %s begins with %g, %g, %g. Whether that is right: ./ladder lab grade\n",
+              forward ? "O" : "dQ", static_cast<double>(output[0]), static_cast<double>(output[1]),
+              static_cast<double>(output[2]));
   return 0;
 }
 
@@ -292,9 +365,9 @@ int main(int argc, char** argv) {
   const flashladder::Stage* const stage = stage_of_file(graded ? std::atoi(argv[2]) : -1);
   if (stage == nullptr) return no_stage_status;
   flashladder::Stage run = *stage;
-  if (run.forward != nullptr && (argc == 4 || stage->backend == flashladder::Backend::emulator)) {
-    on_device = stage;
-    run.forward = forward_on_device;
+  if (argc == 4 || stage->backend == flashladder::Backend::emulator) {
+    hide_memory<flashladder::Forward>(run);
+    hide_memory<flashladder::Backward>(run);
   }
   return graded ? run_jobs(run) : run_by_hand(run);
 }

@@ -260,15 +260,18 @@ Range range_of(const Tensor& tensor, std::int64_t batch, std::int64_t heads, std
 
 }  // namespace
 
-void start_watching(const Forward& call) {
-  const Problem& p = call.problem;
+void start_watching(const Forward* call) {
   seen = {};
   seen.complete = true;
-  Q = range_of(call.Q, p.batch, p.q_heads, p.Nq, p.d);
-  K = range_of(call.K, p.batch, p.kv_heads, p.Nk, p.d);
-  V = range_of(call.V, p.batch, p.kv_heads, p.Nk, p.d);
-  O = range_of(call.O, p.batch, p.q_heads, p.Nq, p.d);
-  L = {address_of(call.L.data), static_cast<std::size_t>(p.batch * p.q_heads * p.Nq) * sizeof(float)};
+  Q = K = V = O = L = {};
+  if (call != nullptr) {
+    const Problem& p = call->problem;
+    Q = range_of(call->Q, p.batch, p.q_heads, p.Nq, p.d);
+    K = range_of(call->K, p.batch, p.kv_heads, p.Nk, p.d);
+    V = range_of(call->V, p.batch, p.kv_heads, p.Nk, p.d);
+    O = range_of(call->O, p.batch, p.q_heads, p.Nq, p.d);
+    L = {address_of(call->L.data), static_cast<std::size_t>(p.batch * p.q_heads * p.Nq) * sizeof(float)};
+  }
   std::ranges::fill(workspace, Range());
   arrays = 0;
   statics.start(address_of(&_end) - address_of(&__data_start));

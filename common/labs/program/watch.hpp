@@ -8,8 +8,9 @@ namespace flashladder::lab {
 // each load and store (-fsanitize=thread, without that tool's library) and one into each basic block
 // (-fsanitize-coverage=trace-pc). The functions that they call are in watch.cpp.
 
-/// From here on all that the student's file does is recorded. Throws Error where there is no memory for it.
-void start_watching(const Forward& call);
+/// From here on all that the student's file does is recorded; with the memory of a CPU stage's `call`,
+/// where there is one. Throws Error where there is no memory for it.
+void start_watching(const Forward* call);
 /// Up to here.
 void stop_watching();
 /// What was recorded last.
