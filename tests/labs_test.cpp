@@ -489,7 +489,7 @@ TEST_CASE("what a lab's file may not say is found, and its line is named", "[lab
   // Stage 11 has one launch that is not counted.
   const std::string given = find_lab(find_stage(11)).source.reference;
   for (const auto& [old, changed] :
-       {std::pair{"  for_head_dim<32", "  const Uncounted all;\n  for_head_dim<32"},
+       {std::pair{"  for_head_dim<f32", "  const Uncounted all;\n  for_head_dim<f32"},
         {"  const Uncounted aside;\n", "  const Uncounted aside;\n  run();\n"},
         {"m[i] + logf(l[i])", "whole(m, i)"},
         {"void forward(", "#define logsumexp whole\nvoid forward("},

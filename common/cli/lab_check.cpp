@@ -149,11 +149,17 @@ struct Sample {
   std::vector<std::string> phrases = {};           ///< As in Solution; empty where nothing is to be named.
   bool cheats = false;                             ///< Whether it is not to be accepted, or crashes.
   bool may_be_refused = false;                     ///< Whether its mistake may be where nothing may change.
-  bool fails_early = false;  ///< Whether a wrong output, and its mistake named, is all that it should get.
+  /// Whether a wrong output of the first cases, or right ones and a count that is not kept, is all that is
+  /// asked of it, beside that its mistake is named.
+  bool fails_by_outputs = false, fails_by_counts = false;
 };
 
 bool loses(const Grade& grade, std::string_view part) {
   return grade.part(part).points() < grade.part(part).most();
+}
+/// Then it loses the 20 points of the claim, and so cannot have more than 80.
+bool loses_counts(const Grade& grade) {
+  return loses(grade, "idea") || loses(grade, "claim");
 }
 
 std::string wrong_with_skeleton(const Grade& grade) {
@@ -175,8 +181,9 @@ std::string wrong_with(const Mutant& mutant, const Grade& grade) {
   if (mutant.by_emulator && grade.part("clean").items.front().points > 0)
     return "it loses no points on what the emulator reports";
   if (mutant.by_checks || mutant.by_emulator) return "";
-  if (loses(grade, "correct")) return "it loses points on being correct, and only its price is wrong";
-  return loses(grade, "idea") || loses(grade, "claim") ? "" : "it loses no points on the claim";
+  if (grade.whole && loses(grade, "correct"))
+    return "it loses points on being correct, and only its price is wrong";
+  return loses_counts(grade) ? "" : "it loses no points on the claim";
 }
 
 std::string wrong_with(const Solution& solution, const Grade& grade) {
@@ -185,8 +192,9 @@ std::string wrong_with(const Solution& solution, const Grade& grade) {
     return "it does not say 'Kind: idea' or 'Kind: wrong', and 'Named by: PHRASE | PHRASE'";
   if (grade.points() > most_points) return fmt::format("it has more than {} points", most_points);
   if (!solution.idea) return "";
-  if (loses(grade, "correct")) return "it loses points on being correct, and only its idea is undone";
-  return loses(grade, "idea") || loses(grade, "claim") ? "" : "it loses no points on the counts";
+  if (grade.whole && loses(grade, "correct"))
+    return "it loses points on being correct, and only its idea is undone";
+  return loses_counts(grade) ? "" : "it loses no points on the counts";
 }
 
 /// A file of tests/cheats/ gets nothing, and is told why.
@@ -210,14 +218,16 @@ std::vector<Sample> samples_of(const Lab& lab, std::size_t most) {
     samples.push_back(
         {mutant.name, mutant.text, [mutant](const Grade& grade) { return wrong_with(mutant, grade); }});
     samples.back().may_be_refused = true;
-    samples.back().fails_early = mutant.by_checks && !mutant.by_emulator;
+    samples.back().fails_by_outputs = mutant.by_checks && !mutant.by_emulator;
+    samples.back().fails_by_counts = mutant.judged && !mutant.by_checks && !mutant.by_emulator;
   }
   for (const fs::path& patch : patches_of(lab, "tests/solutions", most)) {
     const Solution solution = read_solution(lab, patch);
     samples.push_back({solution.name, solution.text,
                        [solution](const Grade& grade) { return wrong_with(solution, grade); },
                        solution.phrases});
-    samples.back().fails_early = solution.wrong && !solution.idea;
+    samples.back().fails_by_outputs = solution.wrong && !solution.idea;
+    samples.back().fails_by_counts = solution.idea && !solution.wrong;
   }
   for (const fs::path& patch : patches_of(lab, "tests/cheats", most)) {
     const Solution cheat = read_solution(lab, patch);
@@ -297,10 +307,12 @@ std::vector<Row> check(const Lab& lab, std::size_t most, Progress& progress) {
     const Sample& sample = samples[i];
     GradeSettings own = settings;
     if (!sample.cheats) own.headers = &headers;  // a cheat may change what a header says
-    // One wrong output costs what makes it fail, whatever else is run.
-    if (sample.fails_early)
+    // One wrong output, or one count, costs what makes it fail, whatever else is run.
+    if (sample.fails_by_outputs || sample.fails_by_counts)
       own.enough = [&](const Grade& early) {
-        return sample.phrases.empty() || names_mistake(early, sample.phrases);
+        const bool right = early.part("correct").items.front().reached;
+        const bool fails = right ? sample.fails_by_counts && loses_counts(early) : sample.fails_by_outputs;
+        return fails && (sample.phrases.empty() || names_mistake(early, sample.phrases));
       };
     rows[i] = row_of(lab, sample, grader.grade(sample.text, own));
   };

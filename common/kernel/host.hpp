@@ -179,19 +179,55 @@ class SavedBuffer {
   DeviceBuffer<f32> view_;
 };
 
-/// Calls `body` with d, one of `dims`, as a compile-time constant:
-/// `for_head_dim<32, 64>(d, [&](auto dim) { run<dim>(...); });`. Throws UsageError for any other d.
-template <int... dims, class Body>
-void for_head_dim(std::int64_t d, Body body) {
-  const bool found = ((d == dims && (body(std::integral_constant<int, dims>()), true)) || ...);
-  if (!found) throw UsageError("kernels are not compiled for head dimension " + std::to_string(d));
+/// The Dtype whose elements kernels hold in a T.
+template <class T>
+inline constexpr Dtype dtype_of = std::is_same_v<T, f16>    ? Dtype::fp16
+                                  : std::is_same_v<T, bf16> ? Dtype::bf16
+                                                            : Dtype::fp32;
+
+/// What a kernel is chosen by.
+struct Choice {
+  Dtype dtype;     ///< Of Q, K, V and O.
+  std::int64_t d;  ///< Head dimension.
+  bool causal;     ///< With the mask or without.
+};
+
+/// Whether there is a Choice among all that this program will be given for which `serves` is true: a kernel
+/// that serves none is not compiled. The grader of a lab says what they are (common/labs/program.cpp); else
+/// they may be any.
+constexpr bool is_asked_for([[maybe_unused]] auto serves) {
+#ifdef FLASHLADDER_ONLY_FOR
+  constexpr Choice only_for[] = {FLASHLADDER_ONLY_FOR};
+  return std::any_of(std::begin(only_for), std::end(only_for), serves);
+#else
+  return true;
+#endif
 }
 
-/// As for_head_dim, with the first of `dims`, in ascending order, that is not below d.
-template <int... dims, class Body>
-void for_head_dim_from(std::int64_t d, Body body) {
-  const bool found = ((d <= dims && (body(std::integral_constant<int, dims>()), true)) || ...);
-  if (!found) throw UsageError("kernels are not compiled for head dimension " + std::to_string(d));
+/// The first of `dims`, in ascending order, that is not below d; 0 where there is none.
+template <int... dims>
+constexpr int columns_for(std::int64_t d) {
+  int columns = 0;
+  static_cast<void>(((columns = d <= dims ? dims : 0, columns != 0) || ...));
+  return columns;
+}
+
+/// Calls `body` with the first of `dims`, in ascending order, that is not below d, as a compile-time
+/// constant: `for_head_dim<f32, 32, 64>(d, [&](auto dim) { run<dim>(...); });`. T is the type of Q, K, V
+/// and O. Throws UsageError for a d above all of them.
+template <class T, int... dims, class Body>
+void for_head_dim(std::int64_t d, Body body) {
+  const int columns = columns_for<dims...>(d);
+  if (columns == 0) throw UsageError("kernels are not compiled for head dimension " + std::to_string(d));
+  const auto call = [&]<int dim>() {
+    constexpr auto serves = [](const Choice& choice) {
+      return choice.dtype == dtype_of<T> && columns_for<dims...>(choice.d) == dim;
+    };
+    if constexpr (is_asked_for(serves)) {
+      if (columns == dim) body(std::integral_constant<int, dim>());
+    }
+  };
+  (call.template operator()<dims>(), ...);
 }
 
 /// Takes every row of a table.
@@ -200,27 +236,12 @@ struct EveryRow {
   constexpr bool operator()(const auto&) const { return true; }
 };
 
-#ifdef FLASHLADDER_ONLY_FOR
-/// What a row of a table is chosen by.
-struct Choice {
-  Dtype dtype;     ///< Of Q, K, V and O.
-  std::int64_t d;  ///< Head dimension.
-  bool causal;     ///< With the mask or without.
-};
-/// All that this program will be given. The grader of a lab says so (common/labs/program.cpp).
-inline constexpr Choice only_for[] = {FLASHLADDER_ONLY_FOR};
-#endif
-
 /// Whether row i of `table` serves anything that this program will be given.
 template <const auto& table, std::size_t i>
-constexpr bool is_asked_for() {
-#ifdef FLASHLADDER_ONLY_FOR
-  return std::any_of(std::begin(only_for), std::end(only_for), [](const Choice& choice) {
+constexpr bool is_row_asked_for() {
+  return is_asked_for([](const Choice& choice) {
     return &row_for(table, architecture(), choice.dtype, choice.d, choice.causal) == &table[i];
   });
-#else
-  return true;
-#endif
 }
 
 /// Calls `body` with row i of `table` as a compile-time constant if it is the one that `chosen` points to.
@@ -229,7 +250,7 @@ constexpr bool is_asked_for() {
 template <const auto& table, std::size_t i, auto wanted, class Row, class Body>
 void call_if_chosen(const Row* chosen, Body& body) {
   constexpr bool is_compiled = kernel_backend == Backend::cuda || table[i].architecture == architecture();
-  if constexpr (is_compiled && is_asked_for<table, i>() && wanted(table[i])) {
+  if constexpr (is_compiled && is_row_asked_for<table, i>() && wanted(table[i])) {
     if (chosen == &table[i]) body(std::integral_constant<Row, table[i]>());
   }
 }

@@ -42,8 +42,15 @@ bool sees_every_key(const Family& family) {
 }
 constexpr std::int64_t cpu_head_dims[] = {64, 32, 59, 8, 96};
 
-Problem problem(const Stage& stage, const Shape& shape, std::size_t turn) {
+/// A head dimension, another one each turn.
+std::int64_t head_dim(const Stage& stage, std::size_t turn) {
   const auto& dims = stage.supports.head_dims;
+  return dims.empty() ? cpu_head_dims[turn % std::size(cpu_head_dims)] : dims[turn % dims.size()];
+}
+
+/// All problems whose tiles have the same number of columns have the same dtype: each kernel that they need
+/// takes the compiler a while.
+Problem problem(const Stage& stage, const Shape& shape, std::int64_t d) {
   const auto& dtypes = stage.supports.dtypes;
   Problem p;
   p.batch = shape.batch;
@@ -53,8 +60,8 @@ Problem problem(const Stage& stage, const Shape& shape, std::size_t turn) {
   p.Nk = shape.Nk;
   p.causal = shape.causal;
   p.scale = shape.scale;
-  p.d = dims.empty() ? cpu_head_dims[turn % std::size(cpu_head_dims)] : dims[turn % dims.size()];
-  p.dtype = dtypes[turn % dtypes.size()];
+  p.d = d;
+  p.dtype = dtypes[(d + 31) / 32 % std::ssize(dtypes)];
   return p;
 }
 
@@ -68,14 +75,12 @@ void give_pass(const Stage& stage, Job& job, std::uint64_t seed) {
 
 /// `shape` with head dimension d and normal random numbers.
 /// @param fewer_keys  as Job::fewer_keys
-Job random_job(const Stage& stage, const Shape& shape, std::int64_t d, std::size_t turn = 0,
+Job random_job(const Stage& stage, const Shape& shape, std::int64_t d, std::size_t seed = 0,
                int fewer_keys = 0) {
-  Problem p = problem(stage, shape, turn);
-  p.d = d;
   Job job;
-  job.inputs = random_inputs(p, 1 + turn);
+  job.inputs = random_inputs(problem(stage, shape, d), 1 + seed);
   job.fewer_keys = fewer_keys;
-  give_pass(stage, job, 1 + turn);
+  give_pass(stage, job, 1 + seed);
   return job;
 }
 
@@ -109,14 +114,12 @@ std::vector<Planned> plan_of(const Family& family, const Stage& stage) {
     one.job.layout = layout;
   };
   for (std::size_t i = 0; i < std::size(shapes); ++i) {
-    const std::size_t turn = i + place;  // another head dimension, dtype and layout in each family
+    const std::size_t turn = i + place;  // another head dimension and layout in each family
     if (!sees_every_key(family) && (i / 2 + place) % 2 == 0) continue;
-    plan(problem(stage, shapes[i], turn), all_layouts[turn % std::size(all_layouts)], i);
+    plan(problem(stage, shapes[i], head_dim(stage, turn)), all_layouts[turn % std::size(all_layouts)], i);
   }
   for (std::size_t i = 0; sees_every_key(family) && i < std::size(large_shapes); ++i) {
-    Problem p = problem(stage, large_shapes[i], i + place);
-    p.d = 32;
-    plan(p, Layout::contiguous, std::size(shapes) + i);
+    plan(problem(stage, large_shapes[i], 32), Layout::contiguous, std::size(shapes) + i);
   }
   std::erase_if(all, [&](const Planned& one) { return !takes(stage, one.job); });
   return all;
@@ -175,10 +178,10 @@ std::vector<Job> clean_cases(const Stage& stage) {
   // memory do so twice for each tile, and stage 29 has one buffer for K, in which the next tile comes. And
   // a tile of rows that sees no key.
   const std::int64_t keys = 2 * claim_of(stage)->tile.Bc + 6;
-  const auto buffers = [&](std::int64_t d) {
+  const auto tile_for = [&](std::int64_t d) {
     Problem p;
     p.d = d;
-    return claim_of(stage)->symbols(p).num_buffers;
+    return tile_of(stage, p);
   };
   const std::int64_t most_d = stage.supports.head_dims.back();
   const std::int64_t rows = 2 * claim_of(stage)->tile.Br + 6;
@@ -188,10 +191,13 @@ std::vector<Job> clean_cases(const Stage& stage) {
     jobs.push_back(random_job(stage, {2, 1, 1, of_rows ? rows : 30, of_rows ? 30 : keys, false}, 64, 1));
     jobs.push_back(random_job(stage, {1, 1, 1, 140, 8, true}, 32, 1));
     std::size_t added = 3;
-    if (buffers(most_d) < buffers(64)) {  // its tiles take turns, and its barriers are others
-      jobs.push_back(random_job(stage, {1, 1, 1, of_rows ? rows : 30, of_rows ? 30 : keys, true}, most_d));
+    const auto add = [&](std::int64_t d) {
+      jobs.push_back(random_job(stage, {1, 1, 1, of_rows ? rows : 30, of_rows ? 30 : keys, true}, d));
       ++added;
-    }
+    };
+    // Tiles of K that take turns in a buffer, and warps that share their keys, have other barriers.
+    if (tile_for(most_d).num_buffers < tile_for(64).num_buffers) add(most_d);
+    if (stage.supports.head_dim(96) && tile_for(96).share > tile_for(64).share) add(96);
     for (Job& job : std::span(jobs).last(added)) {
       job.check = true;
       job.schedule = schedule;
@@ -316,8 +322,8 @@ std::string common_trait(const Stage& stage, const std::vector<Job>& jobs, const
       {"with more than one tile of keys", [&](const Problem& p, Layout) { return p.Nk > Bc(p); }},
       {"with more than one tile of rows", [&](const Problem& p, Layout) { return p.Nq > Br(p); }},
       {"with a negative scale", [](const Problem& p, Layout) { return p.scale < 0; }},
-      {"with rows that do not lie next to each other: each tensor has strides of its own, from n.Q.row to "
-       "n.O.row",
+      {"with rows that do not lie next to each other: each tensor has strides of its own, n.Q.row and so "
+       "on",
        [](const Problem&, Layout layout) { return layout != Layout::contiguous; }},
       {"with d > 32", [](const Problem& p, Layout) { return p.d > 32; }},
       {"with d > 64", [](const Problem& p, Layout) { return p.d > 64; }},

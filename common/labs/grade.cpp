@@ -682,7 +682,9 @@ Grade Grader::grade(const std::string& text, const GradeSettings& settings) cons
     Grade early = grade;
     early.whole = false;
     fill_family(early.parts[0].items[0], program, first, said);
-    if (!first.right() && settings.enough(early)) return early;
+    early.counts = counts_in(counters_, runs.counted);
+    fill_counts(early.parts[1], early.parts[2], lab_, counters_, early.counts, runs.counted);
+    if (settings.enough(early)) return early;
     std::erase(others, &first);
     std::erase(others, &runs.counted);
   }

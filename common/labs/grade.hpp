@@ -50,7 +50,7 @@ struct Grade {
   std::vector<Part> parts;    ///< All of them, whatever was reached.
   std::vector<Count> counts;  ///< In the order of Grader::counters().
   std::string printed;        ///< What the program printed.
-  bool whole = true;          ///< Whether all was run; else GradeSettings::enough was told so early.
+  bool whole = true;          ///< Whether all was run; else GradeSettings::enough was told of a part.
 
   int most() const;    ///< Points that there are.
   int points() const;  ///< Points that it has.
@@ -64,8 +64,8 @@ class CompiledHeaders;
 struct GradeSettings {
   std::optional<std::uint64_t> seed;  ///< Instead of the hash of the file.
   Limits limits;                      ///< For each of the program's runs.
-  /// Asked where outputs of the first family are wrong, with what is said of it: whether that is all that
-  /// is to be known. Null: all is run.
+  /// Asked when the first family and the counted cases have run, with what is said of them: whether that is
+  /// all that is to be known. Null: all is run.
   std::function<bool(const Grade&)> enough = nullptr;
   const CompiledHeaders* headers = nullptr;  ///< Included before what is handed in; null: none.
 };

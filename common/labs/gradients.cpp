@@ -247,8 +247,8 @@ double norm(const std::vector<double>& values) {
 }
 
 /// A gradient that is a multiple of the right one, in words that follow its name; "" where it is none.
-std::string as_multiple(const Problem& p, const std::vector<float>& got, const std::vector<double>& right,
-                        double wrong) {
+std::string as_multiple(const Problem& p, const Gradient& gradient, const std::vector<float>& got,
+                        const std::vector<double>& right, double wrong) {
   const double square = std::inner_product(right.begin(), right.end(), right.begin(), 0.0);
   const double factor = std::inner_product(got.begin(), got.end(), right.begin(), 0.0) / square;
   if (std::ranges::all_of(got, [](float x) { return x == 0; })) return "is 0 everywhere";
@@ -256,8 +256,11 @@ std::string as_multiple(const Problem& p, const std::vector<float>& got, const s
   const double scale = p.softmax_scale();
   const auto is = [&](double one) { return std::abs(factor / one - 1) < 4 * rounding(p.dtype); };
   if (is(-1)) return "has the wrong sign";
-  if (is(1 / scale)) return "is as if the scale were left out";
-  if (is(scale)) return "is as if it were multiplied by the scale twice";
+  const bool is_scaled = gradient.name != std::string_view("dV");
+  if (is(1 / scale)) return is_scaled ? "is as if the scale were left out" : "is divided by the scale";
+  if (is(scale))
+    return is_scaled ? "is as if it were multiplied by the scale twice"
+                     : "is multiplied by the scale, which is for dQ and dK";
   if (is(std::log2(std::exp(1.0)))) return "is log2(e) times what is right: a factor for powers of 2 alone";
   if (is(std::log(2.0))) return "is ln 2 times what is right: a factor for powers of 2 alone";
   return fmt::format("is {:.4g} times what is right", factor);
@@ -338,7 +341,7 @@ std::string gradient_mistake(const Job& job, const Gradients<float>& got, const 
     const Places places = places_of(p, one, mine, right);
     const double wrong = distance(mine, right);
     if (!places.any || !std::isfinite(wrong)) continue;
-    std::string words = as_multiple(p, mine, right, wrong);
+    std::string words = as_multiple(p, one, mine, right, wrong);
     if (words.empty()) words = as_other_head(p, one, mine, right, places);
     if (words.empty()) {
       if (!guesses) guesses.emplace(job, tile);

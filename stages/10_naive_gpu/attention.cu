@@ -229,7 +229,7 @@ void forward(const Forward& f) {
   const std::int64_t scores_of_all = x.L.elements() * f.problem.Nk;
   ExtraBuffer S(f, "S", scores_of_all), P(f, "P", scores_of_all);
   const unsigned Tr = tiles(f.problem.Nq, Br), Tc = tiles(f.problem.Nk, Bc);
-  for_head_dim<32, 64, 128>(f.problem.d, [&](auto d) {
+  for_head_dim<f32, 32, 64, 128>(f.problem.d, [&](auto d) {
     launch("scores", scores<d>, dim3(Tr * Tc, x.heads, x.batch), threads, Shared<d>::bytes, x.Q, x.K, S,
            x.sizes);
     launch("softmax", softmax, dim3(tiles(f.problem.Nq, warps), x.heads, x.batch), threads, 0, S, P, x.L,
@@ -252,7 +252,7 @@ void backward(const Backward& f) {
   Sizes dQ_sizes = x.sizes;  // dQ = dS K
   dQ_sizes.V = x.sizes.K;
   dQ_sizes.O = x.sizes.dQ;
-  for_head_dim<32, 64, 128>(f.problem.d, [&](auto d) {
+  for_head_dim<f32, 32, 64, 128>(f.problem.d, [&](auto d) {
     const dim3 key_tiles(Tc, x.kv_heads, x.batch);
     launch("dP", scores<d>, dim3(Tr * Tc, x.heads, x.batch), threads, Shared<d>::bytes, x.dO, x.V, dS,
            dP_sizes);

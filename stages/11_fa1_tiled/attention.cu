@@ -213,7 +213,7 @@ __global__ void logsumexp(gmem<const f32> m, gmem<const f32> l, gmem<f32> L, std
 void forward(const Forward& f) {
   const ForwardBuffers<> x(f);
   ExtraBuffer m(f, "m", x.L.elements()), l(f, "l", x.L.elements());
-  for_head_dim<32, 64, 128>(f.problem.d, [&](auto d) {
+  for_head_dim<f32, 32, 64, 128>(f.problem.d, [&](auto d) {
     launch("fa1_forward", fa1_forward<d>, dim3(x.heads, x.batch), threads, Shared<d>::bytes, x.Q, x.K, x.V,
            x.O, m, l, x.sizes);
   });

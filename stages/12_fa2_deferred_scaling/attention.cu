@@ -214,7 +214,7 @@ __global__ void __launch_bounds__(threads) fa2_forward(gmem<const f32> Qg,  // [
 void forward(const Forward& f) {
   const ForwardBuffers<> x(f);
   ExtraBuffer m(f, "m", x.L.elements()), l(f, "l", x.L.elements());
-  for_head_dim<32, 64, 128>(f.problem.d, [&](auto d) {
+  for_head_dim<f32, 32, 64, 128>(f.problem.d, [&](auto d) {
     launch("fa2_forward", fa2_forward<d>, dim3(x.heads, x.batch), threads, Shared<d>::bytes, x.Q, x.K, x.V,
            x.O, x.L, m, l, x.sizes);
   });

@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(threads) fa2_forward(gmem<const f32> Qg,  // [
 
 void forward(const Forward& f) {
   const ForwardBuffers<> x(f);
-  for_head_dim<32, 64, 128>(f.problem.d, [&](auto d) {
+  for_head_dim<f32, 32, 64, 128>(f.problem.d, [&](auto d) {
     // lab: the grid, which replaces the loop over the tiles of Q
     // given: launch("fa2_forward", fa2_forward<d>, dim3(1, x.heads, x.batch), threads,
     // given:        Shared<d>::bytes, x.Q, x.K, x.V, x.O, x.L, x.sizes);

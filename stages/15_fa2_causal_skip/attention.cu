@@ -157,7 +157,7 @@ __global__ void __launch_bounds__(threads) fa2_forward(gmem<const f32> Qg,  // [
 
 void forward(const Forward& f) {
   const ForwardBuffers<> x(f);
-  for_head_dim<32, 64, 128>(f.problem.d, [&](auto d) {
+  for_head_dim<f32, 32, 64, 128>(f.problem.d, [&](auto d) {
     launch("fa2_forward", fa2_forward<d>, dim3(tiles(f.problem.Nq, Br), x.heads, x.batch), threads,
            Shared<d>::bytes, x.Q, x.K, x.V, x.O, x.L, x.sizes);
   });

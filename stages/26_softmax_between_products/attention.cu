@@ -213,7 +213,7 @@ __global__ void __launch_bounds__(threads) fa2_forward(gmem<const T> Qg,  // [ba
 void forward(const Forward& f) {
   for_half_dtype(f.problem.dtype, [&]<class T>(T) {
     const ForwardBuffers<T> x(f);
-    for_head_dim<32, 64, 96, 128, 256>(f.problem.d, [&](auto d) {
+    for_head_dim<T, 32, 64, 96, 128, 256>(f.problem.d, [&](auto d) {
       launch("fa2_forward", fa2_forward<T, d>, dim3(tiles(f.problem.Nq, Tile<d>::Br), x.heads, x.batch),
              threads, Shared<d>::bytes, x.Q, x.K, x.V, x.O, x.L, x.sizes);
     });

@@ -201,7 +201,7 @@ __global__ void __launch_bounds__(threads) fa1_backward(gmem<const f32> Qg,   //
 void backward(const Backward& f) {
   const BackwardBuffers<> x(f);
   const SavedBuffer m(f, "m", f.m, x.L.elements()), l(f, "l", f.l, x.L.elements());
-  for_head_dim<32, 64, 128>(f.problem.d, [&](auto d) {
+  for_head_dim<f32, 32, 64, 128>(f.problem.d, [&](auto d) {
     launch("fa1_backward", fa1_backward<d>, dim3(x.kv_heads, x.batch), threads, Shared<d>::bytes, x.Q, x.K,
            x.V, x.O, x.dO, m.view(), l.view(), x.dQ, x.dK, x.dV, x.sizes);
   });

@@ -200,7 +200,7 @@ __global__ void __launch_bounds__(threads) fa2_backward(gmem<const f32> Qg,   //
 void backward(const Backward& f) {
   const BackwardBuffers<> x(f);
   ExtraBuffer D(f, "D", x.L.elements());
-  for_head_dim<32, 64, 128>(f.problem.d, [&](auto d) {
+  for_head_dim<f32, 32, 64, 128>(f.problem.d, [&](auto d) {
     launch("prepare", prepare<d>, dim3(tiles(f.problem.Nq, warps), x.heads, x.batch), threads, 0, x.O, x.dO,
            D, x.dQ, x.sizes);
     launch("fa2_backward", fa2_backward<d>, dim3(tiles(f.problem.Nk, Bc), x.kv_heads, x.batch), threads,

@@ -44,6 +44,7 @@ __device__ __forceinline__ void product(f32 (&x)[frags][row_chunks][4],  // [16 
   constexpr Swizzle<d> swizzle;  // repeats after 8 rows
 #pragma unroll
   for (int k = 0; k < d; k += 16) {
+    // lab: for 16 columns of d, the fragments of A and of B from their swizzled places, and the products
     std::uint32_t a[frags][4];
 #pragma unroll
     for (int f = 0; f < frags; ++f)
@@ -58,6 +59,7 @@ __device__ __forceinline__ void product(f32 (&x)[frags][row_chunks][4],  // [16 
         mma_m16n8k16<T>(x[f][c + 1], a[f], {b[2], b[3]});
       }
     }
+    // end of lab
   }
 }
 
@@ -70,8 +72,11 @@ __device__ __forceinline__ void add_product(
   constexpr Swizzle<d> swizzle;
 #pragma unroll
   for (int x = 0; x < column_chunks; x += 2) {
+    // lab: the fragment of B from its swizzled place, transposed
+    // given: std::uint32_t b[4] = {};
     std::uint32_t b[4];
     ldmatrix_x4_trans<T>(b, B.at(row + lane % 16, swizzle(lane, column + 8 * x + lane / 16 * 8)));
+    // end of lab
 #pragma unroll
     for (int f = 0; f < frags; ++f) {
       mma_m16n8k16<T>(c[f][x], a[f], {b[0], b[1]});
@@ -170,9 +175,11 @@ __device__ __forceinline__ void store_dS(smem_tile<T, Bc, Br>& dS,     // dS^T
                                          int k0, int row, int lane) {
   constexpr Swizzle<Br> swizzle;
   const int quad = lane / row_lanes, quad_lane = lane % row_lanes;
+  // lab: the four pairs of this lane, each to its swizzled place
 #pragma unroll
   for (int e = 0; e < 4; ++e)
     store_pair(dS.at(k0 + quad + e % 2 * 8, swizzle(quad, row + e / 2 * 8) + 2 * quad_lane), a[e]);
+  // end of lab
 }
 
 /// dS of 16 rows from `row` on and 16 keys from k0 on: the operand A of the product with K.
@@ -333,6 +340,7 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
   }
   // dK goes to the place of this warp's keys of K, dV to that of V, and from there to memory 16 bytes a
   // lane, whole rows at a time.
+  // lab: dK and dV of this warp's keys, in 16 bits, through what was K and V
   __syncthreads();  // K and V change: all warps must have read them
 #pragma unroll
   for (int turn = 0; turn < turns; ++turn) {
@@ -357,6 +365,7 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
       store_16B<T>(out + (j * row + c), dX.at(key, swizzle(key, c)), j < n.Nk);
     }
   }
+  // end of lab
 }
 
 /// A warp for each row: dQ = scale * dQ_sum, in 16 bits.
@@ -375,7 +384,7 @@ __global__ void __launch_bounds__(helpers) convert(gmem<const f32> dQ_sumg,  // 
 
 void backward(const Backward& f) {
   for_half_dtype(f.problem.dtype, [&]<class T>(T) {
-    for_head_dim<32, 64, 96, 128, 256>(f.problem.d, [&](auto d) {
+    for_head_dim<T, 32, 64, 96, 128, 256>(f.problem.d, [&](auto d) {
       constexpr Tile tile = tile_of<d>;
       const BackwardBuffers<T> x(f);
       const unsigned heads = x.heads, kv_heads = x.kv_heads, batch = x.batch;

@@ -242,6 +242,8 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
   const int j0 = blockIdx.x * Bc, kv_head = blockIdx.y, b = blockIdx.z;
 
   const auto copy = [&](int h, int i0, int to) {
+    // lab: begin to copy Q, dO, L and D of the Br rows from i0 on of query head h into buffer `to`: one
+    //   group of copies
     load_tile_async<Br, d, threads>(Q, to * Br, Qg + n.Q.at(b, h), n.Q.row, i0, n.Nq, swizzle);
     load_tile_async<Br, d, threads>(dO, to * Br, dOg + n.dO.at(b, h), n.dO.row, i0, n.Nq, swizzle);
     if (const int r = threadIdx.x % Br;
@@ -251,15 +253,21 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
                        i0 + r < n.Nq);
     }
     cp_async_commit();
+    // end of lab
   };
   // The tiles of rows that see key j0, of all query heads of the group one after the other
   const int first = n.causal && j0 + n.Nq > n.Nk ? (j0 + n.Nq - n.Nk) / Br * Br : 0;
+  // lab: begin to copy K, V and the first tile of rows: one group
   load_tile_async<Bc, d, threads>(K, 0, Kg + n.K.at(b, kv_head), n.K.row, j0, n.Nk, swizzle);
   load_tile_async<Bc, d, threads>(V, 0, Vg + n.V.at(b, kv_head), n.V.row, j0, n.Nk, swizzle);
   copy(kv_head * n.group, first, 0);
+  // end of lab
   // dV and dK as mma has them: of one fragment, of 16 keys. Where two warps share the keys, one of them.
   f32 sum[turns][1][d / 8][4] = {};
   for (int h = kv_head * n.group, i0 = first, buffer = 0; h < (kv_head + 1) * n.group;) {
+    // lab: which tile of rows is the next one, and in which buffer; make sure that this one is there, and
+    //   with two buffers begin to copy the next, if there is one
+    // given: const int next_h = h + 1, next_i0 = first, next_buffer = 0;
     const bool last = i0 + Br >= n.Nq;  // of this head
     const int next_h = last ? h + 1 : h, next_i0 = last ? first : i0 + Br,
               next_buffer = num_buffers - 1 - buffer;
@@ -269,6 +277,7 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
     // have arrived, all warps have read the last dS and what was in those buffers.
     __syncthreads();
     if (num_buffers == 2 && more) copy(next_h, next_i0, next_buffer);
+    // end of lab
     const bool masked = j0 + Bc > n.visible_keys(i0);  // the first row sees the least
     count_tile(masked);
 
@@ -310,9 +319,11 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
         if (of_dS) store_dS(dS, a[0], k0, 8 * c, lane);
       }
     }
+    // lab: make sure that dS of all keys is there; with one buffer begin to copy the next tile of rows
     // dS is read, and with one buffer the rows change: all warps must have written dS, and read the rows.
     __syncthreads();
     if (num_buffers == 1 && more) copy(next_h, next_i0, next_buffer);
+    // end of lab
 
     // dQ += dS K: this warp's rows and columns, all keys
     f32 dq[row_frags][column_chunks][4] = {};
@@ -381,7 +392,7 @@ __global__ void __launch_bounds__(helpers) convert(gmem<const f32> dQ_sumg,  // 
 
 void backward(const Backward& f) {
   for_half_dtype(f.problem.dtype, [&]<class T>(T) {
-    for_head_dim<32, 64, 96, 128, 256>(f.problem.d, [&](auto d) {
+    for_head_dim<T, 32, 64, 96, 128, 256>(f.problem.d, [&](auto d) {
       constexpr Tile tile = tile_of<d>;
       const BackwardBuffers<T> x(f);
       const unsigned heads = x.heads, kv_heads = x.kv_heads, batch = x.batch;

@@ -238,7 +238,10 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
             quad_lane = lane % row_lanes;
   // Its keys of a tile. Where two warps share them, the second half of the warps has dP, dS and dK: each of
   // the four schedulers of a multiprocessor then has warps of both kinds.
+  // lab: the first of this warp's keys
+  // given: const int k0 = 0;
   const int k0 = warp % (warps / share) * (16 * key_frags);
+  // end of lab
   const bool second = warp >= warps / 2;
   const int r0 = warp / blocks * (16 * row_frags),
             column0 = warp % blocks * (8 * column_chunks);  // its rows and columns of dQ
@@ -286,6 +289,8 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
       const bool of_dS = turns == 2 ? turn == 1 : second;
       f32 x[key_frags][Br / 8][4] = {};                          // S^T, then P^T; or dP^T, then dS^T
       product(x, of_dS ? V : K, of_dS ? dO : Q, k0, row, lane);  // S^T = K Q^T, or dP^T = V dO^T
+      // lab: of all fragments of keys, P from S, or dS from dP and P, which a warp keeps, or has from the
+      //   other one
 #pragma unroll
       for (int f = 0; f < key_frags; ++f) {
         if (!of_dS) {
@@ -315,8 +320,10 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
           if (of_dS) multiply_stored(x[f], P, place + f * (Br / 8), lane);
         }
       }
+      // end of lab
 #pragma unroll
       for (int c = 0; c < Br / 8; c += 2) {
+        // lab: of 16 rows, dV += P^T dO or dK += dS^T Q for all fragments of keys; dS goes to shared memory
         std::uint32_t a[key_frags][4];
 #pragma unroll
         for (int f = 0; f < key_frags; ++f) round_chunks<T>(a[f], x[f], c);
@@ -326,6 +333,7 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
         for (int f = 0; f < key_frags; ++f) {
           if (of_dS) store_dS(dS, a[f], k0 + 16 * f, 8 * c, lane);
         }
+        // end of lab
       }
     }
     // dS is read, and with one buffer the rows change: all warps must have written dS, and read the rows.
@@ -399,7 +407,7 @@ __global__ void __launch_bounds__(helpers) convert(gmem<const f32> dQ_sumg,  // 
 
 void backward(const Backward& f) {
   for_half_dtype(f.problem.dtype, [&]<class T>(T) {
-    for_head_dim<32, 64, 96, 128, 256>(f.problem.d, [&](auto d) {
+    for_head_dim<T, 32, 64, 96, 128, 256>(f.problem.d, [&](auto d) {
       constexpr Tile tile = tile_of<d>;
       const BackwardBuffers<T> x(f);
       const unsigned heads = x.heads, kv_heads = x.kv_heads, batch = x.batch;

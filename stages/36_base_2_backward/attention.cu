@@ -421,7 +421,7 @@ __global__ void __launch_bounds__(helpers) convert(gmem<const f32> dQ_sumg,  // 
 
 void backward(const Backward& f) {
   for_half_dtype(f.problem.dtype, [&]<class T>(T) {
-    for_head_dim<32, 64, 96, 128, 256>(f.problem.d, [&](auto d) {
+    for_head_dim<T, 32, 64, 96, 128, 256>(f.problem.d, [&](auto d) {
       constexpr Tile tile = tile_of<d>;
       const BackwardBuffers<T> x(f);
       const unsigned heads = x.heads, kv_heads = x.kv_heads, batch = x.batch;

@@ -44,6 +44,15 @@ Problem problem(std::int64_t batch, std::int64_t q_heads, std::int64_t kv_heads,
 
 // --- the three judges
 
+/// A verdict's reason without its numbers, which depend on the compiler: the output that is wrong, which
+/// here means off, NaN or never written.
+std::string in_short(const std::string& why) {
+  for (const char* output : {"O", "L", "dQ", "dK", "dV"}) {
+    if (why.starts_with(output)) return std::string(output) + " wrong";
+  }
+  return why.empty() ? "not checked" : why;
+}
+
 /// What rejected a kernel, each in a word or two; empty where nothing did.
 struct Caught {
   std::string checks, emulator, claim;
@@ -52,6 +61,10 @@ struct Caught {
   bool by_any() const { return !(checks.empty() && emulator.empty() && claim.empty()); }
   bool by_claim_only() const { return checks.empty() && emulator.empty() && !claim.empty(); }
 
+  /// What the checks say. Inputs that would not show what is wrong reject nothing.
+  void judged(const Verdict& verdict) {
+    if (!verdict.passed && !verdict.blind) checks = in_short(verdict.why);
+  }
   /// Calls `run`. The emulator may report an error in the runs of the other judges too: it is the one who
   /// found it. A stage that refuses what it must take is wrong too.
   template <class Run>
@@ -123,15 +136,6 @@ const std::vector<SmallCase>& cases_for(const Stage& stage) {
   return made.at(key);
 }
 
-/// A verdict's reason without its numbers, which depend on the compiler: the output that is wrong, which
-/// here means off, NaN or never written.
-std::string in_short(const std::string& why) {
-  for (const char* output : {"O", "L", "dQ", "dK", "dV"}) {
-    if (why.starts_with(output)) return std::string(output) + " wrong";
-  }
-  return why.empty() ? "not checked" : why;
-}
-
 /// One OS thread, so that a kernel with a race in it does the same every time.
 simt::Options one_thread() {
   simt::Options options;
@@ -147,14 +151,14 @@ void judge_by_checks(const Stage& stage, Caught& caught) {
     caught.emulated([&] {
       if (stage.forward == nullptr) return;
       const Verdict verdict = run_and_check(stage, one.inputs, one.layout, one.expected);
-      if (!verdict.passed) caught.checks = in_short(verdict.why);
+      caught.judged(verdict);
     });
     if (!caught.checks.empty()) return;  // one is enough
     caught.emulated([&] {
       if (stage.backward == nullptr) return;
       const Verdict verdict =
           run_and_check_backward(stage, one.inputs, one.saved, one.dO, one.layout, one.gradients);
-      if (!verdict.passed) caught.checks = in_short(verdict.why);
+      caught.judged(verdict);
     });
     if (!caught.checks.empty()) return;
   }
@@ -186,7 +190,7 @@ void judge_by_all_checks(const Mutant& mutant, Caught& caught) {
         } else {
           verdict = run_and_check(stage, inputs, one.layout, expect_forward(inputs, dtype));
         }
-        if (!verdict.passed) caught.checks = in_short(verdict.why);
+        caught.judged(verdict);
       });
       if (caught.by_any()) return;
     }
@@ -262,7 +266,7 @@ void judge_far_apart(const Stage& stage, const FarApart& memory) {
 
 /// The closed forms, from stage 21 on, but for 32, that shared memory is accessed without bank conflicts,
 /// and that O is written in whole sectors where that is claimed.
-void judge_by_claim(const Stage& stage, Caught& caught) {
+void judge_by_claim(const Stage& stage, int most_d, Caught& caught) {
   const Claim* claim = claim_of(stage);
   REQUIRE(claim != nullptr);
   for (const CountedPass& pass : passes_of(stage)) REQUIRE(pass.forms.size() > 10);
@@ -271,8 +275,11 @@ void judge_by_claim(const Stage& stage, Caught& caught) {
     const std::int64_t rows = std::max<std::int64_t>(128, 2 * claim->tile.Br);
     Problem negative = problem(1, 1, 1, 1, 139, 64, causal);
     negative.scale = -0.2f;
-    for (const Problem& p : {problem(1, 2, 2, rows, rows, 32, causal), problem(2, 4, 2, 65, 97, 32, causal),
-                             problem(1, 3, 1, 170, 31, 32, causal), negative}) {
+    std::vector<Problem> problems = {problem(1, 2, 2, rows, rows, 32, causal),
+                                     problem(2, 4, 2, 65, 97, 32, causal),
+                                     problem(1, 3, 1, 170, 31, 32, causal), negative};
+    if (most_d > 96) problems.push_back(problem(1, 1, 1, 65, 70, most_d, causal));
+    for (const Problem& p : problems) {
       const Symbols symbols = claim->symbols(p);
       for (const CountedPass& pass : passes_of(stage)) {
         const simt::Ledger ledger = pass.count(stage, random_inputs(p, 1), one_thread(), nullptr);
@@ -310,7 +317,7 @@ Caught judge(const Stage& stage, int most_d, const FarApart& far_apart) {
   if (caught.hangs) return caught;
   caught.emulated([&] { judge_far_apart(stage, far_apart); });
   judge_by_checks(stage, caught);
-  caught.emulated([&] { judge_by_claim(stage, caught); });
+  caught.emulated([&] { judge_by_claim(stage, most_d, caught); });
   return caught;
 }
 
