@@ -94,9 +94,11 @@ __device__ __forceinline__ void probabilities(f32 (&x)[row_chunks][4],     // S^
 #pragma unroll
   for (int c = 0; c < row_chunks; ++c) {
     const int r = row + 8 * c + 2 * (lane % row_lanes);  // this lane has rows r and r + 1
+    // lab: P in place of the four scores: a multiply-add and a power of 2 for each
     const f32 L2_rows[2] = {L2[r], L2[r + 1]};
 #pragma unroll
     for (int e = 0; e < 4; ++e) x[c][e] = ex2_approx(fmaf(x[c][e], scale_log2, -L2_rows[e % 2]));
+    // end of lab
   }
 }
 
@@ -123,9 +125,12 @@ __device__ __forceinline__ void begin_sums(f32 (&x)[row_chunks][4],
 #pragma unroll
   for (int c = 0; c < row_chunks; ++c) {
     const int r = row + 8 * c + 2 * (lane % row_lanes);
+    // lab: what the sums begin with, where dS is computed and where P is
+    // given: x[c][0] = x[c][1] = x[c][2] = x[c][3] = 0.f;
     f32 even = 0.f, odd = 0.f;
     if (of_dS) even = -D[r], odd = -D[r + 1];
     x[c][0] = x[c][2] = even, x[c][1] = x[c][3] = odd;
+    // end of lab
   }
 }
 
@@ -202,6 +207,7 @@ __global__ void __launch_bounds__(helpers) prepare(gmem<const T> Og,    // [batc
   constexpr int lanes = d % 64 == 0 ? 8 : 4;  // of a row
   const int i = blockIdx.x * (helpers / lanes) + threadIdx.x / lanes, lane = threadIdx.x % lanes;
   const int h = blockIdx.y, b = blockIdx.z;
+  // lab: for row i, by its lanes: D and L2, once each, and zeros in its row of dQ_sum
   f32 D = 0.f;
   if (i < n.Nq) {
     const gmem<const T> O = Og + (n.O.at(b, h) + i * n.O.row), dO = dOg + (n.dO.at(b, h) + i * n.dO.row);
@@ -222,6 +228,7 @@ __global__ void __launch_bounds__(helpers) prepare(gmem<const T> Og,    // [batc
     Dg[n.row0(b, h) + i] = D;
     L2g[n.row0(b, h) + i] = finite(Lg[n.row0(b, h) + i]) * log2_e;  // where no key is seen, all are masked
   }
+  // end of lab
 }
 
 template <class T, int d, int Br, int Bc, int warps, int share, int num_buffers>

@@ -34,6 +34,8 @@ Claim claim() {
       {"device_bytes", 4 * BH * Nq * (2 + d)},
       {"blocks", BHkv * Tc + BH * (ceil_div(Nq * lanes, 128) + ceil_div(Nq, 4))},
       {"mul", 2 * BH * sum(live_i) * Br * Bc + BH * Nq * (1 + 2 * d) + BHkv * Tc * Bc * d},
+      {"exp2", BH * sum(live_i) * Br * Bc},
+      {"fma", BH * sum(live_i) * Br * Bc},
   };
   return claim;
 }

@@ -220,10 +220,12 @@ __global__ void __launch_bounds__(helpers) prepare(gmem<const T> Og,    // [batc
     Dg[n.row0(b, h) + i] = D;
     L2g[n.row0(b, h) + i] = finite(Lg[n.row0(b, h) + i]) * log2_e;  // where no key is seen, all are masked
   }
+  // lab: zeros in dQ_sum, for all rows of this block
   const gmem<f32> dQ_sum = dQ_sumg + (n.head(b, h) * padded_Nq + first) * d;
 #pragma unroll
   for (int e = 4 * threadIdx.x; e < rows * d; e += 4 * helpers)
     store4(dQ_sum + e, make_float4(0.f, 0.f, 0.f, 0.f));
+  // end of lab
 }
 
 template <class T, int d, int Br, int Bc, int warps, int share, int num_buffers>
@@ -358,6 +360,7 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
       for (int f = 0; f < row_frags; ++f) load_dS(ds[f], dS, r0 + 16 * f, k, lane);
       add_product(dq, ds, K, k, column0, lane);
     }
+    // lab: add this warp's dQ to dQ_sum, four numbers by one instruction
     const gmem<f32> dQ = dQ_sumg + (n.head(b, h) * padded_Nq + i0 + r0) * d;
 #pragma unroll
     for (int f = 0; f < row_frags; ++f) {
@@ -366,6 +369,7 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
         atomic_add4(dQ + (16 * f * d + (column0 / 8 + x) * 128 + 4 * lane),
                     make_float4(dq[f][x][0], dq[f][x][1], dq[f][x][2], dq[f][x][3]));
     }
+    // end of lab
     h = next_h, i0 = next_i0, buffer = next_buffer;
   }
   // dK goes to the place of this warp's keys of K, dV to that of V, and from there to memory 16 bytes a
@@ -406,6 +410,7 @@ __global__ void __launch_bounds__(helpers)
   const int e = blockIdx.x * helpers + threadIdx.x, h = blockIdx.y, b = blockIdx.z;
   const int i0 = e / d * 16, x = e % d / 8, quad = e % 8;
   if (i0 >= n.Nq) return;
+  // lab: 8 columns of rows i0 + quad and i0 + quad + 8, from 8 x on: dQ = scale * dQ_sum, in rows
   const gmem<const f32> from = dQ_sumg + ((n.head(b, h) * padded_Nq + i0) * d + x * 128 + 16 * quad);
   f32 dq[2][8] = {};
 #pragma unroll
@@ -421,6 +426,7 @@ __global__ void __launch_bounds__(helpers)
     for (int c = 0; c < 8; ++c) dq[a][c] *= n.scale;
     if (i < n.Nq) store_eight<T>(dQg + (n.dQ.at(b, h) + i * n.dQ.row + 8 * x), dq[a]);
   }
+  // end of lab
 }
 
 void backward(const Backward& f) {

@@ -251,12 +251,14 @@ __global__ void __launch_bounds__(helpers) prepare(gmem<const T> Og,    // [batc
     }
   }
   D = lanes_sum<lanes>(D);
+  // lab: D and L2 of row i to memory, also of the rows past the end that the last tile has
   if (lane == 0) {
     if (i < n.Nq)
       L2 = finite(Lg[n.row0(b, h) + i]) * log2_e;  // a row that sees no key is masked in every tile
     Dg[n.head(b, h) * padded_Nq + i] = D;
     L2g[n.head(b, h) * padded_Nq + i] = L2;
   }
+  // end of lab
   const gmem<f32> dQ_sum = dQ_sumg + (n.head(b, h) * padded_Nq + first) * d;
 #pragma unroll
   for (int e = 4 * threadIdx.x; e < helpers / lanes * d; e += 4 * helpers)
@@ -317,8 +319,11 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
   // Under the mask the first keys come first, of all heads, since the most rows see them: no block has much
   // left to do when the others end. But batch entry after batch entry: the L2 cache holds Q, dO and dQ of
   // its heads.
+  // lab: the key/value head, the batch entry and the first key that this block takes, in that order
+  // given: const int kv_head = 0, b = 0, j0 = 0;
   const int kv_head = causal ? blockIdx.x : blockIdx.y, b = blockIdx.z;
   const int j0 = (causal ? blockIdx.y : blockIdx.x) * Bc;
+  // end of lab
   const float scale_log2 = n.scale * log2_e;
 
   // The tiles of rows that see key j0, of all query heads of the group one after the other: they add to the
@@ -476,6 +481,7 @@ void backward(const Backward& f) {
     using T = std::conditional_t<row.dtype == Dtype::fp16, f16, bf16>;
     constexpr int d = row.d, Br = tile.Br, Bc = tile.Bc, num_buffers = tile.num_buffers;
     const BackwardBuffers<T> x(f);
+    // lab: D, L2 and dQ_sum, and the three kernels of this row of the table, each with its grid
     const unsigned heads = x.heads, kv_heads = x.kv_heads, batch = x.batch, Tc = tiles(f.problem.Nk, Bc);
     const int padded_Nq = Br * static_cast<int>(tiles(f.problem.Nq, Br));  // of whole tiles
     ExtraBuffer D(f, "D", heads * batch * std::int64_t{padded_Nq}), L2(f, "L2", D.elements()),
@@ -491,6 +497,7 @@ void backward(const Backward& f) {
     launch("convert", convert<T, d>,
            dim3(tiles(tiles(f.problem.Nq, 16) * std::int64_t{d}, helpers), heads, batch), helpers, 0,
            dQ_sum, x.dQ, x.sizes, padded_Nq);
+    // end of lab
   });
 }
 

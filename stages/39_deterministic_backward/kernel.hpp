@@ -323,11 +323,16 @@ __global__ void __launch_bounds__(32 * warps)
     }
     cp_async_commit();
   };
+  // lab: the tiles of keys of this split, one after the other, and what must be over before K and V change
+  // given: for (int j0 = split * Bc; j0 < n.Nk; j0 = n.Nk) {
+  // given:   // The tiles of rows that see key j0, of all query heads of the group one after the other
+  // given:   const int first = causal && j0 + n.Nq > n.Nk ? (j0 + n.Nq - n.Nk) / Br * Br : 0;
   for (int j0 = split * Bc; j0 < n.Nk; j0 += splits * Bc) {
     // The tiles of rows that see key j0, of all query heads of the group one after the other: they add to
     // the same dK and dV.
     const int first = causal && j0 + n.Nq > n.Nk ? (j0 + n.Nq - n.Nk) / Br * Br : 0;
     if (j0 >= splits * Bc) __syncthreads();  // K and V change: all warps have read dK and dV there
+    // end of lab
     load_tile_async<Bc, d, threads>(K, 0, Kg + n.K.at(b, kv_head), n.K.row, j0, n.Nk, swizzle, n.d);
     load_tile_async<Bc, d, threads>(V, 0, Vg + n.V.at(b, kv_head), n.V.row, j0, n.Nk, swizzle, n.d);
     copy(kv_head * n.group, first, 0);
@@ -397,6 +402,9 @@ __global__ void __launch_bounds__(32 * warps)
           }
         }
       }
+      // lab: where this split's dQ of these rows lies, and what the sum of this tile begins with
+      // given: const gmem<f32> dQ = dQ_splitg;
+      // given: f32 dq[row_frags][column_chunks][4] = {};
       // The split's sum of dQ so far, which this same thread has written. The most rows see the first of
       // its tiles of keys: that tile has written each row to which a later one adds.
       const gmem<f32> dQ =
@@ -413,6 +421,7 @@ __global__ void __launch_bounds__(32 * warps)
           }
         }
       }
+      // end of lab
       // dS is read, and with one buffer Q, dO, L2 and D change: dS must be complete, the others have been
       // read.
       __syncthreads();
@@ -464,6 +473,8 @@ __global__ void __launch_bounds__(helpers)
   const int e = blockIdx.x * helpers + threadIdx.x, h = blockIdx.y, b = blockIdx.z;
   const int i0 = e / d * 16, x = e % d / 8, quad = e % 8;
   if (i0 >= n.Nq) return;
+  // lab: dq[0] and dq[1], 8 columns of rows i0 + quad and i0 + quad + 8: the sums over the splits
+  // given: f32 dq[2][8] = {};
   const int visible = n.visible_keys(i0 / Br * Br + Br - 1);  // to the last row of the tile
   f32 dq[2][8] = {};
   for (int split = 0; split < splits && split * Bc < visible; ++split) {
@@ -477,6 +488,7 @@ __global__ void __launch_bounds__(helpers)
       dq[1][2 * quad_lane] += of_lane.z, dq[1][2 * quad_lane + 1] += of_lane.w;
     }
   }
+  // end of lab
 #pragma unroll
   for (int a = 0; a < 2; ++a) {
     const int i = i0 + quad + 8 * a;
