@@ -35,6 +35,9 @@ constexpr Shape large_shapes[] = {
     {1, 1, 1, 32, 2174, true}, {1, 1, 1, 31, 2176, false}, {1, 1, 1, 2100, 40, false},
     {1, 17, 1, 3, 35, false},  {1, 18, 6, 5, 64, true},
 };
+/// More key/value heads than a GPU has multiprocessors twice: a backward pass may then go about it in
+/// another way.
+constexpr Shape many_heads = {129, 2, 2, 3, 5, false};
 /// They have all shapes too, and so has the family where a maximum over a part of the keys overflows; each
 /// of the others has half of the pairs.
 bool sees_every_key(const Family& family) {
@@ -122,6 +125,8 @@ std::vector<Planned> plan_of(const Family& family, const Stage& stage) {
   for (std::size_t i = 0; sees_every_key(family) && i < std::size(large_shapes); ++i) {
     plan(problem(stage, large_shapes[i], 32), Layout::contiguous, std::size(shapes) + i);
   }
+  if (sees_every_key(family) && graded_pass(stage) == Pass::backward)
+    plan(problem(stage, many_heads, 32), Layout::contiguous, std::size(shapes) + std::size(large_shapes));
   std::erase_if(all, [&](const Planned& one) { return !takes(stage, one.job); });
   return all;
 }
@@ -202,6 +207,10 @@ std::vector<Job> clean_cases(const Stage& stage) {
       if (stage.supports.head_dim(d) && (tile.num_buffers < usual.num_buffers || tile.share > usual.share))
         add(d);
     }
+    if (of_rows) {  // blocks of several tiles of keys add to the same rows, and one may take several tiles
+      jobs.push_back(random_job(stage, {2, 1, 1, 30, keys, true}, 32, 2));
+      ++added;
+    }
     for (Job& job : std::span(jobs).last(added)) {
       job.check = true;
       job.schedule = schedule;
@@ -246,6 +255,10 @@ std::vector<Job> counted_cases(const Stage& stage) {
     jobs.push_back(random_job(stage, {2, 4, 2, 65, 97, causal}, 64, jobs.size()));
     jobs.push_back(random_job(stage, {1, 3, 1, 130, 31, causal}, 32, jobs.size()));
     jobs.push_back(random_job(stage, {1, 1, 1, 1, 139, causal, -0.2f}, 64, jobs.size()));
+    if (graded_pass(stage) == Pass::backward) {
+      const std::int64_t keys = 4 * claim_of(stage)->tile.Bc + 6;
+      jobs.push_back(random_job(stage, {1, 2, 1, 20, keys, causal}, 32, jobs.size()));
+    }
   }
   for (Job& job : jobs) job.watched = true;
   for (const std::int64_t d : {32, 64, 96}) {
