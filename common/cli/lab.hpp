@@ -25,8 +25,9 @@ struct GradeOptions {
 
 /// What `lab check` is asked to do.
 struct CheckOptions {
-  std::vector<std::string> stages;  ///< Selections; empty is all labs.
-  std::size_t most = SIZE_MAX;      ///< Mutants of each lab, and solutions, that are tried.
+  std::vector<std::string> stages;      ///< Selections; empty is all labs.
+  std::size_t most = SIZE_MAX;          ///< Mutants of each lab, and solutions, that are tried.
+  std::size_t most_mutants = SIZE_MAX;  ///< Mutants alone.
 };
 
 /// Prints the labs, a line each.

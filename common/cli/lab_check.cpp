@@ -206,13 +206,14 @@ std::string wrong_with_cheat(const Solution& cheat, const Grade& grade) {
 }
 
 /// The reference is the first.
-std::vector<Sample> samples_of(const Lab& lab, std::size_t most) {
+std::vector<Sample> samples_of(const Lab& lab, const CheckOptions& options) {
   std::vector<Sample> samples = {{"reference", lab.source.reference, wrong_with_reference},
                                  {"skeleton", lab.source.skeleton, wrong_with_skeleton}};
   if (std::string before = stage_before(lab); !before.empty())
     samples.push_back({"stage before", std::move(before),
                        [&lab](const Grade& grade) { return wrong_with_stage_before(lab, grade); }});
-  for (const fs::path& patch : patches_of(lab, "tests/mutants", most)) {
+  for (const fs::path& patch :
+       patches_of(lab, "tests/mutants", std::min(options.most, options.most_mutants))) {
     Mutant mutant{patch.stem().string(), patched(lab, patch)};
     read_verdicts(mutant);
     samples.push_back(
@@ -221,7 +222,7 @@ std::vector<Sample> samples_of(const Lab& lab, std::size_t most) {
     samples.back().fails_by_outputs = mutant.by_checks && !mutant.by_emulator;
     samples.back().fails_by_counts = mutant.judged && !mutant.by_checks && !mutant.by_emulator;
   }
-  for (const fs::path& patch : patches_of(lab, "tests/solutions", most)) {
+  for (const fs::path& patch : patches_of(lab, "tests/solutions", options.most)) {
     const Solution solution = read_solution(lab, patch);
     samples.push_back({solution.name, solution.text,
                        [solution](const Grade& grade) { return wrong_with(solution, grade); },
@@ -229,7 +230,7 @@ std::vector<Sample> samples_of(const Lab& lab, std::size_t most) {
     samples.back().fails_by_outputs = solution.wrong && !solution.idea;
     samples.back().fails_by_counts = solution.idea && !solution.wrong;
   }
-  for (const fs::path& patch : patches_of(lab, "tests/cheats", most)) {
+  for (const fs::path& patch : patches_of(lab, "tests/cheats", options.most)) {
     const Solution cheat = read_solution(lab, patch);
     samples.push_back(
         {cheat.name, cheat.text, [cheat](const Grade& grade) { return wrong_with_cheat(cheat, grade); }});
@@ -289,8 +290,8 @@ void oracle_has_one_thread() {
 }
 
 /// Grades all samples of a lab: the reference alone, to see what it takes, then two at a time.
-std::vector<Row> check(const Lab& lab, std::size_t most, Progress& progress) {
-  const std::vector<Sample> samples = samples_of(lab, most);
+std::vector<Row> check(const Lab& lab, const CheckOptions& options, Progress& progress) {
+  const std::vector<Sample> samples = samples_of(lab, options);
   const double begin = processor_seconds();
   const Grader grader(lab);
   const KeepInputs same_inputs;
@@ -355,7 +356,7 @@ int check_labs(const CheckOptions& options) {
     std::size_t to_name = 0, named = 0;
     {
       Progress progress;
-      for (const Row& row : check(find_lab(*stage), options.most, progress)) {
+      for (const Row& row : check(find_lab(*stage), options, progress)) {
         table.push_back(row.cells);
         ++graded;
         if (!row.good)

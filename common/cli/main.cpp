@@ -123,6 +123,10 @@ struct LabVerbs {
         ->add_option("--sample", checked.most,
                      "Try only N wrong kernels and N students' mistakes of each lab (default: all)")
         ->type_name("N");
+    check
+        ->add_option("--mutants", checked.most_mutants,
+                     "Try only N wrong kernels of each lab, and all mistakes (default: all)")
+        ->type_name("N");
   }
   int run() const {
     using namespace flashladder::lab;
