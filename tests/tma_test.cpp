@@ -21,7 +21,7 @@ constexpr int rows = 16, columns = 64;  // of a box of 16-bit numbers: 128 bytes
 __global__ void copy_box(const __grid_constant__ tensor_map from, const __grid_constant__ tensor_map to,
                          gmem<f16> as_it_lies, int columns_of_box, int c0, int c1, int c2, int c3) {
   auto&& tile = dynamic_tile<f16, rows, columns, "tile">(0);
-  __shared__ smem_array<mbarrier, 1, 1, "full"> full;
+  auto&& full = dynamic_tile<mbarrier, 1, 1, "full">(2 * rows * columns);
   const int t = threadIdx.x;
   if (t == 0) {
     mbarrier_init(full.at(0, 0), 1);
@@ -87,8 +87,8 @@ TEST_CASE("TMA brings a box to its place, and zeros for what is outside the tens
         const Numbers x(40);
         const tensor_map from = make_tensor_map<f16>("from", x.from, x.shape(width, swizzle)),
                          to = make_tensor_map<f16>("to", x.to, x.shape(width, swizzle));
-        launch("copy_box", copy_box, dim3(1), dim3(32), 2 * rows * columns, from, to, x.lies, width, c0, c1,
-               2, 1);
+        launch("copy_box", copy_box, dim3(1), dim3(32), 2 * rows * columns + 16, from, to, x.lies, width,
+               c0, c1, 2, 1);
         std::vector<f16> lies(rows * columns), stored(x.given.size());
         x.lies.download(lies.data());
         x.to.download(stored.data());
@@ -131,8 +131,8 @@ TEST_CASE("TMA brings a box to its place, and zeros for what is outside the tens
 /// A producer warp keeps a ring of two tiles full, and a consumer warp adds them up.
 __global__ void ring(const __grid_constant__ tensor_map map, gmem<f32> sums, int tiles) {
   auto&& tile = dynamic_tile<f32, 2 * 32, 32, "tile">(0);
-  __shared__ smem_array<mbarrier, 2, 1, "full"> full;
-  __shared__ smem_array<mbarrier, 2, 1, "empty"> empty;
+  auto&& full = dynamic_tile<mbarrier, 2, 1, "full">(2 * 4 * 32 * 32);
+  auto&& empty = dynamic_tile<mbarrier, 2, 1, "empty">(2 * 4 * 32 * 32 + 16);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   if (threadIdx.x == 0) {
     for (int s = 0; s < 2; ++s) {
@@ -176,7 +176,7 @@ TEST_CASE("a ring gives the same sums and the same counts whenever the unit work
       std::vector<float> numbers(32 * N), got(32);
       for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<float>(i % 19);
       x.upload(numbers.data());
-      launch("ring", ring, dim3(1), dim3(64), 2 * 4 * 32 * 32,
+      launch("ring", ring, dim3(1), dim3(64), 2 * 4 * 32 * 32 + 32,
              make_tensor_map<f32>(
                  "x", x, {.dims = {32, N, 1, 1}, .strides = {32, 32 * N, 32 * N}, .box = {32, 32, 1, 1}}),
              sums, tiles);
@@ -198,7 +198,7 @@ TEST_CASE("a ring gives the same sums and the same counts whenever the unit work
 TEST_CASE("a tensor that TMA does not take is refused with the rule and what would be taken", "[tma]") {
   const DeviceBuffer<f16> x("x", 4096);
   const TensorShape good = {
-      .dims = {40, 8, 2, 1}, .strides = {40, 320, 640}, .box = {40, 8, 1, 1}, .swizzle = 128};
+      .dims = {40, 8, 2, 1}, .strides = {40, 320, 640}, .box = {64, 8, 1, 1}, .swizzle = 128};
   CHECK_NOTHROW(make_tensor_map<f16>("x", x, good));
   const auto refused = [&](auto change, std::int64_t first, const std::string& says) {
     TensorShape shape = good;
@@ -221,7 +221,7 @@ TEST_CASE("a tensor that TMA does not take is refused with the rule and what wou
           "a box has 257 elements of dimension 1: give 1 to 256");
   refused([](TensorShape& s) { s.box[0] = 36; }, 0, "a row of a box has 72 bytes: give a multiple of 16");
   refused([](TensorShape& s) { s.box[0] = 72; }, 0,
-          "a row of a box has 144 bytes, more than its swizzle's 128");
+          "a row of a box has 144 bytes, and its swizzle 128: make them the same");
   refused([](TensorShape& s) { s.swizzle = 96; }, 0, "its swizzle is 96 bytes: give 0, 32, 64 or 128");
   refused([](TensorShape& s) { s.dims[3] = 9; }, 0, "its last element is number");
   // The stride of a dimension with one element is never used.

@@ -90,11 +90,11 @@ struct Specimen {
 #define ON_MAP(kernel)                                                            \
   [] {                                                                            \
     Buffers x;                                                                    \
-    launch(#kernel, zoo::kernel<false>, dim3(1), dim3(64), 1024, map_of(x.a));    \
+    launch(#kernel, zoo::kernel<false>, dim3(1), dim3(64), 1280, map_of(x.a));    \
   },                                                                              \
       [] {                                                                        \
         Buffers x;                                                                \
-        launch(#kernel, zoo::kernel<true>, dim3(1), dim3(64), 1024, map_of(x.a)); \
+        launch(#kernel, zoo::kernel<true>, dim3(1), dim3(64), 1280, map_of(x.a)); \
       }
 
 /// 16 rows of 32 numbers, in boxes of 8 rows.
@@ -172,6 +172,14 @@ std::vector<Specimen> specimens() {
       {"fence_of_the_reader", missing_proxy_fence, "tile", ON_MAP(fence_of_the_reader)},
       {"overwritten_store", race_with_copy, "tile", ON_MAP(overwritten_store)},
       {"tile_at_64_bytes", bad_tensor_copy, "tile", ON_MAP_B(tile_at_64_bytes)},
+      {"declared_tile", bad_tensor_copy, "tile", ON_MAP_B(declared_tile)},
+      {"load_left_alone", unfinished_copy, "full", ON_MAP(load_left_alone)},
+      {"store_left_alone", unfinished_copy, "", ON_MAP(store_left_alone)},
+      {"stored_too_early", race_with_copy, "tile", ON_MAP(stored_too_early)},
+      {"second_arrival", mbarrier_misuse, "full", ON_MAP_B(second_arrival)},
+      {"initialised_again", mbarrier_misuse, "full", ON_A(initialised_again, 1, 32)},
+      {"phase_for_parity", mbarrier_misuse, "full", ON_A(phase_for_parity, 1, 32)},
+      {"not_ready_in_the_warp", mbarrier_misuse, "full", ON_A(not_ready_in_the_warp, 1, 32)},
       {"stuck_loop", endless_loop, "a", ON_A(stuck_loop, 1, 32)},
       {"greedy", too_much_shared, "tile", ON_A(greedy, 1, 32)},
   };

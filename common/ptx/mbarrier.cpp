@@ -9,12 +9,10 @@ namespace {
 
 constexpr int most_arrivals = (1 << 20) - 1;
 
-std::uint32_t offset_of(const std::byte* at) {
-  return static_cast<std::uint32_t>(at - running.block->shared.base());
-}
-
-std::string element(const SharedArray& array, std::uint32_t offset) {
-  return std::string(array.name) + "[" + std::to_string((offset - array.offset) / sizeof(mbarrier)) + "]";
+[[noreturn]] void fail_misused(const SharedArray& array, std::uint32_t offset, Where where,
+                               const std::string& details, Where other = {}) {
+  fail(ErrorKind::mbarrier_misuse, where, array.name, name_of_mbarrier(array, offset) + " " + details,
+       other);
 }
 
 }  // namespace
@@ -22,13 +20,13 @@ std::string element(const SharedArray& array, std::uint32_t offset) {
 Mbarrier& find_mbarrier(SharedArray* array, const std::byte* at, const char* word, Where where) {
   Block& block = *running.block;
   const Thread& me = *running.thread;
-  const std::uint32_t offset = offset_of(at);
+  const std::uint32_t offset = running.block->shared.offset_of(at);
   const auto found = std::ranges::find(block.mbarriers, offset, &Mbarrier::offset);
   const auto misused = [&](Where other) {
-    fail(ErrorKind::mbarrier_misuse, where, array->name,
-         std::string(word) + " uses " + element(*array, offset) +
-             ", and no barrier lies between its mbarrier_init and this",
-         other);
+    fail_misused(*array, offset, where,
+                 std::string("is used by ") + word +
+                     ", and is not initialised, or no barrier lies between its mbarrier_init and this",
+                 other);
   };
   if (found == block.mbarriers.end()) misused({});
   if (block.launch->options->check) {
@@ -48,6 +46,10 @@ void end_phase_if_complete(Mbarrier& bar) {
   bar.pending = bar.arrivals;
   bar.expected = bar.begun = 0;
   for (unsigned w = 0; w < running.block->warps; ++w) {
+    if (bar.waiters[w] == 0) continue;
+    bar.waited = bar.phase;
+    // Now, and not when they run: by then another phase may have ended, which they do not wait for.
+    if (running.block->launch->options->check) running.block->races.acquire(bar.ended, w);
     wake(w, bar.waiters[w]);
     bar.waiters[w] = 0;
   }
@@ -55,28 +57,25 @@ void end_phase_if_complete(Mbarrier& bar) {
 
 void init_mbarrier(SharedArray* array, std::byte* at, int arrivals, Where where) {
   Block& block = *running.block;
-  if (arrivals < 1 || arrivals > most_arrivals) {
-    fail(ErrorKind::mbarrier_misuse, where, array->name,
-         element(*array, offset_of(at)) + " is to take " + std::to_string(arrivals) +
-             " arrivals; 1 to 1048575 are possible");
-  }
+  const std::uint32_t offset = running.block->shared.offset_of(at);
+  if (arrivals < 1 || arrivals > most_arrivals)
+    fail_misused(*array, offset, where,
+                 "is to take " + std::to_string(arrivals) + " arrivals; 1 to 1048575 are possible");
+  if (std::ranges::find(block.mbarriers, offset, &Mbarrier::offset) != block.mbarriers.end())
+    fail_misused(*array, offset, where, "is initialised a second time");
+  const auto number = static_cast<std::uint32_t>(block.mbarriers.size());
+  if (number == SharedRaces::most_mbarriers)
+    fail_misused(*array, offset, where,
+                 "is one too many: a block has at most " + std::to_string(number) + " here");
   array->traffic.written_bytes += sizeof(mbarrier);
   if (running.observed) observe_shared(*array, at, sizeof(mbarrier), true, where.file, where.line);
   const auto count = static_cast<std::uint32_t>(arrivals);
-  const std::uint32_t offset = offset_of(at);
-  const auto found = std::ranges::find(block.mbarriers, offset, &Mbarrier::offset);
-  const auto number = static_cast<std::uint32_t>(found - block.mbarriers.begin());
-  if (number == SharedRaces::most_mbarriers) {
-    fail(ErrorKind::mbarrier_misuse, where, array->name,
-         "a block has at most " + std::to_string(number) + " mbarriers here");
-  }
-  Mbarrier& bar = found == block.mbarriers.end() ? block.mbarriers.emplace_back() : *found;
-  bar = {.array = array,
-         .offset = offset,
-         .number = number,
-         .arrivals = count,
-         .pending = count,
-         .initialised_by = running.thread->linear};
+  block.mbarriers.push_back({.array = array,
+                             .offset = offset,
+                             .number = number,
+                             .arrivals = count,
+                             .pending = count,
+                             .initialised_by = running.thread->linear});
 }
 
 void fence_mbarriers() {
@@ -87,10 +86,13 @@ void fence_mbarriers() {
 
 void arrive_at_mbarrier(SharedArray* array, std::byte* at, Where where) {
   Block& block = *running.block;
-  Thread& me = *running.thread;
+  const Thread& me = *running.thread;
   Mbarrier& bar = find_mbarrier(array, at, "mbarrier_arrive", where);
   ++running.counts.mbarrier_arrivals;
-  me.accesses = 0;
+  if (bar.pending == 0)
+    fail_misused(*array, bar.offset, where,
+                 "has had all " + std::to_string(bar.arrivals) + " arrivals of phase " +
+                     std::to_string(bar.phase) + ", and bytes are still to come: this is one too many");
   if (block.launch->options->check) block.races.release(bar.now, me.warp);
   --bar.pending;
   end_phase_if_complete(bar);
@@ -101,15 +103,20 @@ void wait_at_mbarrier(SharedArray* array, std::byte* at, int parity, Where where
   Thread& me = *running.thread;
   Mbarrier& bar = find_mbarrier(array, at, "mbarrier_wait", where);
   ++running.counts.mbarrier_waits;
-  me.accesses = 0;
-  if ((bar.phase & 1) == static_cast<std::uint64_t>(parity & 1)) {
-    bar.waiters[me.warp] |= 1u << me.lane;
-    me.mbarrier = &bar;
-    me.parity = static_cast<unsigned>(parity & 1);
-    suspend("mbarrier_wait", where);
-    me.mbarrier = nullptr;
+  if (parity != 0 && parity != 1)
+    fail_misused(*array, bar.offset, where,
+                 "is waited for with parity " + std::to_string(parity) + ": give the phase modulo 2");
+  if ((bar.phase & 1) != static_cast<std::uint64_t>(parity)) {  // the phase before has ended
+    bar.waited = std::max(bar.waited, bar.phase);
+    if (block.launch->options->check) block.races.acquire(bar.ended, me.warp);
+    return;
   }
-  if (block.launch->options->check) block.races.acquire(bar.ended, me.warp);
+  me.accesses = 0;
+  bar.waiters[me.warp] |= 1u << me.lane;
+  me.mbarrier = &bar;
+  me.parity = static_cast<unsigned>(parity);
+  suspend("mbarrier_wait", where);
+  me.mbarrier = nullptr;
 }
 
 }  // namespace flashladder::simt

@@ -49,8 +49,9 @@ struct TensorShape {
     if (row % 16 != 0) refuse("a row of a box has " + text(row) + " bytes: give a multiple of 16");
     if (swizzle != 0 && swizzle != 32 && swizzle != 64 && swizzle != 128)
       refuse("its swizzle is " + text(swizzle) + " bytes: give 0, 32, 64 or 128");
-    if (swizzle != 0 && row > swizzle)
-      refuse("a row of a box has " + text(row) + " bytes, more than its swizzle's " + text(swizzle));
+    if (swizzle != 0 && row != swizzle)
+      refuse("a row of a box has " + text(row) + " bytes, and its swizzle " + text(swizzle) +
+             ": make them the same");
   }
   /// The stride of a dimension in bytes; of one with a single element any that is taken.
   std::int64_t stride_bytes(int dimension, std::int64_t element_bytes) const {
@@ -66,13 +67,19 @@ inline namespace for_cuda {
 /// Error where the driver has no tensor maps.
 template <class T>
 tensor_map make_tensor_map(const std::string& name, const T* first, const TensorShape& shape) {
+  static_assert(std::is_same_v<T, bf16> || std::is_same_v<T, f16> || std::is_same_v<T, f32>);
   shape.require_taken(name, reinterpret_cast<std::uintptr_t>(first), sizeof(T));
   using Encode = decltype(&cuTensorMapEncodeTiled);
   static const Encode encode = [] {
     void* function = nullptr;
     cudaDriverEntryPointQueryResult found{};
+#if CUDART_VERSION >= 12050
     const cudaError_t status = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
                                                                 cudaEnableDefault, &found);
+#else
+    const cudaError_t status =
+        cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &function, cudaEnableDefault, &found);
+#endif
     if (status != cudaSuccess || found != cudaDriverEntryPointSuccess || function == nullptr)
       throw Error("this GPU's driver has no tensor maps: install one for CUDA 12.0 or newer");
     return reinterpret_cast<Encode>(function);
@@ -117,6 +124,7 @@ tensor_map make_tensor_map(const std::string& name, simt::gmem<T> first, const T
   constexpr std::int64_t element = sizeof(T);
   tensor_map map;
   map.buffer = first.buffer();
+  if (map.buffer == nullptr) throw UsageError("TMA cannot copy " + name + ": the pointer points nowhere");
   map.offset = first.offset() * element;
   shape.require_taken(name, reinterpret_cast<std::uintptr_t>(map.buffer->data + map.offset), element);
   map.element_bytes = element;

@@ -10,10 +10,7 @@ namespace flashladder::simt {
 namespace {
 
 constexpr std::int64_t alignment = 128;  // of a box in shared memory
-
-std::uint32_t offset_of(const std::byte* at) {
-  return static_cast<std::uint32_t>(at - running.block->shared.base());
-}
+constexpr int most_bytes = (1 << 20) - 1;
 
 /// Calls `body(inside, global_byte, shared_byte)` for each element of a box, `shared_byte` as the swizzle
 /// puts it: chunks of 16 bytes change places by the address in shared memory.
@@ -46,6 +43,9 @@ void require_box(const TensorMap& map, const SharedArray& array, std::uint32_t o
     fail(ErrorKind::bad_tensor_copy, where, array.name, std::string(word) + ": " + what);
   };
   if (map.buffer == nullptr) bad("the tensor map was not made by make_tensor_map");
+  if (array.column != 0) bad("the tile is a declared array, which may begin at any multiple of 16 bytes");
+  if (running.block->shared.has_declared())
+    bad("declared arrays lie before dynamic shared memory, which then begins at any multiple of 16 bytes");
   if (offset % alignment != 0)
     bad("the box begins " + std::to_string(offset % alignment) + " bytes behind a multiple of 128");
   if (bytes < map.box_bytes())
@@ -65,11 +65,14 @@ std::int64_t use_global(const TensorMap& map, const int (&at)[4], std::uint32_t 
     const std::int64_t element = global / map.element_bytes;
     const auto conflict = map.buffer->check(element, use, block.launch->number, block.linear, where);
     if (!conflict) return;
-    fail(conflict->kind, where, map.buffer->name(),
+    // As of threads: the place that reads is named first, else the later line.
+    const bool reads = use == GlobalMarks::Use::read, race = conflict->kind == ErrorKind::race_global;
+    const bool first =
+        !race || (reads == conflict->earlier_wrote ? reads : where.line >= conflict->where.line);
+    fail(conflict->kind, first ? where : conflict->where, map.buffer->name(),
          map.buffer->name() + " element " + std::to_string(element) +
-             (conflict->kind == ErrorKind::race_global ? " is used by another block too"
-                                                       : " is read, and nothing has written it"),
-         conflict->where);
+             (race ? " is used by another block too" : " is read, and nothing has written it"),
+         first ? conflict->where : where);
   });
   return bytes;
 }
@@ -78,6 +81,10 @@ std::int64_t use_global(const TensorMap& map, const int (&at)[4], std::uint32_t 
 
 void expect_at_mbarrier(SharedArray* array, std::byte* at, int bytes, Where where) {
   Mbarrier& bar = find_mbarrier(array, at, "mbarrier_arrive_expect_tx", where);
+  if (bytes < 0 || bytes > most_bytes) {
+    fail(ErrorKind::wrong_expected_bytes, where, array->name,
+         name_of(bar) + " is told of " + std::to_string(bytes) + " bytes; 0 to 1048575 are possible");
+  }
   bar.expected += bytes;
   bar.bytes += bytes;
   arrive_at_mbarrier(array, at, where);
@@ -85,6 +92,7 @@ void expect_at_mbarrier(SharedArray* array, std::byte* at, int bytes, Where wher
 
 void fence_proxy() {
   const Thread& me = *running.thread;
+  fence_mbarriers();  // which threads write, too
   if (running.block->launch->options->check) running.block->races.fence_proxy(me.warp, me.lane);
 }
 
@@ -93,7 +101,7 @@ void load_box(SharedArray* array, std::byte* to, std::int64_t bytes, const Tenso
   Block& block = *running.block;
   const Thread& me = *running.thread;
   Mbarrier& bar = find_mbarrier(bar_array, bar_at, "tma_load", where);
-  const std::uint32_t offset = offset_of(to);
+  const std::uint32_t offset = block.shared.offset_of(to);
   require_box(map, *array, offset, bytes, "tma_load", where);
   if (!bar.fenced) {
     fail(ErrorKind::mbarrier_misuse, where, bar_array->name,
@@ -101,6 +109,8 @@ void load_box(SharedArray* array, std::byte* to, std::int64_t bytes, const Tenso
              " is initialised: fence_mbarrier_init() is missing behind its mbarrier_init");
   }
   bar.begun += map.box_bytes();
+  bar.copied = bar.phase + 1;
+  bar.copied_by = where;
   if (bar.begun > bar.expected) {
     fail(ErrorKind::wrong_expected_bytes, where, bar_array->name,
          name_of(bar) + " is told of " + std::to_string(bar.expected) + " bytes in phase " +
@@ -139,7 +149,7 @@ void store_box(const TensorMap& map, SharedArray* array, const std::byte* from, 
                const int (&at)[4], Where where) {
   Block& block = *running.block;
   Thread& me = *running.thread;
-  const std::uint32_t offset = offset_of(from);
+  const std::uint32_t offset = block.shared.offset_of(from);
   require_box(map, *array, offset, bytes, "tma_store", where);
   if (block.launch->options->check) {
     if (const auto conflict = block.races.read_by_unit(
@@ -153,6 +163,7 @@ void store_box(const TensorMap& map, SharedArray* array, const std::byte* from, 
   running.global[map.buffer->slot].written_bytes += written;
   array->traffic.read_bytes += static_cast<std::uint64_t>(map.box_bytes());
   ++me.stores;
+  me.stored_by = where;
   const std::byte* const base = block.shared.base();
   block.units.add(
       [map, at0 = at[0], at1 = at[1], at2 = at[2], at3 = at[3], offset, base] {

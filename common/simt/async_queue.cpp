@@ -26,7 +26,7 @@ void AsyncQueue::progress() {
   while (!waiting_.empty() && random_() % 8 == 0) do_number(random_() % waiting_.size());
 }
 
-bool AsyncQueue::do_oldest() {
+bool AsyncQueue::do_next() {
   if (waiting_.empty()) return false;
   do_number(policy_ == Units::random ? random_() % waiting_.size() : 0);
   return true;
@@ -43,7 +43,7 @@ void AsyncQueue::finish(unsigned owner) {
 }
 
 void AsyncQueue::finish() {
-  while (do_oldest()) {
+  while (do_next()) {
   }
 }
 

@@ -18,8 +18,8 @@ class AsyncQueue {
   void add(std::function<void()> work, unsigned owner = 0);
   /// A thread has come to a place where it may wait: does some, or nothing.
   void progress();
-  /// Does the oldest, for a thread that cannot go on. Whether there was one.
-  bool do_oldest();
+  /// Does one, the oldest or any, for a thread that cannot go on. Whether there was one.
+  bool do_next();
   /// Does all that has this owner.
   void finish(unsigned owner);
   /// Does all.

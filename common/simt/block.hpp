@@ -61,6 +61,10 @@ class SharedMemory {
 
   /// Of byte 0; 1024-byte aligned.
   std::byte* base() const { return base_; }
+  /// Of a place, from there.
+  std::uint32_t offset_of(const std::byte* at) const { return static_cast<std::uint32_t>(at - base_); }
+  /// Whether there are declared arrays: on a GPU they lie before dynamic shared memory.
+  bool has_declared() const { return static_bytes_ != 0; }
   /// Bytes laid out, with the gaps between arrays.
   std::uint32_t end() const { return end_; }
   /// Bytes that a GPU would need: arrays in multiples of 16, and the dynamic part.
@@ -112,6 +116,7 @@ struct Thread {
   std::vector<PendingCopy> copies;        ///< Oldest first.
   std::vector<std::size_t> copy_groups;   ///< Sizes of the committed groups, oldest first.
   std::size_t stores = 0;                 ///< By TMA, since the last group of them.
+  Where stored_by;                        ///< The last of them.
   std::vector<std::size_t> store_groups;  ///< Sizes of its groups that it has not waited for, oldest first.
 };
 
@@ -157,6 +162,9 @@ struct Mbarrier {
   std::int64_t begun = 0;         ///< Bytes of copies begun for it.
   unsigned initialised_by;        ///< Which thread,
   bool fenced = false;            ///< and whether it has made that visible to units.
+  std::uint64_t copied = 0;       ///< One more than the last phase that copies were begun for,
+  Where copied_by = {};           ///< and by what;
+  std::uint64_t waited = 0;       ///< one more than the last phase that somebody has waited for.
   std::uint64_t phase = 0;        ///< That is under way.
   SharedRaces::Clock now = {};    ///< What those who arrived in this phase knew,
   SharedRaces::Clock ended = {};  ///< and those of the phases before.

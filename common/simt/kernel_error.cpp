@@ -81,8 +81,13 @@ constexpr Meaning meanings[] = {
      "mbarrier_arrive_expect_tx must be given the bytes of all copies of the phase, whole boxes: rows past "
      "the "
      "end are filled with zeros and count"},
+    {unfinished_copy, "unfinished_copy", "a kernel ends while its tensor copies may still be under way",
+     "each phase of an mbarrier with copies must be waited for, and behind the last stores the thread that "
+     "began them calls tma_wait_read<0>(): the block's shared memory is another one's when it ends"},
     {bad_tensor_copy, "bad_tensor_copy", "a tensor copy that no GPU takes",
-     "a tile in shared memory must begin at a multiple of 128 bytes, and hold a whole box"},
+     "a tile lies in dynamic shared memory, at a multiple of 128 bytes, and holds a whole box; with tiles "
+     "of "
+     "tensor copies all shared arrays are dynamic, for declared ones would push it off such a multiple"},
     {endless_loop, "endless_loop", "a thread never stops and never synchronises",
      "the loop's counter does not move towards its end, or the loop waits for another thread's store "
      "without "

@@ -46,6 +46,7 @@ enum class ErrorKind {
   missing_proxy_fence,  ///< (check) A unit that copies uses what a thread wrote, and no proxy fence is
                         ///< between.
   wrong_expected_bytes,  ///< A phase of an mbarrier is told of more bytes than come, or of fewer.
+  unfinished_copy,       ///< A block ends, or a thread, whose tensor copies may still be under way.
   bad_tensor_copy,       ///< A tensor copy to or from a place, or by a map, that no GPU takes.
   endless_loop,          ///< (check) A thread that accesses memory on and on and never synchronises.
   stack_overflow,        ///< A thread's local arrays or calls take more stack than it has.

@@ -21,7 +21,7 @@ void SharedRaces::begin(unsigned warps) {
   }
   first_step_ = last + 1;
   for (Clock& clock : clocks_) clock.fill(first_step_ - 1);
-  for (unsigned w = 0; w < warps; ++w) clocks_[w][w] = first_step_;
+  for (unsigned w = 0; w < warps; ++w) clocks_[w][w] = epochs_[w] = first_step_;
   last_phase_ = 0;
   for (unsigned t = 0; t < warps * 32; ++t) fences_[t].clear();
   pending_reads_.clear();
@@ -65,9 +65,11 @@ std::optional<Conflict> SharedRaces::access(unsigned warp, unsigned lane, std::u
       if (!write) found = Conflict{ErrorKind::uninitialised_shared, false, 0, 0, 0, {}};
     } else if (last.warp >= 32) {  // by a unit
       if (last.step > clock[last.warp])
-        return Conflict{ErrorKind::race_with_copy, true, 0, last.lane, 0, unpack(last.place), true};
+        return Conflict{ErrorKind::race_with_copy, true, last.teller, last.lane, 0,
+                        unpack(last.place),        true};
     } else {
-      if (last.warp != warp ? last.step > clock[last.warp] : last.step == now && last.lane != lane)
+      if (last.warp != warp ? last.step > clock[last.warp]
+                            : last.step >= epochs_[warp] && last.lane != lane)
         return Conflict{race(last.warp), true, last.warp, last.lane, 0, unpack(last.place)};
       if (last.copying)
         found = Conflict{ErrorKind::missing_wait, true, last.warp, last.lane, 0, unpack(last.place)};
@@ -75,16 +77,20 @@ std::optional<Conflict> SharedRaces::access(unsigned warp, unsigned lane, std::u
     Read* reads = &reads_[static_cast<std::size_t>(i) * warps_];
     if (write) {
       if (auto conflict = unordered_read(i, warp, lane)) return conflict;
-      last = {place, now, static_cast<std::uint8_t>(warp), static_cast<std::uint8_t>(lane), false};
+      last = {place, now, static_cast<std::uint8_t>(warp), static_cast<std::uint8_t>(lane)};
     } else {
-      Read& mine = reads[warp];
-      if (mine.step != now) mine = {place, now, 0};
-      mine.lanes |= 1u << lane;
+      note_read(reads[warp], place, warp, lane);
     }
   }
   if (!found)
     return std::nullopt;  // nearly always; copying an empty Conflict would cost more than all else
   return found;
+}
+
+void SharedRaces::note_read(Read& mine, Place place, unsigned warp, unsigned lane) {
+  if (mine.step < epochs_[warp]) mine.lanes = 0;
+  if (mine.step != clocks_[warp][warp]) mine = {place, clocks_[warp][warp], mine.lanes};
+  mine.lanes |= 1u << lane;
 }
 
 std::optional<Conflict> SharedRaces::unordered_read(std::uint32_t granule, unsigned warp,
@@ -93,7 +99,7 @@ std::optional<Conflict> SharedRaces::unordered_read(std::uint32_t granule, unsig
   const Read* reads = &reads_[static_cast<std::size_t>(granule) * warps_];
   for (unsigned w = 0; w < warps_; ++w) {
     const std::uint32_t others = w == warp ? reads[w].lanes & ~(1u << lane) : reads[w].lanes;
-    if (others != 0 && (w == warp ? reads[w].step == clock[w] : reads[w].step > clock[w]))
+    if (others != 0 && (w == warp ? reads[w].step >= epochs_[w] : reads[w].step > clock[w]))
       return Conflict{w == warp ? ErrorKind::race_within_warp : ErrorKind::race_shared,
                       false,
                       w,
@@ -114,7 +120,7 @@ std::optional<Conflict> SharedRaces::end_copy(unsigned warp, unsigned lane, std:
   for (std::uint32_t i = byte / 2; i < (byte + bytes) / 2; i += granule / 2) {
     if (auto conflict = unordered_read(i, warp, lane)) return conflict;
     writes_[i] = {place, clocks_[warp][warp], static_cast<std::uint8_t>(warp),
-                  static_cast<std::uint8_t>(lane), false};
+                  static_cast<std::uint8_t>(lane)};
   }
   return std::nullopt;
 }
@@ -125,12 +131,12 @@ std::optional<Conflict> SharedRaces::unordered_write(const Write& last, unsigned
   if (last.step < first_step_) return std::nullopt;
   if (last.warp >= 32) {
     if (last.step <= clock[last.warp]) return std::nullopt;
-    return Conflict{ErrorKind::race_with_copy, true, 0, last.lane, 0, unpack(last.place), true};
+    return Conflict{ErrorKind::race_with_copy, true, last.teller, last.lane, 0, unpack(last.place), true};
   }
   const auto conflict = [&](ErrorKind kind) {
     return Conflict{kind, true, last.warp, last.lane, 0, unpack(last.place)};
   };
-  if (last.warp != warp ? last.step > clock[last.warp] : last.step == clock[warp] && last.lane != lane)
+  if (last.warp != warp ? last.step > clock[last.warp] : last.step >= epochs_[warp] && last.lane != lane)
     return conflict(ErrorKind::race_with_copy);
   if (last.copying) return conflict(ErrorKind::missing_wait);
   const std::vector<std::uint32_t>& fences = fences_[last.warp * 32u + last.lane];
@@ -159,7 +165,7 @@ std::optional<Conflict> SharedRaces::write_by_unit(unsigned mbarrier, std::uint6
       return conflict;
     }
     writes_[i] = {place, step_of(phase), static_cast<std::uint8_t>(32 + mbarrier),
-                  static_cast<std::uint8_t>(lane), false};
+                  static_cast<std::uint8_t>(lane), static_cast<std::uint8_t>(warp)};
   }
   return std::nullopt;
 }
@@ -188,9 +194,7 @@ void SharedRaces::end_reads(unsigned warp, unsigned lane, std::size_t pending) {
     --left;
     // From here on it is a read of this lane.
     for (std::uint32_t i = read.begin / 2; i < read.end / 2; i += read.granule / 2) {
-      Read& mine = reads_[static_cast<std::size_t>(i) * warps_ + warp];
-      if (mine.step != clocks_[warp][warp]) mine = {pack(read.where), clocks_[warp][warp], 0};
-      mine.lanes |= 1u << lane;
+      note_read(reads_[static_cast<std::size_t>(i) * warps_ + warp], pack(read.where), warp, lane);
     }
     return true;
   });
@@ -202,12 +206,13 @@ void SharedRaces::arrive(Clock& barrier, unsigned warp) const {
 }
 
 void SharedRaces::leave(const Clock& barrier, unsigned warp, bool waited) {
-  if (waited) {
-    for (unsigned w = 0; w < warps_; ++w) clocks_[warp][w] = std::max(clocks_[warp][w], barrier[w]);
-    for (unsigned m = 32; m < barrier.size(); ++m)
-      clocks_[warp][m] = std::max(clocks_[warp][m], barrier[m]);
-  }
-  ++clocks_[warp][warp];
+  if (waited) acquire(barrier, warp);
+  synchronise(warp);
+}
+
+void SharedRaces::acquire(const Clock& from, unsigned warp) {
+  for (unsigned w = 0; w < warps_; ++w) clocks_[warp][w] = std::max(clocks_[warp][w], from[w]);
+  for (unsigned m = 32; m < from.size(); ++m) clocks_[warp][m] = std::max(clocks_[warp][m], from[m]);
 }
 
 namespace {

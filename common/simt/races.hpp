@@ -25,9 +25,10 @@ struct Conflict {
 ///
 /// Each warp has a vector clock: entry w says up to which of warp w's steps everything is known to have
 /// happened. A barrier joins the clocks of those who meet and starts a new step in each; __syncwarp starts
-/// a new step in its warp. A word remembers who wrote it last, and who read it since, at which step. An
+/// a new step in its warp, and a new epoch: what one lane does with an mbarrier begins a step, but orders
+/// nothing among the lanes. A word remembers who wrote it last, and who read it since, at which step. An
 /// access is a race when an earlier one, with a write among the two, is not known to have happened; two
-/// lanes of a warp race within one step.
+/// lanes of a warp race within one epoch.
 ///
 /// Units that copy beside the threads write, too. What they write for a phase of an mbarrier has happened
 /// for those who have waited for that phase: each mbarrier has an entry in the clocks, whose steps are its
@@ -86,17 +87,18 @@ class SharedRaces {
     ++clocks_[warp][warp];
   }
   /// A thread of a warp comes to know what has happened for those who released it to `from`.
-  void acquire(const Clock& from, unsigned warp) { leave(from, warp, true); }
+  void acquire(const Clock& from, unsigned warp);
   /// The lanes of a warp have synchronised among themselves.
-  void synchronise(unsigned warp) { ++clocks_[warp][warp]; }
+  void synchronise(unsigned warp) { epochs_[warp] = ++clocks_[warp][warp]; }
 
  private:
   using Place = std::uint32_t;  ///< A Where in four bytes: there are very many marks.
   struct Write {
     Place place = 0;
     std::uint32_t step = 0;
-    std::uint8_t warp = 0;
-    std::uint8_t lane = 0;
+    std::uint8_t warp = 0;    ///< That wrote; from 32 on a unit, for an mbarrier.
+    std::uint8_t lane = 0;    ///< That wrote, or told the unit to,
+    std::uint8_t teller = 0;  ///< and its warp.
     bool copying = false;
   };
   struct Read {
@@ -107,6 +109,8 @@ class SharedRaces {
   Place pack(Where where);
   Where unpack(Place place) const;
 
+  /// A lane reads a word, of which `mine` has the reads of its warp.
+  void note_read(Read& mine, Place place, unsigned warp, unsigned lane);
   /// What a lane does by a unit with a word that was last written so, or nothing.
   std::optional<Conflict> unordered_write(const Write& last, unsigned warp, unsigned lane) const;
   /// A read by a unit that is under way.
@@ -129,7 +133,8 @@ class SharedRaces {
   unsigned warps_ = 0;
   std::uint32_t first_step_ = 1;  ///< Of this block: marks of blocks before it are older.
   std::array<Clock, 32> clocks_ = {};
-  std::uint32_t last_phase_ = 0;                         ///< The latest step of an mbarrier.
+  std::array<std::uint32_t, 32> epochs_ = {};  ///< The step of each warp at which its lanes met last.
+  std::uint32_t last_phase_ = 0;               ///< The latest step of an mbarrier.
   std::array<std::vector<std::uint32_t>, 1024> fences_;  ///< By thread: the steps at its proxy fences.
   std::vector<PendingRead> pending_reads_;               ///< Oldest first.
   std::vector<const char*> files_;                       ///< That places refer to.

@@ -98,6 +98,7 @@ void retire() {
               std::string(meeting.name) + " waits for lane " + std::to_string(me.lane) +
                   ", which is in its mask and has returned from the kernel:" + where_all_are());
   if (block.launch->options->banks && warp.live == 0) warp.log.flush(~0u);
+  report_unfinished_copies(me, block.exited == block.threads);
   if (block.exited == block.threads) report_early_read(~0u);
 }
 
@@ -111,7 +112,7 @@ void thread_main() {
     block.busiest.raise_to(running.thread->work);
     retire();
     Thread* next = pick(block);
-    while (next == nullptr && block.units.do_oldest()) next = pick(block);
+    while (next == nullptr && block.units.do_next()) next = pick(block);
     if (next != nullptr) {
       Thread& me = *running.thread;
       running.thread = next;
@@ -307,7 +308,7 @@ void suspend(const char* waits_at, Where where) {
   block.ready.remove({me.warp, me.lane});
   block.units.progress();
   Thread* next = pick(block);
-  while (next == nullptr && block.units.do_oldest()) next = pick(block);
+  while (next == nullptr && block.units.do_next()) next = pick(block);
   if (next == nullptr) fail_stuck();
   stop_counting();
   // Most often the lanes of a warp come in turn. A switch costs little but its first look at the new stack.
@@ -347,8 +348,25 @@ void report_early_read(std::uint32_t warps) {
   if (block.early_read && (warps >> block.early_reader & 1) != 0) throw KernelError(*block.early_read);
 }
 
+std::string name_of_mbarrier(const SharedArray& array, std::uint32_t offset) {
+  return std::string(array.name) + "[" + std::to_string((offset - array.offset) / 8) + "]";
+}
+
 std::string name_of(const Mbarrier& bar) {
-  return std::string(bar.array->name) + "[" + std::to_string((bar.offset - bar.array->offset) / 8) + "]";
+  return name_of_mbarrier(*bar.array, bar.offset);
+}
+
+void report_unfinished_copies(const Thread& thread, bool last) {
+  if (thread.stores != 0 || !thread.store_groups.empty()) {
+    fail_in(thread, ErrorKind::unfinished_copy, thread.stored_by, "",
+            "this thread ends, and has not waited until its tensor stores have read shared memory");
+  }
+  for (const Mbarrier& bar : running.block->mbarriers) {
+    if (!last || bar.copied <= bar.waited) continue;
+    fail_in(thread, ErrorKind::unfinished_copy, bar.copied_by, bar.array->name,
+            "the block ends, and nobody has waited for phase " + std::to_string(bar.copied - 1) + " of " +
+                name_of(bar) + ", in which copies come");
+  }
 }
 
 std::string where_all_are() {

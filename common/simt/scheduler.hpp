@@ -23,8 +23,12 @@ KernelFault fault_in(const Thread& thread, ErrorKind kind, Where where, const st
                      const std::string& details, Where other = {});
 /// These warps synchronise: throws KernelError if one of them made Block::early_read.
 void report_early_read(std::uint32_t warps);
-/// "full[1]"
+/// "full[1]", of the mbarrier at a byte of the block's shared memory.
+std::string name_of_mbarrier(const SharedArray& array, std::uint32_t offset);
+/// The same.
 std::string name_of(const Mbarrier& bar);
+/// A thread, or with its last one a block, ends: fails where copies that it began may still be under way.
+void report_unfinished_copies(const Thread& thread, bool last);
 /// Where all threads of the running block are, one line for each group that is at the same place.
 std::string where_all_are();
 

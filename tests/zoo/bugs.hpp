@@ -405,19 +405,56 @@ __global__ void no_arrivals(gmem<f32> a) {
   a[threadIdx.x] = 1.f;
 }
 
+/// An mbarrier is initialised again for the next tile.
+template <bool right>
+__global__ void initialised_again(gmem<f32> a) {
+  __shared__ smem_array<mbarrier, 1, 1, "full"> full;
+  for (int k = 0; k < 2; ++k) {
+    if (threadIdx.x == 0 && (k == 0 || !right)) mbarrier_init(full.at(0, 0), 32);  // bug: initialised_again
+    __syncthreads();
+    mbarrier_arrive(full.at(0, 0));
+    mbarrier_wait(full.at(0, 0), right ? k : 0);
+  }
+  a[threadIdx.x] = 1.f;
+}
+
+/// The number of the phase is given where its parity is asked for.
+template <bool right>
+__global__ void phase_for_parity(gmem<f32> a) {
+  __shared__ smem_array<mbarrier, 1, 1, "full"> full;
+  if (threadIdx.x == 0) mbarrier_init(full.at(0, 0), 32);
+  __syncthreads();
+  for (int k = 0; k < 3; ++k) {
+    mbarrier_arrive(full.at(0, 0));
+    mbarrier_wait(full.at(0, 0), right ? k % 2 : k);  // bug: phase_for_parity
+  }
+  a[threadIdx.x] = 1.f;
+}
+
+/// One lane initialises, and the others of its warp go on without __syncwarp.
+template <bool right>
+__global__ void not_ready_in_the_warp(gmem<f32> a) {
+  __shared__ smem_array<mbarrier, 1, 1, "full"> full;
+  if (threadIdx.x == 0) mbarrier_init(full.at(0, 0), 32);
+  if (right) __syncwarp();
+  mbarrier_arrive(full.at(0, 0));  // bug: not_ready_in_the_warp
+  mbarrier_wait(full.at(0, 0), 0);
+  a[threadIdx.x] = 1.f;
+}
+
 // --- TMA: boxes of 8 rows of 32 numbers, 1024 bytes; the map is that of a, or of b
 
 constexpr int box_bytes = 4 * 8 * 32;
 
 /// What all kernels of this kind begin with.
-#define BEGIN_WITH_A_TILE_AND_AN_MBARRIER(fenced)     \
-  auto&& tile = dynamic_tile<f32, 8, 32, "tile">(0);  \
-  __shared__ smem_array<mbarrier, 1, 1, "full"> full; \
-  const int t = threadIdx.x;                          \
-  if (t == 0) {                                       \
-    mbarrier_init(full.at(0, 0), 1);                  \
-    if (fenced) fence_mbarrier_init();                \
-  }                                                   \
+#define BEGIN_WITH_A_TILE_AND_AN_MBARRIER(fenced)           \
+  auto&& tile = dynamic_tile<f32, 8, 32, "tile">(0);        \
+  auto&& full = dynamic_tile<mbarrier, 1, 1, "full">(1024); \
+  const int t = threadIdx.x;                                \
+  if (t == 0) {                                             \
+    mbarrier_init(full.at(0, 0), 1);                        \
+    if (fenced) fence_mbarrier_init();                      \
+  }                                                         \
   __syncthreads()
 
 /// The mbarrier's initialisation is not made visible to the unit that copies.
@@ -551,7 +588,7 @@ __global__ void overwritten_store(const __grid_constant__ tensor_map map) {
 template <bool right>
 __global__ void tile_at_64_bytes(const __grid_constant__ tensor_map map, gmem<f32> b) {
   auto&& tile = dynamic_tile<f32, 8, 32, "tile">(right ? 128 : 64);
-  __shared__ smem_array<mbarrier, 1, 1, "full"> full;
+  auto&& full = dynamic_tile<mbarrier, 1, 1, "full">(1200);
   const int t = threadIdx.x;
   if (t == 0) {
     mbarrier_init(full.at(0, 0), 1);
@@ -560,6 +597,85 @@ __global__ void tile_at_64_bytes(const __grid_constant__ tensor_map map, gmem<f3
     tma_load<f32>(tile, map, full.at(0, 0), 0, 0, 0, 0);  // bug: tile_at_64_bytes
   }
   __syncthreads();
+  mbarrier_wait(full.at(0, 0), 0);
+  b[t] = tile[t];
+}
+/// The tile is a declared array.
+template <bool right>
+__global__ void declared_tile(const __grid_constant__ tensor_map map, gmem<f32> b) {
+  auto&& full = dynamic_tile<mbarrier, 1, 1, "full">(1024);
+  const int t = threadIdx.x;
+  if (t == 0) {
+    mbarrier_init(full.at(0, 0), 1);
+    fence_mbarrier_init();
+    mbarrier_arrive_expect_tx(full.at(0, 0), box_bytes);
+  }
+  __syncthreads();
+  if (right) {
+    auto&& tile = dynamic_tile<f32, 8, 32, "tile">(0);
+    if (t == 0) tma_load<f32>(tile, map, full.at(0, 0), 0, 0, 0, 0);
+    mbarrier_wait(full.at(0, 0), 0);
+    b[t] = tile[t];
+  } else {
+    __shared__ smem_array<f32, 8, 32, "tile"> tile;
+    if (t == 0) tma_load<f32>(tile, map, full.at(0, 0), 0, 0, 0, 0);  // bug: declared_tile
+  }
+}
+
+/// Nobody waits for the last box.
+template <bool right>
+__global__ void load_left_alone(const __grid_constant__ tensor_map map) {
+  BEGIN_WITH_A_TILE_AND_AN_MBARRIER(true);
+  if (t == 0) {
+    mbarrier_arrive_expect_tx(full.at(0, 0), box_bytes);
+    tma_load<f32>(tile, map, full.at(0, 0), 0, 0, 0, 0);  // bug: load_left_alone
+  }
+  if (right) mbarrier_wait(full.at(0, 0), 0);
+}
+
+/// The thread ends while its store may still read the tile.
+template <bool right>
+__global__ void store_left_alone(const __grid_constant__ tensor_map map) {
+  auto&& tile = dynamic_tile<f32, 8, 32, "tile">(0);
+  const int t = threadIdx.x;
+  for (int e = t; e < 8 * 32; e += 64) tile[e] = 1.f;
+  fence_proxy_async();
+  __syncthreads();
+  if (t == 0) {
+    tma_store<f32>(map, tile, 0, 0, 0, 0);  // bug: store_left_alone
+    tma_commit();
+    if (right) tma_wait_read<0>();
+  }
+}
+
+/// No barrier between the writes of the threads and the store of the unit.
+template <bool right>
+__global__ void stored_too_early(const __grid_constant__ tensor_map map) {
+  auto&& tile = dynamic_tile<f32, 8, 32, "tile">(0);
+  const int t = threadIdx.x;
+  for (int e = t; e < 8 * 32; e += 64) tile[e] = 0.f;
+  fence_proxy_async();
+  __syncthreads();
+  for (int e = t; e < 8 * 32; e += 64) tile[e] = 1.f;  // other: stored_too_early
+  fence_proxy_async();
+  if (right) __syncthreads();
+  if (t == 63) {
+    tma_store<f32>(map, tile, 0, 0, 0, 0);  // bug: stored_too_early
+    tma_commit();
+  }
+  __syncthreads();
+  if (t == 63) tma_wait_read<0>();
+}
+
+/// One arrival more than the phase takes, while its bytes are still to come.
+template <bool right>
+__global__ void second_arrival(const __grid_constant__ tensor_map map, gmem<f32> b) {
+  BEGIN_WITH_A_TILE_AND_AN_MBARRIER(true);
+  if (t == 0) {
+    mbarrier_arrive_expect_tx(full.at(0, 0), box_bytes);
+    if (!right) mbarrier_arrive(full.at(0, 0));  // bug: second_arrival
+    tma_load<f32>(tile, map, full.at(0, 0), 0, 0, 0, 0);
+  }
   mbarrier_wait(full.at(0, 0), 0);
   b[t] = tile[t];
 }
