@@ -218,16 +218,19 @@ constexpr int columns_for(std::int64_t d) {
 template <class T, int... dims, class Body>
 void for_head_dim(std::int64_t d, Body body) {
   const int columns = columns_for<dims...>(d);
-  if (columns == 0) throw UsageError("kernels are not compiled for head dimension " + std::to_string(d));
+  bool called = false;
   const auto call = [&]<int dim>() {
     constexpr auto serves = [](const Choice& choice) {
       return choice.dtype == dtype_of<T> && columns_for<dims...>(choice.d) == dim;
     };
     if constexpr (is_asked_for(serves)) {
-      if (columns == dim) body(std::integral_constant<int, dim>());
+      if (columns != dim) return;
+      called = true;
+      body(std::integral_constant<int, dim>());
     }
   };
   (call.template operator()<dims>(), ...);
+  if (!called) throw UsageError("kernels are not compiled for head dimension " + std::to_string(d));
 }
 
 /// Takes every row of a table.

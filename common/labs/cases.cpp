@@ -35,8 +35,7 @@ constexpr Shape large_shapes[] = {
     {1, 1, 1, 32, 2174, true}, {1, 1, 1, 31, 2176, false}, {1, 1, 1, 2100, 40, false},
     {1, 17, 1, 3, 35, false},  {1, 18, 6, 5, 64, true},
 };
-/// More key/value heads than a GPU has multiprocessors twice: a backward pass may then go about it in
-/// another way.
+/// More key/value heads than stage 39 wants blocks, 256: then it splits no keys.
 constexpr Shape many_heads = {129, 2, 2, 3, 5, false};
 /// They have all shapes too, and so has the family where a maximum over a part of the keys overflows; each
 /// of the others has half of the pairs.
@@ -51,9 +50,10 @@ std::int64_t head_dim(const Stage& stage, std::size_t turn) {
   return dims.empty() ? cpu_head_dims[turn % std::size(cpu_head_dims)] : dims[turn % dims.size()];
 }
 
-/// All problems whose tiles have the same number of columns have the same dtype: each kernel that they need
-/// takes the compiler a while.
-Problem problem(const Stage& stage, const Shape& shape, std::int64_t d) {
+/// The dtype depends on the head dimension, but for one of them: each kernel that is needed takes the
+/// compiler a while.
+/// @param turn  another dtype each turn, at d = 64
+Problem problem(const Stage& stage, const Shape& shape, std::int64_t d, std::size_t turn) {
   const auto& dtypes = stage.supports.dtypes;
   Problem p;
   p.batch = shape.batch;
@@ -64,7 +64,7 @@ Problem problem(const Stage& stage, const Shape& shape, std::int64_t d) {
   p.causal = shape.causal;
   p.scale = shape.scale;
   p.d = d;
-  p.dtype = dtypes[(d + 31) / 32 % std::ssize(dtypes)];
+  p.dtype = dtypes[(d == 64 ? turn : static_cast<std::size_t>(d + 31) / 32) % dtypes.size()];
   return p;
 }
 
@@ -81,7 +81,7 @@ void give_pass(const Stage& stage, Job& job, std::uint64_t seed) {
 Job random_job(const Stage& stage, const Shape& shape, std::int64_t d, std::size_t seed = 0,
                int fewer_keys = 0) {
   Job job;
-  job.inputs = random_inputs(problem(stage, shape, d), 1 + seed);
+  job.inputs = random_inputs(problem(stage, shape, d, seed), 1 + seed);
   job.fewer_keys = fewer_keys;
   give_pass(stage, job, 1 + seed);
   return job;
@@ -120,13 +120,15 @@ std::vector<Planned> plan_of(const Family& family, const Stage& stage) {
     const std::size_t turn = i + place;  // another head dimension and layout in each family
     if (!sees_every_key(family) && (i / 2 + place) % 2 == 0) continue;
     const std::size_t layout = turn + turn / 3;  // another one with each head dimension
-    plan(problem(stage, shapes[i], head_dim(stage, turn)), all_layouts[layout % std::size(all_layouts)], i);
+    plan(problem(stage, shapes[i], head_dim(stage, turn), turn / 3),
+         all_layouts[layout % std::size(all_layouts)], i);
   }
   for (std::size_t i = 0; sees_every_key(family) && i < std::size(large_shapes); ++i) {
-    plan(problem(stage, large_shapes[i], 32), Layout::contiguous, std::size(shapes) + i);
+    plan(problem(stage, large_shapes[i], 32, i), Layout::contiguous, std::size(shapes) + i);
   }
   if (sees_every_key(family) && graded_pass(stage) == Pass::backward)
-    plan(problem(stage, many_heads, 32), Layout::contiguous, std::size(shapes) + std::size(large_shapes));
+    plan(problem(stage, many_heads, 32, 0), Layout::contiguous,
+         std::size(shapes) + std::size(large_shapes));
   std::erase_if(all, [&](const Planned& one) { return !takes(stage, one.job); });
   return all;
 }

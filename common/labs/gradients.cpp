@@ -157,7 +157,9 @@ class Guesses {
       const double P = std::exp(x.S - x.L);
       return Terms{P, -scale * P * x.D};
     });
-    seen("if dS were dP - D, without P", [=](const Pair& x) { return Terms{1, scale * (x.dP - x.D)}; });
+    seen("if dS were dP - D, without P", [=](const Pair& x) {
+      return Terms{std::exp(x.S - x.L), scale * (x.dP - x.D)};
+    });
     seen("if P were multiplied a second time", [=](const Pair& x) {
       const double P = std::exp(x.S - x.L);
       return Terms{P * P, scale * P * P * (x.dP - x.D)};

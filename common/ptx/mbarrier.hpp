@@ -16,7 +16,8 @@ namespace flashladder {
 
 inline namespace for_cuda {
 
-/// An mbarrier, an element of a shared array: `__shared__ smem_array<mbarrier, 2, 1, "full"> full;`.
+/// An mbarrier, an element of a shared array: `auto&& full = dynamic_tile<mbarrier, 2, 1,
+/// "full">(offset);`.
 struct mbarrier {
   unsigned long long state;  ///< For the hardware alone.
 };
@@ -77,7 +78,8 @@ void wait_at_mbarrier(SharedArray* array, std::byte* at, int parity, Where where
 
 inline namespace for_emulator {
 
-/// An mbarrier, an element of a shared array: `__shared__ smem_array<mbarrier, 2, 1, "full"> full;`.
+/// An mbarrier, an element of a shared array: `auto&& full = dynamic_tile<mbarrier, 2, 1,
+/// "full">(offset);`.
 struct mbarrier {
   std::uint64_t state;  ///< For the hardware alone.
 };
