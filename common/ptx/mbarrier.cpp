@@ -20,7 +20,7 @@ constexpr int most_arrivals = (1 << 20) - 1;
 Mbarrier& find_mbarrier(SharedArray* array, const std::byte* at, const char* word, Where where) {
   Block& block = *running.block;
   const Thread& me = *running.thread;
-  const std::uint32_t offset = running.block->shared.offset_of(at);
+  const std::uint32_t offset = block.shared.offset_of(at);
   const auto found = std::ranges::find(block.mbarriers, offset, &Mbarrier::offset);
   const auto misused = [&](Where other) {
     fail_misused(*array, offset, where,
@@ -57,7 +57,7 @@ void end_phase_if_complete(Mbarrier& bar) {
 
 void init_mbarrier(SharedArray* array, std::byte* at, int arrivals, Where where) {
   Block& block = *running.block;
-  const std::uint32_t offset = running.block->shared.offset_of(at);
+  const std::uint32_t offset = block.shared.offset_of(at);
   if (arrivals < 1 || arrivals > most_arrivals)
     fail_misused(*array, offset, where,
                  "is to take " + std::to_string(arrivals) + " arrivals; 1 to 1048575 are possible");

@@ -56,23 +56,12 @@ void require_box(const TensorMap& map, const SharedArray& array, std::uint32_t o
 /// Counts and checks what a copy does in global memory.
 std::int64_t use_global(const TensorMap& map, const int (&at)[4], std::uint32_t to, GlobalMarks::Use use,
                         Where where) {
-  const Block& block = *running.block;
   std::int64_t bytes = 0;
   for_each_element(map, at, to, [&](bool inside, std::int64_t global, std::uint32_t) {
     if (!inside) return;
     bytes += map.element_bytes;
-    if (!block.launch->options->check) return;
-    const std::int64_t element = global / map.element_bytes;
-    const auto conflict = map.buffer->check(element, use, block.launch->number, block.linear, where);
-    if (!conflict) return;
-    // As of threads: the place that reads is named first, else the later line.
-    const bool reads = use == GlobalMarks::Use::read, race = conflict->kind == ErrorKind::race_global;
-    const bool first =
-        !race || (reads == conflict->earlier_wrote ? reads : where.line >= conflict->where.line);
-    fail(conflict->kind, first ? where : conflict->where, map.buffer->name(),
-         map.buffer->name() + " element " + std::to_string(element) +
-             (race ? " is used by another block too" : " is read, and nothing has written it"),
-         first ? conflict->where : where);
+    if (running.block->launch->options->check)
+      check_global(*map.buffer, global / map.element_bytes, use, where);
   });
   return bytes;
 }

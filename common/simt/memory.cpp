@@ -256,12 +256,22 @@ int ask_for_row(int row) {
   return running.block->launch->options->added_to_rows;
 }
 
+void check_global(GlobalBuffer& buffer, std::int64_t element, GlobalMarks::Use use, Where where) {
+  const Block& block = *running.block;
+  const auto conflict = buffer.check(element, use, block.launch->number, block.linear, where);
+  if (!conflict) return;
+  const std::string name = buffer.name() + " element " + number(element);
+  if (conflict->kind == ErrorKind::uninitialised_global)
+    fail(conflict->kind, where, buffer.name(), name + " is read, and no kernel or upload has written it");
+  fail_race(*conflict, use != GlobalMarks::Use::read, where, buffer.name(), name,
+            "block number " + number(block.linear), "another block");
+}
+
 void observe_global(GlobalBuffer& buffer, std::int64_t byte, unsigned bytes, GlobalMarks::Use use,
                     const char* file, unsigned line) {
   const Where where = Where::here(file, line);
   Block& block = *running.block;
   const Options& options = *block.launch->options;
-  const bool write = use != GlobalMarks::Use::read;
   ++running.thread->work.global;
   if (options.banks)
     block.warp[running.thread->warp].log.record(
@@ -272,14 +282,7 @@ void observe_global(GlobalBuffer& buffer, std::int64_t byte, unsigned bytes, Glo
   count_access(buffer.name().c_str(), where);
   const std::int64_t size = buffer.element_bytes();
   for (std::int64_t i = byte / size; i * size < byte + static_cast<std::int64_t>(bytes); ++i) {
-    const auto conflict = buffer.check(i, use, block.launch->number, block.linear, where);
-    if (!conflict) continue;
-    const std::string element = buffer.name() + " element " + number(i);
-    if (conflict->kind == ErrorKind::uninitialised_global)
-      fail(conflict->kind, where, buffer.name(),
-           element + " is read, and no kernel or upload has written it");
-    fail_race(*conflict, write, where, buffer.name(), element, "block number " + number(block.linear),
-              "another block");
+    check_global(buffer, i, use, where);
   }
 }
 

@@ -43,6 +43,8 @@ struct Index {
 /// Logs and checks an access of `bytes` bytes at byte `byte` of a buffer.
 void observe_global(GlobalBuffer& buffer, std::int64_t byte, unsigned bytes, GlobalMarks::Use use,
                     const char* file, unsigned line);
+/// Fails where the running thread, or a unit for it, must not use an element of a buffer so.
+void check_global(GlobalBuffer& buffer, std::int64_t element, GlobalMarks::Use use, Where where);
 /// Logs and checks an access of `bytes` bytes at `data`.
 void observe_shared(SharedArray& array, const void* data, unsigned bytes, bool write, const char* file,
                     unsigned line);

@@ -177,12 +177,13 @@ void SharedRaces::end_phase(Clock& ended, unsigned mbarrier, std::uint64_t phase
 
 std::optional<Conflict> SharedRaces::read_by_unit(unsigned warp, unsigned lane, std::uint32_t byte,
                                                   std::uint32_t bytes, std::uint32_t granule, Where where) {
+  // Also where it is wrong: an error of a read of what nobody wrote may be told later, or as a race.
+  pending_reads_.push_back({byte, byte + bytes, granule, static_cast<std::uint8_t>(warp),
+                            static_cast<std::uint8_t>(lane), where});
   for (std::uint32_t i = byte / 2; i < (byte + bytes) / 2; i += granule / 2) {
     if (writes_[i].step < first_step_) return Conflict{ErrorKind::uninitialised_shared, false, 0, 0, 0, {}};
     if (auto conflict = unordered_write(writes_[i], warp, lane)) return conflict;
   }
-  pending_reads_.push_back({byte, byte + bytes, granule, static_cast<std::uint8_t>(warp),
-                            static_cast<std::uint8_t>(lane), where});
   return std::nullopt;
 }
 
