@@ -63,39 +63,24 @@ struct Specimen {
   bool check = true;  ///< Options::check
 };
 
-/// A specimen whose kernels take Buffers::a or a and b.
-#define ON_A(kernel, blocks, threads, ...)                                                               \
-  [] {                                                                                                   \
-    Buffers x;                                                                                           \
-    launch(#kernel, zoo::kernel<false>, dim3(blocks), dim3(threads), 0, x.a __VA_OPT__(, ) __VA_ARGS__); \
-  },                                                                                                     \
-      [] {                                                                                               \
-        Buffers x;                                                                                       \
-        launch(#kernel, zoo::kernel<true>, dim3(blocks), dim3(threads), 0,                               \
-               x.a __VA_OPT__(, ) __VA_ARGS__);                                                          \
+/// A specimen: its wrong kernel, and its right one, on `x`, which is made anew for each.
+#define ON(kernel, blocks, threads, shared_bytes, ...)                                              \
+  [] {                                                                                              \
+    Buffers x;                                                                                      \
+    launch(#kernel, zoo::kernel<false>, dim3(blocks), dim3(threads), shared_bytes, __VA_ARGS__);    \
+  },                                                                                                \
+      [] {                                                                                          \
+        Buffers x;                                                                                  \
+        launch(#kernel, zoo::kernel<true>, dim3(blocks), dim3(threads), shared_bytes, __VA_ARGS__); \
       }
+/// One whose kernel takes Buffers::a, or a and b.
+#define ON_A(kernel, blocks, threads, ...) ON(kernel, blocks, threads, 0, x.a __VA_OPT__(, ) __VA_ARGS__)
 #define ON_AB(kernel, blocks, threads, ...) ON_A(kernel, blocks, threads, x.b __VA_OPT__(, ) __VA_ARGS__)
 
-/// A specimen whose kernel takes the tensor map of a, and b.
-#define ON_MAP_B(kernel)                                                               \
-  [] {                                                                                 \
-    Buffers x;                                                                         \
-    launch(#kernel, zoo::kernel<false>, dim3(1), dim3(64), 1280, map_of(x.a), x.b);    \
-  },                                                                                   \
-      [] {                                                                             \
-        Buffers x;                                                                     \
-        launch(#kernel, zoo::kernel<true>, dim3(1), dim3(64), 1280, map_of(x.a), x.b); \
-      }
+/// One whose kernel takes the tensor map of a, and b.
+#define ON_MAP_B(kernel) ON(kernel, 1, 64, 1280, map_of(x.a), x.b)
 /// One that takes the map alone.
-#define ON_MAP(kernel)                                                            \
-  [] {                                                                            \
-    Buffers x;                                                                    \
-    launch(#kernel, zoo::kernel<false>, dim3(1), dim3(64), 1280, map_of(x.a));    \
-  },                                                                              \
-      [] {                                                                        \
-        Buffers x;                                                                \
-        launch(#kernel, zoo::kernel<true>, dim3(1), dim3(64), 1280, map_of(x.a)); \
-      }
+#define ON_MAP(kernel) ON(kernel, 1, 64, 1280, map_of(x.a))
 
 /// 16 rows of 32 numbers, in boxes of 8 rows.
 tensor_map map_of(const DeviceBuffer<f32>& x) {
