@@ -43,6 +43,8 @@ void prepare_output(const fs::path& out) {
 }
 
 int draw_report(const fs::path& json, const fs::path& html) {
+  std::error_code missing;
+  const fs::file_time_type before = fs::last_write_time(html, missing);
   const char* chosen = std::getenv("FLASHLADDER_PYTHON");
   // A module of the repository, from wherever the caller is, whose own modules are not taken for Python's.
   setenv("PYTHONPATH", FLASHLADDER_SOURCE_DIR, 1);
@@ -79,6 +81,8 @@ int draw_report(const fs::path& json, const fs::path& html) {
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
+  // It may have been interrupted after the new report took its place.
+  if (fs::last_write_time(html, missing) != before) return 0;
   return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
 }
 
