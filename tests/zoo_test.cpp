@@ -9,6 +9,7 @@
 
 #include "catch.hpp"
 #include "zoo/bugs.hpp"
+#include "zoo/wgmma_bugs.hpp"
 
 namespace {
 
@@ -17,26 +18,30 @@ using simt::ErrorKind;
 using simt::KernelError;
 using simt::Schedule;
 
-/// The line of bugs.hpp that ends in a comment; 0 when there is none.
+/// The line of bugs.hpp, or wgmma_bugs.hpp, that ends in a comment; 0 when there is none.
 unsigned line_with(const std::string& comment) {
-  std::ifstream file(FLASHLADDER_SOURCE_DIR "/tests/zoo/bugs.hpp");
-  unsigned number = 0;
-  for (std::string line; std::getline(file, line);) {
-    ++number;
-    if (line.size() > comment.size() && line.ends_with("// " + comment)) return number;
+  for (const char* name : {"bugs.hpp", "wgmma_bugs.hpp"}) {
+    std::ifstream file(FLASHLADDER_SOURCE_DIR "/tests/zoo/" + std::string(name));
+    unsigned number = 0;
+    for (std::string line; std::getline(file, line);) {
+      ++number;
+      if (line.size() > comment.size() && line.ends_with("// " + comment)) return number;
+    }
   }
   return 0;
 }
 
 /// Buffers that most specimens need, of known contents.
 struct Buffers {
-  Buffers() : a("a", 512), b("b", 512) {
+  Buffers() : a("a", 512), b("b", 512), halves("halves", 512) {
     const std::vector<float> ones(512, 1.f);
     a.upload(ones.data());
     b.upload(ones.data());
+    halves.fill_zero();
   }
   DeviceBuffer<f32> a;
   DeviceBuffer<f32> b;
+  DeviceBuffer<bf16> halves;
 };
 
 /// Address space that is only touched where the kernel writes.
@@ -82,10 +87,20 @@ struct Specimen {
 /// One that takes the map alone.
 #define ON_MAP(kernel) ON(kernel, 1, 64, 1280, map_of(x.a))
 
+/// One of a warpgroup, that takes b; or a tensor map and b.
+#define ON_WGMMA(kernel) ON(kernel, 1, 128, 4 * 64 * 64 + 16, x.b)
+#define ON_WGMMA_MAP(kernel) ON(kernel, 1, 128, 4 * 64 * 64 + 16, map_of_pairs(x.halves), x.b)
+
 /// 16 rows of 32 numbers, in boxes of 8 rows.
 tensor_map map_of(const DeviceBuffer<f32>& x) {
   return make_tensor_map<f32>("x", x,
                               {.dims = {32, 16, 1, 1}, .strides = {32, 512, 512}, .box = {32, 8, 1, 1}});
+}
+
+/// 8 rows of 64 numbers, in one box with a swizzle of 128 bytes.
+tensor_map map_of_pairs(const DeviceBuffer<bf16>& x) {
+  return make_tensor_map<bf16>(
+      "x", x, {.dims = {64, 8, 1, 1}, .strides = {64, 512, 512}, .box = {64, 8, 1, 1}, .swizzle = 128});
 }
 
 template <class Kernel>
@@ -150,21 +165,43 @@ std::vector<Specimen> specimens() {
       {"unfenced_mbarrier", mbarrier_misuse, "full", ON_MAP_B(unfenced_mbarrier)},
       {"too_many_bytes", wrong_expected_bytes, "full", ON_MAP_B(too_many_bytes)},
       {"ragged_box", wrong_expected_bytes, "full", ON_MAP_B(ragged_box)},
-      {"copy_not_waited_for", race_with_copy, "tile", ON_MAP_B(copy_not_waited_for)},
-      {"copied_over", race_with_copy, "tile", ON_MAP_B(copied_over)},
-      {"two_copies", race_with_copy, "tile", ON_MAP_B(two_copies)},
+      {"copy_not_waited_for", race_with_unit, "tile", ON_MAP_B(copy_not_waited_for)},
+      {"copied_over", race_with_unit, "tile", ON_MAP_B(copied_over)},
+      {"two_copies", race_with_unit, "tile", ON_MAP_B(two_copies)},
       {"no_proxy_fence", missing_proxy_fence, "tile", ON_MAP(no_proxy_fence)},
       {"fence_of_the_reader", missing_proxy_fence, "tile", ON_MAP(fence_of_the_reader)},
-      {"overwritten_store", race_with_copy, "tile", ON_MAP(overwritten_store)},
+      {"overwritten_store", race_with_unit, "tile", ON_MAP(overwritten_store)},
       {"tile_at_64_bytes", bad_tensor_copy, "tile", ON_MAP_B(tile_at_64_bytes)},
       {"declared_tile", bad_tensor_copy, "tile", ON_MAP_B(declared_tile)},
       {"load_left_alone", unfinished_copy, "full", ON_MAP(load_left_alone)},
       {"store_left_alone", unfinished_copy, "", ON_MAP(store_left_alone)},
-      {"stored_too_early", race_with_copy, "tile", ON_MAP(stored_too_early)},
+      {"stored_too_early", race_with_unit, "tile", ON_MAP(stored_too_early)},
       {"second_arrival", mbarrier_misuse, "full", ON_MAP_B(second_arrival)},
       {"initialised_again", mbarrier_misuse, "full", ON_A(initialised_again, 1, 32)},
       {"phase_for_parity", mbarrier_misuse, "full", ON_A(phase_for_parity, 1, 32)},
       {"not_ready_in_the_warp", mbarrier_misuse, "full", ON_A(not_ready_in_the_warp, 1, 32)},
+      {"sums_not_waited_for", accumulators_in_use, "", ON_WGMMA(sums_not_waited_for)},
+      {"sums_not_named", accumulators_in_use, "", ON_WGMMA(sums_not_named)},
+      {"rescaled_too_early", accumulators_in_use, "", ON_WGMMA(rescaled_too_early)},
+      {"no_wgmma_fence", missing_wgmma_fence, "", ON_WGMMA(no_wgmma_fence)},
+      {"packed_behind_the_fence", missing_wgmma_fence, "", ON_WGMMA(packed_behind_the_fence)},
+      {"not_committed", unfinished_wgmma, "", ON_WGMMA(not_committed)},
+      {"one_group_too_many", unfinished_wgmma, "", ON_WGMMA(one_group_too_many)},
+      {"tile_without_proxy_fence", missing_proxy_fence, "B", ON_WGMMA(tile_without_proxy_fence)},
+      {"proxy_fence_behind_the_barrier", missing_proxy_fence, "A",
+       ON_WGMMA(proxy_fence_behind_the_barrier)},
+      {"tile_without_barrier", race_with_unit, "A", ON_WGMMA(tile_without_barrier)},
+      {"tile_written_in_flight", race_with_unit, "B", ON_WGMMA(tile_written_in_flight)},
+      {"released_for_others", race_with_unit, "B", ON_WGMMA_MAP(released_for_others)},
+      {"released_before_the_wait", race_with_unit, "B", ON_WGMMA_MAP(released_before_the_wait)},
+      {"other_swizzle", bad_matrix_descriptor, "A", ON_WGMMA_MAP(other_swizzle)},
+      {"matrix_of_a_warp", wgmma_mismatch, "", ON_WGMMA(matrix_of_a_warp)},
+      {"inside_a_pattern", bad_matrix_descriptor, "B", ON_WGMMA(inside_a_pattern)},
+      {"beyond_the_tile", bad_matrix_descriptor, "B", ON_WGMMA(beyond_the_tile)},
+      {"beyond_the_row", bad_matrix_descriptor, "A", ON_WGMMA(beyond_the_row)},
+      {"declared_operand", bad_matrix_descriptor, "A", ON_WGMMA(declared_operand)},
+      {"wgmma_left_alone", unfinished_wgmma, "", ON_WGMMA(wgmma_left_alone)},
+      {"three_warps", deadlock, "", ON_WGMMA(three_warps)},
       {"stuck_loop", endless_loop, "a", ON_A(stuck_loop, 1, 32)},
       {"greedy", too_much_shared, "tile", ON_A(greedy, 1, 32)},
   };

@@ -12,17 +12,6 @@ namespace {
 /// A row of B or C: the compiler, g++ or clang, makes vector instructions of what is done with it.
 typedef float Eight __attribute__((vector_size(32)));
 
-/// As widen_f16, without branches: a loop over many numbers becomes vector instructions. (In a kernel its
-/// product would be one that the kernel computes.)
-float widen_f16_by_product(std::uint16_t bits) {
-  const std::uint32_t sign = (bits & 0x8000u) << 16, magnitude = bits & 0x7fffu;
-  // The exponent's bias is 15 there and 127 here; the product is exact, and right for subnormal numbers
-  // too.
-  const float finite = std::bit_cast<float>(magnitude << 13) * 0x1p112f;
-  const std::uint32_t infinite = magnitude >= 0x7c00u ? 0x7f800000u : 0u;  // Inf, or with its fraction NaN
-  return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(finite) | infinite);
-}
-
 /// The numbers of `count` registers, two in each, as fp32.
 template <class T, int count>
 void widen(const std::uint32_t (&registers)[count], float* numbers) {

@@ -185,6 +185,7 @@ std::uint32_t pair(T low, T high) {
 /// Two fp32 numbers rounded to T in one register, `low` in the low half.
 template <class T>
 std::uint32_t round_pair(f32 low, f32 high) {
+  if (simt::running.thread != nullptr) simt::running.thread->wgmma_fenced = false;  // it may be of an A
   return pair(T(low), T(high));
 }
 

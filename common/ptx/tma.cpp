@@ -107,9 +107,9 @@ void load_box(SharedArray* array, std::byte* to, std::int64_t bytes, const Tenso
              " have begun with this one");
   }
   if (block.launch->options->check) {
-    if (const auto conflict =
-            block.races.write_by_unit(bar.number, bar.phase, me.warp, me.lane, offset,
-                                      static_cast<std::uint32_t>(map.box_bytes()), array->granule, where))
+    if (const auto conflict = block.races.write_by_unit(
+            bar.number, bar.phase, me.warp, me.lane, offset, static_cast<std::uint32_t>(map.box_bytes()),
+            array->granule, static_cast<std::uint32_t>(map.swizzle), where))
       report_conflict(*conflict, *array, offset, true, where, true);
   }
   ++running.counts.tma_loads;

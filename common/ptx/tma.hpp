@@ -7,9 +7,10 @@
 // Coordinates are those of the box's first element, the fastest first. What of a box is outside the tensor
 // is filled with zeros in a load, and left out in a store.
 //
-// Threads use memory by another way, the generic proxy, than this unit, the async proxy: what a thread has
-// written to shared memory the unit is sure to see only behind a fence_proxy_async() of that thread.
+// What a thread has written to shared memory the unit is sure to see only behind a fence_proxy_async() of
+// that thread.
 #include "common/ptx/mbarrier.hpp"
+#include "common/ptx/proxy_fence.hpp"
 
 namespace flashladder {
 
@@ -27,11 +28,6 @@ __device__ __forceinline__ void mbarrier_arrive_expect_tx(mbarrier* bar, int byt
   const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(bar));
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address), "r"(bytes)
                : "memory");
-}
-
-/// Makes what this thread has written to shared memory visible to the units that copy.
-__device__ __forceinline__ void fence_proxy_async() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
 /// Begins to load the box at (c0, c1, c2, c3) to shared memory, which begins at a multiple of 128 bytes;
@@ -92,8 +88,6 @@ struct TensorMap {
 
 /// Executes mbarrier_arrive_expect_tx.
 void expect_at_mbarrier(SharedArray* array, std::byte* at, int bytes, Where where);
-/// Executes fence_proxy_async.
-void fence_proxy();
 /// Executes tma_load; `to` is of an array that ends `bytes` bytes behind it.
 void load_box(SharedArray* array, std::byte* to, std::int64_t bytes, const TensorMap& map,
               SharedArray* bar_array, std::byte* bar, const int (&at)[4], Where where);
@@ -122,11 +116,6 @@ using tensor_map = simt::TensorMap;
 inline void mbarrier_arrive_expect_tx(simt::smem<mbarrier> bar, int bytes,
                                       simt::Where where = simt::Where::here()) {
   simt::expect_at_mbarrier(bar.array(), reinterpret_cast<std::byte*>(bar.find<1>(0, where)), bytes, where);
-}
-
-/// Makes what this thread has written to shared memory visible to the units that copy.
-inline void fence_proxy_async() {
-  simt::fence_proxy();
 }
 
 /// Begins to load the box at (c0, c1, c2, c3) to shared memory, which begins at a multiple of 128 bytes;

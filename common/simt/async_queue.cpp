@@ -32,9 +32,10 @@ bool AsyncQueue::do_next() {
   return true;
 }
 
-void AsyncQueue::finish(unsigned owner) {
-  for (std::size_t i = 0; i < waiting_.size();) {
+void AsyncQueue::finish(unsigned owner, std::size_t count) {
+  for (std::size_t i = 0; i < waiting_.size() && count != 0;) {
     if (waiting_[i].owner == owner) {
+      --count;
       do_number(i);
     } else {
       ++i;

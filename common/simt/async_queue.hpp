@@ -20,8 +20,8 @@ class AsyncQueue {
   void progress();
   /// Does one, the oldest or any, for a thread that cannot go on. Whether there was one.
   bool do_next();
-  /// Does all that has this owner.
-  void finish(unsigned owner);
+  /// Does all that has this owner, or the oldest `count` of it.
+  void finish(unsigned owner, std::size_t count = static_cast<std::size_t>(-1));
   /// Does all.
   void finish();
 

@@ -23,6 +23,9 @@
 
 namespace flashladder::simt {
 
+struct f32;
+struct WarpgroupState;  // of wgmma.cpp
+
 inline constexpr unsigned warp_size = 32;
 inline constexpr unsigned max_threads = 1024;                 ///< Of a block.
 inline constexpr std::uint32_t max_shared = 227 << 10;        ///< Bytes that a block may have on chip.
@@ -97,6 +100,14 @@ struct PendingCopy {
 
 struct Mbarrier;
 
+/// A thread's accumulators that a wgmma changes, and that it has not waited for.
+struct OpenAccumulators {
+  f32* C;             ///< [columns / 8][4].
+  int columns;        ///< N.
+  std::size_t chain;  ///< The first wgmma that changes them: its number in the warpgroup,
+  std::size_t last;   ///< and the last one's.
+};
+
 /// One CUDA thread.
 struct Thread {
   Fiber fiber;                            ///< What it runs on.
@@ -118,6 +129,12 @@ struct Thread {
   std::size_t stores = 0;                 ///< By TMA, since the last group of them.
   Where stored_by;                        ///< The last of them.
   std::vector<std::size_t> store_groups;  ///< Sizes of its groups that it has not waited for, oldest first.
+  bool wgmma_fenced = false;              ///< Nothing that it has done since with registers is known.
+  std::size_t wgmmas = 0;                 ///< That it has begun;
+  std::size_t wgmmas_waited = 0;          ///< of them, those that it has waited for.
+  std::vector<std::size_t> wgmma_groups;  ///< How many it had begun at each commit, oldest first.
+  std::vector<OpenAccumulators> accumulators;  ///< Oldest first.
+  Where began_wgmma;                           ///< The last of them.
 };
 
 /// Lanes of a warp that gather at one warp instruction.
@@ -198,8 +215,10 @@ struct Block {
   std::array<Barrier, 16> barrier;                 ///< By number.
   std::deque<Mbarrier> mbarriers;                  ///< In the order in which they were initialised.
   AsyncQueue units;                                ///< What works beside the threads.
-  SharedMemory shared;                             ///< What its threads share.
-  SharedRaces races;                               ///< Who used it.
+  /// By number: the wgmmas of those that have some.
+  std::array<std::shared_ptr<WarpgroupState>, max_threads / 128> warpgroup;
+  SharedMemory shared;  ///< What its threads share.
+  SharedRaces races;    ///< Who used it.
   /// The first read of a word that nobody had written, or that a copy of another thread was under way to.
   /// If it is written, or the copy arrives, before the reader's warp next synchronises, a barrier is
   /// missing; if not, it is what it seems.

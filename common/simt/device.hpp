@@ -57,7 +57,9 @@ struct smem_array : smem_tile<T, R, C> {};
 /// Dynamic shared memory from byte `offset` on; the name is the emulator's.
 template <class T, Name name = "dynamic">
 __device__ __forceinline__ T* dynamic_smem(std::size_t offset = 0) {
-  extern __shared__ __align__(16) unsigned char flashladder_dynamic_shared[];
+  // The swizzle of TMA and wgmma goes by the address: its pattern of 1024 bytes begins where the memory
+  // does.
+  extern __shared__ __align__(1024) unsigned char flashladder_dynamic_shared[];
   return reinterpret_cast<T*>(flashladder_dynamic_shared + offset);
 }
 

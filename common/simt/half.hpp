@@ -14,7 +14,7 @@ struct bf16 {
 
   bf16() = default;
   /// Rounded to nearest.
-  explicit bf16(f32 x) : bits(round_bf16(Plain::number(x))) {}
+  explicit bf16(f32 x) : bits(round_bf16(Plain::number(x))) { require_there(x); }
   /// Exact.
   explicit operator f32() const { return widen_bf16(bits); }
 };
@@ -25,7 +25,7 @@ struct f16 {
 
   f16() = default;
   /// Rounded to nearest.
-  explicit f16(f32 x) : bits(round_f16(Plain::number(x))) {}
+  explicit f16(f32 x) : bits(round_f16(Plain::number(x))) { require_there(x); }
   /// Exact.
   explicit operator f32() const { return widen_f16(bits); }
 };

@@ -68,14 +68,14 @@ constexpr Meaning meanings[] = {
      "an mbarrier is used before it is initialised, or initialised wrongly",
      "one thread initialises the mbarriers, and a __syncthreads must follow before any other thread uses "
      "them"},
-    {race_with_copy, "race_with_copy", "a shared word is used while a unit copies to it or from it",
-     "the wait for the copy is missing before the use; or the copy begins before all who use what lies "
-     "there "
-     "have said that they are done, at a barrier or an mbarrier that the thread which begins it waits at"},
+    {race_with_unit, "race_with_unit", "a shared word is used while a unit writes or reads it",
+     "the wait for the unit, TMA or the tensor cores of wgmma, is missing before the use; or the unit is "
+     "told to begin before all who use what lies there have said that they are done, at a barrier or an "
+     "mbarrier that the thread which tells it waits at"},
     {missing_proxy_fence, "missing_proxy_fence",
-     "a unit that copies uses shared memory that a thread wrote, without a proxy fence in between",
-     "the thread that wrote must execute fence_proxy_async() behind its writes and before the barrier that "
-     "the thread which starts the copy waits at"},
+     "a unit uses shared memory that a thread wrote, without a proxy fence in between",
+     "the thread that wrote must execute fence_proxy_async() behind its writes and before the barrier at "
+     "which those who tell the unit, TMA or the tensor cores of wgmma, learn of them"},
     {wrong_expected_bytes, "wrong_expected_bytes",
      "the bytes that an mbarrier is told of are not those that come to it",
      "mbarrier_arrive_expect_tx must be given the bytes of all copies of the phase, whole boxes: rows past "
@@ -88,6 +88,28 @@ constexpr Meaning meanings[] = {
      "a tile lies in dynamic shared memory, at a multiple of 128 bytes, and holds a whole box; with tiles "
      "of "
      "tensor copies all shared arrays are dynamic, for declared ones would push it off such a multiple"},
+    {wgmma_mismatch, "wgmma_mismatch", "the threads of a warpgroup come to different wgmmas",
+     "a wgmma belongs to 128 threads, of four warps from a multiple of four on: all of them must come to "
+     "the "
+     "same wgmmas in the same order, with the same matrices; compute what they depend on from threadIdx.x "
+     "/ "
+     "128, never from a lane's or a warp's number"},
+    {missing_wgmma_fence, "missing_wgmma_fence",
+     "a wgmma takes registers that were used since the last wgmma_fence",
+     "wgmma_fence() must stand between what a thread does with C, or with an A in registers, and the next "
+     "wgmma that takes them; behind a wgmma_wait, a new one is needed"},
+    {accumulators_in_use, "accumulators_in_use", "accumulators are used while a wgmma may change them",
+     "wgmma_wait<...>(C) is missing between the wgmma and the first use of C, or does not name this C"},
+    {unfinished_wgmma, "unfinished_wgmma", "a wgmma is not in a group that is waited for",
+     "wgmma_commit() is missing behind it, wgmma_wait lets too many groups be under way, or the kernel "
+     "ends "
+     "without one"},
+    {bad_matrix_descriptor, "bad_matrix_descriptor", "a wgmma's matrix lies where none can",
+     "the tile of a wgmma lies in dynamic shared memory, at a multiple of 1024 bytes; its rows are as long "
+     "as "
+     "the swizzle that TMA wrote it with, or that the kernel wrote it with; and rows, panels and what is "
+     "added "
+     "to a descriptor are in bytes"},
     {endless_loop, "endless_loop", "a thread never stops and never synchronises",
      "the loop's counter does not move towards its end, or the loop waits for another thread's store "
      "without "

@@ -24,35 +24,38 @@ struct Where {
 /// The ways a kernel can be wrong that the emulator tells apart. Those marked (check) are found only with
 /// Options::check.
 enum class ErrorKind {
-  out_of_bounds_global,  ///< An access outside a global buffer.
-  out_of_bounds_shared,  ///< An access outside a shared array.
-  offset_overflow,       ///< Far before the buffer: an offset that overflowed 32 bits.
-  misaligned,            ///< A vector access whose address is no multiple of its size.
-  divergent_barrier,     ///< Threads of one block at different barriers at the same time.
-  barrier_short,         ///< Threads returned that others wait for at a barrier.
-  deadlock,              ///< No thread of the block can run.
-  partial_mask_shuffle,  ///< A warp instruction whose mask names lanes that do not come.
-  mixed_collectives,     ///< Lanes of one warp at different warp instructions with one mask.
-  lane_outside_mask,     ///< A lane calls, or reads from, a lane that its mask leaves out.
-  race_shared,           ///< (check) Two warps at one shared address, a barrier missing in between.
-  race_within_warp,      ///< (check) Two lanes of a warp likewise, __syncwarp missing in between.
-  race_global,           ///< (check) Two blocks of a launch at one global address, one of them writing.
-  uninitialised_shared,  ///< (check) A read of a shared word that nobody wrote.
-  uninitialised_global,  ///< (check) A read of a global element that nobody wrote.
-  missing_wait,          ///< (check) A shared word used while an asynchronous copy to it is under way.
-  mbarrier_misuse,       ///< An mbarrier used before it is initialised, or initialised wrongly.
-  race_with_copy,       ///< (check) A thread, or another copy, at a shared address that a unit copies to or
-                        ///< from.
-  missing_proxy_fence,  ///< (check) A unit that copies uses what a thread wrote, and no proxy fence is
-                        ///< between.
-  wrong_expected_bytes,  ///< A phase of an mbarrier is told of more bytes than come, or of fewer.
-  unfinished_copy,       ///< A block ends, or a thread, whose tensor copies may still be under way.
-  bad_tensor_copy,       ///< A tensor copy to or from a place, or by a map, that no GPU takes.
-  endless_loop,          ///< (check) A thread that accesses memory on and on and never synchronises.
-  stack_overflow,        ///< A thread's local arrays or calls take more stack than it has.
-  unwritten_output,      ///< An element of an output that no kernel wrote.
-  too_much_shared,       ///< A block asks for more shared memory than a GPU has.
-  bad_launch,            ///< A grid or block of a size that no GPU takes.
+  out_of_bounds_global,   ///< An access outside a global buffer.
+  out_of_bounds_shared,   ///< An access outside a shared array.
+  offset_overflow,        ///< Far before the buffer: an offset that overflowed 32 bits.
+  misaligned,             ///< A vector access whose address is no multiple of its size.
+  divergent_barrier,      ///< Threads of one block at different barriers at the same time.
+  barrier_short,          ///< Threads returned that others wait for at a barrier.
+  deadlock,               ///< No thread of the block can run.
+  partial_mask_shuffle,   ///< A warp instruction whose mask names lanes that do not come.
+  mixed_collectives,      ///< Lanes of one warp at different warp instructions with one mask.
+  lane_outside_mask,      ///< A lane calls, or reads from, a lane that its mask leaves out.
+  race_shared,            ///< (check) Two warps at one shared address, a barrier missing in between.
+  race_within_warp,       ///< (check) Two lanes of a warp likewise, __syncwarp missing in between.
+  race_global,            ///< (check) Two blocks of a launch at one global address, one of them writing.
+  uninitialised_shared,   ///< (check) A read of a shared word that nobody wrote.
+  uninitialised_global,   ///< (check) A read of a global element that nobody wrote.
+  missing_wait,           ///< (check) A shared word used while an asynchronous copy to it is under way.
+  mbarrier_misuse,        ///< An mbarrier used before it is initialised, or initialised wrongly.
+  race_with_unit,         ///< (check) A thread, or a unit, at a shared address that a unit writes or reads.
+  missing_proxy_fence,    ///< (check) A unit uses what a thread wrote, and no proxy fence is between.
+  wrong_expected_bytes,   ///< A phase of an mbarrier is told of more bytes than come, or of fewer.
+  unfinished_copy,        ///< A block ends, or a thread, whose tensor copies may still be under way.
+  bad_tensor_copy,        ///< A tensor copy to or from a place, or by a map, that no GPU takes.
+  wgmma_mismatch,         ///< Threads of a warpgroup come to different wgmmas.
+  missing_wgmma_fence,    ///< A wgmma takes registers that were used since the last wgmma_fence.
+  accumulators_in_use,    ///< Accumulators of a wgmma are used before a wait that names them.
+  unfinished_wgmma,       ///< A wgmma is not in a group that is waited for.
+  bad_matrix_descriptor,  ///< A wgmma's matrix lies where none can, or not as it is described.
+  endless_loop,           ///< (check) A thread that accesses memory on and on and never synchronises.
+  stack_overflow,         ///< A thread's local arrays or calls take more stack than it has.
+  unwritten_output,       ///< An element of an output that no kernel wrote.
+  too_much_shared,        ///< A block asks for more shared memory than a GPU has.
+  bad_launch,             ///< A grid or block of a size that no GPU takes.
 };
 
 /// The enumerator's name.

@@ -30,13 +30,15 @@ const std::vector<Counters::Field>& Counters::fields() {
       {"tma_stores", &Counters::tma_stores},
       {"tma_read_bytes", &Counters::tma_read_bytes},
       {"tma_written_bytes", &Counters::tma_written_bytes},
+      {"wgmmas", &Counters::wgmmas},
+      {"wgmma_read_bytes", &Counters::wgmma_read_bytes},
       {"tiles", &Counters::tiles},
       {"masked_tiles", &Counters::masked_tiles},
       {"bytes_in_flight", &Counters::bytes_in_flight},
   };
   return all;
 }
-static_assert(sizeof(Counters) == 27 * sizeof(std::uint64_t), "a new counter must be listed in fields()");
+static_assert(sizeof(Counters) == 29 * sizeof(std::uint64_t), "a new counter must be listed in fields()");
 
 Counters& Counters::operator+=(const Counters& other) {
   for (const Field& field : fields()) this->*field.member += other.*field.member;

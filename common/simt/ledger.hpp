@@ -36,6 +36,8 @@ struct Counters {
   std::uint64_t tma_stores = 0;           ///< Stores likewise.
   std::uint64_t tma_read_bytes = 0;       ///< Bytes of global memory that such loads read.
   std::uint64_t tma_written_bytes = 0;    ///< Bytes of global memory that such stores write.
+  std::uint64_t wgmmas = 0;               ///< Each once per warpgroup.
+  std::uint64_t wgmma_read_bytes = 0;     ///< Bytes of shared memory that the tensor cores read for them.
   std::uint64_t tiles = 0;                ///< Tiles visited: count_tile(), once per block.
   std::uint64_t masked_tiles = 0;         ///< Those of them that were masked.
   std::uint64_t bytes_in_flight = 0;      ///< Bytes of asynchronous copies under way, summed over barriers.

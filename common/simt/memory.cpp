@@ -74,8 +74,14 @@ void report_conflict(const Conflict& conflict, const SharedArray& array, std::ui
     fail(conflict.kind, where, array.name,
          element + ": " + thread_name(conflict.warp, conflict.lane) + " wrote there (" +
              to_string(conflict.where) +
-             ") and executed no fence_proxy_async() behind it that this copy (" + to_string(where) +
-             ") can know of",
+             ") and executed no fence_proxy_async() behind it that who tells the unit (" +
+             to_string(where) + ") can know of",
+         conflict.where);
+  }
+  if (conflict.kind == ErrorKind::bad_matrix_descriptor) {
+    fail(conflict.kind, where, array.name,
+         element + ": TMA wrote it with another swizzle (" + to_string(conflict.where) +
+             ") than it is described with",
          conflict.where);
   }
   if (conflict.kind != ErrorKind::uninitialised_shared && conflict.kind != ErrorKind::missing_wait)

@@ -25,6 +25,12 @@ void SharedRaces::begin(unsigned warps) {
   last_phase_ = 0;
   for (unsigned t = 0; t < warps * 32; ++t) fences_[t].clear();
   pending_reads_.clear();
+  for (unsigned g = 0; g < warpgroups_; ++g) {
+    std::ranges::fill(wgmma_reads_[g].last, 0u);
+    wgmma_reads_[g].places.clear();
+  }
+  warpgroups_ = 0;
+  for (unsigned w = 0; w < warps; ++w) wgmma_waits_[w].clear();
 }
 
 SharedRaces::Place SharedRaces::pack(Where where) {
@@ -59,13 +65,16 @@ std::optional<Conflict> SharedRaces::access(unsigned warp, unsigned lane, std::u
   if (write && !pending_reads_.empty()) {
     if (auto conflict = pending_read(byte, bytes)) return conflict;
   }
+  if (write && warpgroups_ != 0) {
+    if (auto conflict = unordered_wgmma(byte, bytes, warp)) return conflict;
+  }
   for (std::uint32_t i = byte / 2; i < (byte + bytes) / 2; i += granule / 2) {
     Write& last = writes_[i];
     if (last.step < first_step_) {
       if (!write) found = Conflict{ErrorKind::uninitialised_shared, false, 0, 0, 0, {}};
     } else if (last.warp >= 32) {  // by a unit
       if (last.step > clock[last.warp])
-        return Conflict{ErrorKind::race_with_copy, true, last.teller, last.lane, 0,
+        return Conflict{ErrorKind::race_with_unit, true, last.teller, last.lane, 0,
                         unpack(last.place),        true};
     } else {
       if (last.warp != warp ? last.step > clock[last.warp]
@@ -127,17 +136,20 @@ std::optional<Conflict> SharedRaces::end_copy(unsigned warp, unsigned lane, std:
 
 std::optional<Conflict> SharedRaces::unordered_write(const Write& last, unsigned warp,
                                                      unsigned lane) const {
-  const Clock& clock = clocks_[warp];
   if (last.step < first_step_) return std::nullopt;
-  if (last.warp >= 32) {
-    if (last.step <= clock[last.warp]) return std::nullopt;
-    return Conflict{ErrorKind::race_with_copy, true, last.teller, last.lane, 0, unpack(last.place), true};
-  }
+  if (last.warp == warp && last.step >= epochs_[warp] && last.lane != lane)
+    return Conflict{ErrorKind::race_with_unit, true, last.warp, last.lane, 0, unpack(last.place)};
+  return unordered_write(last, clocks_[warp]);
+}
+
+std::optional<Conflict> SharedRaces::unordered_write(const Write& last, const Clock& clock) const {
+  const bool by_unit = last.warp >= 32;
   const auto conflict = [&](ErrorKind kind) {
-    return Conflict{kind, true, last.warp, last.lane, 0, unpack(last.place)};
+    return Conflict{kind,   true, by_unit ? last.teller : last.warp, last.lane, 0, unpack(last.place),
+                    by_unit};
   };
-  if (last.warp != warp ? last.step > clock[last.warp] : last.step >= epochs_[warp] && last.lane != lane)
-    return conflict(ErrorKind::race_with_copy);
+  if (last.step > clock[last.warp]) return conflict(ErrorKind::race_with_unit);
+  if (by_unit) return std::nullopt;
   if (last.copying) return conflict(ErrorKind::missing_wait);
   const std::vector<std::uint32_t>& fences = fences_[last.warp * 32u + last.lane];
   const auto fence = std::ranges::lower_bound(fences, last.step);
@@ -145,23 +157,82 @@ std::optional<Conflict> SharedRaces::unordered_write(const Write& last, unsigned
   return std::nullopt;
 }
 
+void SharedRaces::join_knowledge(Clock& known, unsigned warp, bool first) const {
+  const Clock& clock = clocks_[warp];
+  if (first) known = clock;
+  for (unsigned i = 0; i < known.size(); ++i) known[i] = std::min(known[i], clock[i]);
+}
+
+std::optional<Conflict> SharedRaces::read_by_wgmma(unsigned warpgroup, std::size_t number,
+                                                   const Clock& known, std::uint32_t byte,
+                                                   std::uint32_t granule, std::uint32_t swizzle,
+                                                   Where where) {
+  WgmmaReads& reads = wgmma_reads_[warpgroup];
+  warpgroups_ = std::max(warpgroups_, warpgroup + 1);
+  if (reads.last.size() < writes_.size() / 8) reads.last.resize(writes_.size() / 8);
+  if (reads.places.size() <= number) reads.places.resize(number + 1, pack(where));
+  const std::uint32_t chunk = byte / 16;
+  reads.last[chunk] = static_cast<std::uint32_t>(number + 1);
+  for (std::uint32_t i = byte / 2; i < byte / 2 + 8; i += granule / 2) {
+    const Write& last = writes_[i];
+    if (last.step < first_step_) return Conflict{ErrorKind::uninitialised_shared, false, 0, 0, 0, {}};
+    if (auto conflict = unordered_write(last, known)) return conflict;
+  }
+  const Write& last = writes_[byte / 2];
+  if (last.warp >= 32 && swizzles_[chunk] != swizzle)
+    return Conflict{
+        ErrorKind::bad_matrix_descriptor, true, last.teller, last.lane, 0, unpack(last.place), true};
+  return std::nullopt;
+}
+
+void SharedRaces::wait_for_wgmmas(unsigned warp, std::size_t count) {
+  auto& waits = wgmma_waits_[warp];
+  if (waits.empty() || waits.back().first < count) waits.emplace_back(count, clocks_[warp][warp]);
+}
+
+std::optional<Conflict> SharedRaces::unordered_wgmma(std::uint32_t byte, std::uint32_t bytes,
+                                                     unsigned warp) const {
+  for (unsigned g = 0; g < warpgroups_; ++g) {
+    const WgmmaReads& reads = wgmma_reads_[g];
+    for (std::uint32_t chunk = byte / 16; chunk * 16 < byte + bytes && chunk < reads.last.size(); ++chunk) {
+      const std::uint32_t wgmmas = reads.last[chunk];
+      if (wgmmas == 0) continue;
+      for (unsigned w = 4 * g; w < 4 * g + 4; ++w) {
+        const auto wait = std::ranges::lower_bound(wgmma_waits_[w], std::size_t{wgmmas}, {},
+                                                   &std::pair<std::size_t, std::uint32_t>::first);
+        if (wait != wgmma_waits_[w].end() && wait->second <= clocks_[warp][w]) continue;
+        return Conflict{ErrorKind::race_with_unit, false, w, 0, 0, unpack(reads.places[wgmmas - 1]), true};
+      }
+    }
+  }
+  return std::nullopt;
+}
+
 std::optional<Conflict> SharedRaces::pending_read(std::uint32_t byte, std::uint32_t bytes) const {
   for (const PendingRead& read : pending_reads_)
     if (read.begin < byte + bytes && byte < read.end)
-      return Conflict{ErrorKind::race_with_copy, false, read.warp, read.lane, 0, read.where, true};
+      return Conflict{ErrorKind::race_with_unit, false, read.warp, read.lane, 0, read.where, true};
   return std::nullopt;
 }
 
 std::optional<Conflict> SharedRaces::write_by_unit(unsigned mbarrier, std::uint64_t phase, unsigned warp,
                                                    unsigned lane, std::uint32_t byte, std::uint32_t bytes,
-                                                   std::uint32_t granule, Where where) {
+                                                   std::uint32_t granule, std::uint32_t swizzle,
+                                                   Where where) {
   const Place place = pack(where);
   last_phase_ = std::max(last_phase_, step_of(phase));
   if (auto conflict = pending_read(byte, bytes)) return conflict;
+  if (warpgroups_ != 0) {
+    if (auto conflict = unordered_wgmma(byte, bytes, warp)) return conflict;
+  }
+  if (swizzles_.size() < writes_.size() / 8) swizzles_.resize(writes_.size() / 8);
+  for (std::uint32_t chunk = byte / 16; chunk * 16 < byte + bytes; ++chunk) {
+    swizzles_[chunk] = static_cast<std::uint8_t>(swizzle);
+  }
   for (std::uint32_t i = byte / 2; i < (byte + bytes) / 2; i += granule / 2) {
     if (auto conflict = unordered_write(writes_[i], warp, lane)) return conflict;
     if (auto conflict = unordered_read(i, warp, lane)) {
-      conflict->kind = ErrorKind::race_with_copy;
+      conflict->kind = ErrorKind::race_with_unit;
       return conflict;
     }
     writes_[i] = {place, step_of(phase), static_cast<std::uint8_t>(32 + mbarrier),

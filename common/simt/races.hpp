@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "common/simt/kernel_error.hpp"
@@ -64,7 +65,7 @@ class SharedRaces {
   /// this number.
   std::optional<Conflict> write_by_unit(unsigned mbarrier, std::uint64_t phase, unsigned warp,
                                         unsigned lane, std::uint32_t byte, std::uint32_t bytes,
-                                        std::uint32_t granule, Where where);
+                                        std::uint32_t granule, std::uint32_t swizzle, Where where);
   /// All that comes with this phase of an mbarrier is there: those who know `ended` know it.
   void end_phase(Clock& ended, unsigned mbarrier, std::uint64_t phase);
   /// A lane of a warp tells a unit to read these bytes.
@@ -76,6 +77,16 @@ class SharedRaces {
   void fence_proxy(unsigned warp, unsigned lane) {
     fences_[warp * 32 + lane].push_back(clocks_[warp][warp]++);
   }
+
+  /// What a warp knows is all that `known` has, too; the first one's becomes it.
+  void join_knowledge(Clock& known, unsigned warp, bool first) const;
+  /// A warpgroup, all of whose warps know what is in `known`, tells the tensor cores to read, with its
+  /// wgmma of this number (from 0), the chunk of 16 bytes at `byte`, as one of a tile with this swizzle.
+  std::optional<Conflict> read_by_wgmma(unsigned warpgroup, std::size_t number, const Clock& known,
+                                        std::uint32_t byte, std::uint32_t granule, std::uint32_t swizzle,
+                                        Where where);
+  /// A warp has waited until of its wgmmas the first `count` have been done.
+  void wait_for_wgmmas(unsigned warp, std::size_t count);
 
   /// A warp comes to a barrier whose members' clocks are gathered in `barrier`.
   void arrive(Clock& barrier, unsigned warp) const;
@@ -113,6 +124,10 @@ class SharedRaces {
   void note_read(Read& mine, Place place, unsigned warp, unsigned lane);
   /// What a lane does by a unit with a word that was last written so, or nothing.
   std::optional<Conflict> unordered_write(const Write& last, unsigned warp, unsigned lane) const;
+  /// What a unit does with a word that was last written so, told by those who know what is in `clock`.
+  std::optional<Conflict> unordered_write(const Write& last, const Clock& clock) const;
+  /// A read of these bytes by a wgmma that a warp does not know to have happened.
+  std::optional<Conflict> unordered_wgmma(std::uint32_t byte, std::uint32_t bytes, unsigned warp) const;
   /// A read by a unit that is under way.
   struct PendingRead {
     std::uint32_t begin, end;  ///< Bytes.
@@ -137,7 +152,17 @@ class SharedRaces {
   std::uint32_t last_phase_ = 0;               ///< The latest step of an mbarrier.
   std::array<std::vector<std::uint32_t>, 1024> fences_;  ///< By thread: the steps at its proxy fences.
   std::vector<PendingRead> pending_reads_;               ///< Oldest first.
-  std::vector<const char*> files_;                       ///< That places refer to.
+  /// What the wgmmas of a warpgroup read.
+  struct WgmmaReads {
+    std::vector<std::uint32_t> last;  ///< By chunk of 16 bytes: one more than the last wgmma's number.
+    std::vector<Place> places;        ///< Of the wgmmas.
+  };
+  std::array<WgmmaReads, 8> wgmma_reads_;  ///< By warpgroup.
+  /// By warp: how many wgmmas it had waited for at which of its steps.
+  std::array<std::vector<std::pair<std::size_t, std::uint32_t>>, 32> wgmma_waits_;
+  unsigned warpgroups_ = 0;             ///< Of those that have wgmmas: one more than the last one's number.
+  std::vector<std::uint8_t> swizzles_;  ///< By chunk: that of the last copy by TMA to it.
+  std::vector<const char*> files_;      ///< That places refer to.
   std::size_t last_file_ = 0;  ///< Of these, that of the place before: nearly always, of the next too.
   std::vector<Write> writes_;  ///< One per two bytes.
   std::vector<Read> reads_;    ///< One per two bytes and warp.

@@ -1,5 +1,7 @@
 #pragma once
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <type_traits>
 
 #include "common/simt/block.hpp"
@@ -79,7 +81,27 @@ static_assert(sizeof(f32) == 4 && std::is_trivially_copyable_v<f32>);
 struct Plain {
   /// The number itself; what is done with it is not counted.
   static constexpr float number(f32 x) { return x.value_; }
+  /// What accumulators hold until they are waited for: a NaN like no other, which goes on to what is
+  /// computed from it.
+  static f32 not_there() { return std::bit_cast<float>(no_number); }
+  /// Whether a number is that NaN, and nothing was done with it.
+  static bool is_untouched(f32 x) { return std::bit_cast<std::uint32_t>(x.value_) == no_number; }
+  /// Whether a number is that NaN, or was computed from it.
+  static bool is_not_there(f32 x) {
+    return (std::bit_cast<std::uint32_t>(x.value_) & ~sign_and_quiet) == no_number;
+  }
+
+ private:
+  static constexpr std::uint32_t no_number = 0x7fa5a5a5, sign_and_quiet = 0x80400000;
 };
+
+/// Reports that accumulators are used that are not there.
+[[noreturn, gnu::cold]] void fail_not_there();
+/// Fails where a number that is used is not there.
+inline void require_there(f32 x) {
+  if (Plain::is_not_there(x)) [[unlikely]]
+    fail_not_there();
+}
 
 /// One step of a matrix product, acc += a * b: 2 FLOPs, counted apart from all other operations.
 inline void mac(f32& acc, f32 a, f32 b) {
@@ -90,6 +112,8 @@ inline void mac(f32& acc, f32 a, f32 b) {
 /// The larger; the other one where one is NaN.
 inline f32 fmaxf(f32 a, f32 b) {
   ++running.counts.max;
+  require_there(a);
+  require_there(b);
   return std::fmax(Plain::number(a), Plain::number(b));
 }
 /// The smaller; counted as fmaxf.
@@ -121,6 +145,7 @@ inline f32 expf(f32 a) {
 /// 2^a.
 inline f32 exp2f(f32 a) {
   count_exponential();
+  require_there(a);
   ++running.counts.exp2;
   return std::exp2(Plain::number(a));
 }

@@ -98,7 +98,7 @@ void retire() {
               std::string(meeting.name) + " waits for lane " + std::to_string(me.lane) +
                   ", which is in its mask and has returned from the kernel:" + where_all_are());
   if (block.launch->options->banks && warp.live == 0) warp.log.flush(~0u);
-  report_unfinished_copies(me, block.exited == block.threads);
+  report_unfinished_work(me, block.exited == block.threads);
   if (block.exited == block.threads) report_early_read(~0u);
 }
 
@@ -184,6 +184,7 @@ void run_block(Block& block, unsigned linear) {
   if (options.schedule == Schedule::random) block.random.seed(options.seed * 0x9e3779b97f4a7c15u + linear);
   block.barrier.fill({});
   block.mbarriers.clear();
+  block.warpgroup.fill(nullptr);
   block.units.begin(options.units, options.seed * 0x9e3779b97f4a7c15u + linear);
   block.shared.begin_block();
   if (options.check) {
@@ -213,6 +214,10 @@ void run_block(Block& block, unsigned linear) {
     thread.copy_groups.clear();
     thread.stores = 0;
     thread.store_groups.clear();
+    thread.wgmma_fenced = false;
+    thread.wgmmas = thread.wgmmas_waited = 0;
+    thread.wgmma_groups.clear();
+    thread.accumulators.clear();
     thread.fiber.prepare((*block.stacks)[static_cast<int>(t)], thread_main, std::size_t{64} + t % 32 * 192);
   }
   ++running.counts.blocks;
@@ -356,7 +361,11 @@ std::string name_of(const Mbarrier& bar) {
   return name_of_mbarrier(*bar.array, bar.offset);
 }
 
-void report_unfinished_copies(const Thread& thread, bool last) {
+void report_unfinished_work(const Thread& thread, bool last) {
+  if (thread.wgmmas_waited < thread.wgmmas || !thread.accumulators.empty()) {
+    fail_in(thread, ErrorKind::unfinished_wgmma, thread.began_wgmma, "",
+            "this thread ends, and has not waited for its wgmmas, or for the accumulators of all");
+  }
   if (thread.stores != 0 || !thread.store_groups.empty()) {
     fail_in(thread, ErrorKind::unfinished_copy, thread.stored_by, "",
             "this thread ends, and has not waited until its tensor stores have read shared memory");

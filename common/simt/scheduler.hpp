@@ -28,7 +28,7 @@ std::string name_of_mbarrier(const SharedArray& array, std::uint32_t offset);
 /// The same.
 std::string name_of(const Mbarrier& bar);
 /// A thread, or with its last one a block, ends: fails where copies that it began may still be under way.
-void report_unfinished_copies(const Thread& thread, bool last);
+void report_unfinished_work(const Thread& thread, bool last);
 /// Where all threads of the running block are, one line for each group that is at the same place.
 std::string where_all_are();
 
