@@ -1,0 +1,31 @@
+#pragma once
+// Tensor maps of what a pass is given, on the host.
+#include "common/kernel/host.hpp"
+#include "common/kernel/panels.hpp"
+#include "common/ptx/tensor_map.hpp"
+
+namespace flashladder {
+
+// One program may hold both versions of what follows, so they need different names.
+#ifdef __CUDACC__
+inline namespace for_cuda {
+#else
+inline namespace for_emulator {
+#endif
+
+/// The map of the tensor `name` of a Forward or a Backward, [batch, heads, rows, d], that `buffer` is a
+/// view of; a box is a panel of Tile. Throws UsageError where TMA takes no such tensor.
+template <class Tile, class T, class Call>
+tensor_map map_of(const Call& f, const char* name, const DeviceBuffer<T>& buffer) {
+  const NamedTensor& named = named_tensor(name);
+  const auto [batch, heads, rows, columns] = named.shape(f.problem);
+  const Strides strides = strides_of(named.of(f));
+  return make_tensor_map<T>(name, buffer,
+                            {.dims = {columns, rows, heads, batch},
+                             .strides = {strides.row, strides.head, strides.batch},
+                             .box = {Tile::columns, Tile::rows, 1, 1},
+                             .swizzle = Tile::row_bytes});
+}
+
+}  // namespace for_emulator
+}  // namespace flashladder

@@ -1,0 +1,228 @@
+// wgmma: a warpgroup, four warps, tells the tensor cores to multiply, and they fetch Q, K and V from shared
+// memory by themselves. Nothing of the tiles goes through registers any more but S, P and O.
+#include "common/kernel/host.hpp"
+#include "common/kernel/panels.hpp"
+#include "common/ptx/exp2.hpp"
+
+namespace flashladder::stage_40 {
+namespace {
+
+constexpr int warpgroups = 2, threads = 128 * warpgroups;
+constexpr int Br = 64 * warpgroups;  // rows of a tile of Q, 64 of each warpgroup
+constexpr int Bc = 64;               // keys of a tile of K and V
+constexpr int num_buffers = 2;       // of K, and of V
+
+// Of its 64 rows a warp has 16, as wgmma's fragments are laid out: the four lanes of a quad have rows quad
+// and quad + 8, each columns 2 quad_lane and 2 quad_lane + 1 of every 8.
+constexpr int row_lanes = 8, key_lanes = 4;
+constexpr float log2_e = 1.4426950408889634f, ln_2 = 0.6931471805599453f;
+constexpr float most_growth = 8;  // of a row's maximum over its m, in powers of 2: P~ is at most 2^8
+
+template <int d>
+using QTile = Panels<Br, d>;
+template <int d>
+using KVTile = Panels<Bc, d>;
+
+/// Where the tiles begin in dynamic shared memory, in bytes, and how many bytes they take.
+template <int d>
+struct Shared {
+  static constexpr int Q = 0, K = Q + QTile<d>::bytes, V = K + num_buffers * KVTile<d>::bytes,
+                       bytes = V + num_buffers * KVTile<d>::bytes;
+};
+
+/// Scores of keys that their row does not see become -infinity.
+__device__ __forceinline__ void mask_tile(f32 (&S)[Bc / 8][4], const Sizes& n, int i, int j) {
+#pragma unroll
+  for (int c = 0; c < Bc / 8; ++c) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      if (j + 8 * c + e % 2 >= n.visible_keys(i + e / 2 * row_lanes)) S[c][e] = -INFINITY;
+    }
+  }
+}
+
+/// m = scale_log2 rowmax S where the old m is too small, P~ = 2^(scale_log2 S - m), l += rowsum P~, of
+/// which each lane keeps its own part; O~ is scaled where m changes. P~ is packed as the A of P~ V.
+template <class T, int d>
+__device__ __forceinline__ void online_softmax(f32 (&S)[Bc / 8][4], f32 (&O)[d / 8][4], f32 (&m)[2],
+                                               f32 (&l)[2], std::uint32_t (&P)[Bc / 16][4],
+                                               float scale_log2) {
+#pragma unroll
+  for (int a = 0; a < 2; ++a) {
+    f32 m_tile = -INFINITY;
+#pragma unroll
+    for (int c = 0; c < Bc / 8; ++c) m_tile = fmaxf(m_tile, fmaxf(S[c][2 * a], S[c][2 * a + 1]));
+    m_tile = lanes_max<key_lanes>(m_tile);
+    const f32 m_new = m_tile * scale_log2;
+    if (!(m_new - m[a] <= most_growth)) {  // in the first tile, too: m is -infinity
+      const f32 alpha = ex2_approx(m[a] - finite(m_new));
+      l[a] *= alpha;
+#pragma unroll
+      for (int x = 0; x < d / 8; ++x) {
+        O[x][2 * a] *= alpha;
+        O[x][2 * a + 1] *= alpha;
+      }
+      m[a] = finite(m_new);
+    }
+  }
+#pragma unroll
+  for (int c = 0; c < Bc / 16; ++c) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int a = e % 2;
+      const f32 p0 = ex2_approx(fmaf(S[2 * c + e / 2][2 * a], scale_log2, -m[a]));
+      const f32 p1 = ex2_approx(fmaf(S[2 * c + e / 2][2 * a + 1], scale_log2, -m[a]));
+      l[a] += p0 + p1;
+      P[c][e] = round_pair<T>(p0, p1);
+    }
+  }
+}
+
+template <class T, int d>
+__global__ void __launch_bounds__(threads)
+    wgmma_forward(gmem<const T> Qg,  // [batch, q_heads, Nq, columns]
+                  gmem<const T> Kg,  // [batch, kv_heads, Nk, columns]
+                  gmem<const T> Vg,  // [batch, kv_heads, Nk, columns]
+                  gmem<T> Og,        // [batch, q_heads, Nq, columns]
+                  gmem<f32> Lg,      // [batch, q_heads, Nq]
+                  Sizes n,
+                  int columns) {  // the head dimension, at most d; in the tiles zeros follow
+  using Qt = QTile<d>;
+  using KVt = KVTile<d>;
+  auto&& Q = dynamic_tile<T, Qt::panels * Br, Qt::columns, "Q">(Shared<d>::Q);
+  auto&& K = dynamic_tile<T, num_buffers * KVt::panels * Bc, KVt::columns, "K">(Shared<d>::K);
+  auto&& V = dynamic_tile<T, num_buffers * KVt::panels * Bc, KVt::columns, "V">(Shared<d>::V);
+
+  const int warpgroup = threadIdx.x / 128, warp = threadIdx.x / 32, lane = threadIdx.x % 32,
+            quad = lane / key_lanes, quad_lane = lane % key_lanes;
+  const int r0 = warp * 16 + quad;  // its rows of a tile: r0 + a * row_lanes
+  const int i0 = blockIdx.x * Br, h = blockIdx.y, b = blockIdx.z;
+  const gmem<const T> Qh = Qg + n.Q.at(b, h);
+  const gmem<const T> Kh = Kg + n.K.at(b, n.kv_head(h));
+  const gmem<const T> Vh = Vg + n.V.at(b, n.kv_head(h));
+  // exp(scale * s - scale * m) = 2^(s * scale_log2 - m * scale_log2). The scale's sign is moved into Q.
+  const float abs_scale = n.scale < 0 ? -n.scale : n.scale, scale_log2 = abs_scale * log2_e;
+
+  const auto bring_K_and_V = [&](int j0) {
+    const int to = j0 / Bc % num_buffers * KVt::panels * Bc;
+    load_panels_async<KVt, threads>(K, to, Kh, n.K.row, j0, n.Nk, columns);
+    load_panels_async<KVt, threads>(V, to, Vh, n.V.row, j0, n.Nk, columns);
+  };
+
+  const int visible = n.visible_keys(i0 + Br - 1);  // to the last row, which sees the most
+  load_panels_async<Qt, threads>(Q, 0, Qh, n.Q.row, i0, n.Nq, columns);
+  if (visible > 0) bring_K_and_V(0);
+  cp_async_commit();
+  if (n.scale < 0.f) {
+    cp_async_wait<0>();
+    __syncthreads();  // Q changes: the copies of all threads must have arrived
+    for (int e = threadIdx.x; e < Br * d; e += threads) Q[e] = T(-static_cast<f32>(static_cast<T>(Q[e])));
+  }
+  // What the tensor cores read of the warpgroup's rows of Q, of the first buffer of K, and of V
+  const auto Q_rows = k_major<Qt::row_bytes, T>(Q) + warpgroup * 64 * Qt::row_bytes;
+  const auto K_first = k_major<KVt::row_bytes, T>(K);
+  const auto V_first = mn_major<KVt::row_bytes, T>(V, KVt::panel_bytes);
+
+  f32 m[2] = {-INFINITY, -INFINITY}, l[2] = {};  // of its rows, m in powers of 2
+  f32 O[d / 8][4] = {};                          // O~ as wgmma has it
+  for (int j0 = 0; j0 < visible; j0 += Bc) {
+    const int now = j0 / Bc % num_buffers * KVt::bytes;  // where this tile's K and V lie
+    cp_async_wait<0>();
+    fence_proxy_async();  // what this thread has copied is for the tensor cores
+    __syncthreads();  // K and V are read: the copies of all must have arrived. The other buffers change:
+                      // all warpgroups must have waited for the products that read them
+    if (j0 + Bc < visible) bring_K_and_V(j0 + Bc);
+    cp_async_commit();
+    const bool masked = j0 + Bc > n.visible_keys(i0);  // the first row sees the least
+    count_tile(masked);
+
+    // S = Q K^T
+    f32 S[Bc / 8][4];
+    wgmma_fence();  // S and O are the tensor cores' from here on, until they are waited for
+#pragma unroll
+    for (int k = 0; k < d; k += 16)
+      wgmma<T>(S, Q_rows + Qt::at_column(k), K_first + now + KVt::at_column(k), k > 0);
+    wgmma_commit();
+    wgmma_wait<0>(S);
+
+    if (masked) mask_tile(S, n, i0 + r0, j0 + 2 * quad_lane);
+    for (int c = 0; c < Bc / 8; ++c) {
+      for (int e = 0; e < 4; ++e)
+        probe("S", n.head(b, h), i0 + r0 + e / 2 * row_lanes, j0 + 8 * c + 2 * quad_lane + e % 2, S[c][e],
+              abs_scale);
+    }
+    std::uint32_t P[Bc / 16][4];
+    online_softmax<T, d>(S, O, m, l, P, scale_log2);
+
+    // O~ += P~ V
+    wgmma_fence();  // P and O have been written
+#pragma unroll
+    for (int k = 0; k < Bc; k += 16) wgmma<T>(O, P[k / 16], V_first + now + KVt::at_row(k));
+    wgmma_commit();
+    wgmma_wait<0>(O);
+
+    for (int e = 0; e < 4; ++e) {
+      const int i = i0 + r0 + e / 2 * row_lanes;
+      if (e % 2 == 0) probe("m~", n.head(b, h), i, j0, m[e / 2], ln_2);
+      for (int x = 0; x < d / 8; ++x) probe("O~", n.head(b, h), i, 8 * x + 2 * quad_lane + e % 2, O[x][e]);
+    }
+  }
+
+  // O = O~ / l, L = m + log l. O goes to the place of Q, and from there to memory 16 bytes a lane, whole
+  // rows at a time.
+  if (visible == 0) cp_async_wait<0>();
+  __syncthreads();  // Q changes: all warps must have waited for the products that read it; and where there
+                    // was none, for the copies
+  const gmem<T> Oh = Og + n.O.at(b, h);
+  const gmem<f32> Lh = Lg + n.row0(b, h);
+#pragma unroll
+  for (int a = 0; a < 2; ++a) {
+    const int r = r0 + a * row_lanes, i = i0 + r;
+    const f32 l_all = lanes_sum<key_lanes>(l[a]);
+    probe("l", n.head(b, h), i, n.Nk - 1, l_all);
+    const f32 inverse = 1.f / (l_all == 0.f ? f32(1.f) : l_all);  // a row that sees no key keeps O = 0
+#pragma unroll
+    for (int x = 0; x < d / 8; ++x)
+      store_pair(Q.at(Qt::row(r, 8 * x), Qt::column(r, 8 * x) + 2 * quad_lane),
+                 round_pair<T>(O[x][2 * a] * inverse, O[x][2 * a + 1] * inverse));
+    if (quad_lane == 0 && i < n.Nq) Lh[i] = m[a] * ln_2 + logf(l_all);
+  }
+  __syncwarp();  // each row of O is read by lanes that have not written it: all must have
+#pragma unroll 4
+  for (int e = lane; e < 16 * (d / 8); e += 32) {
+    const int r = warp * 16 + e / (d / 8), i = i0 + r, c = e % (d / 8) * 8;
+    store_16B<T>(Oh + (i * n.O.row + c), Q.at(Qt::row(r, c), Qt::column(r, c)), i < n.Nq && c < columns);
+  }
+}
+
+void forward(const Forward& f) {
+  for_half_dtype(f.problem.dtype, [&]<class T>(T) {
+    const ForwardBuffers<T> x(f);
+    for_head_dim<T, 64, 96, 128, 192, 256>(f.problem.d, [&](auto d) {
+      launch("wgmma_forward", wgmma_forward<T, d>, dim3(tiles(f.problem.Nq, Br), x.heads, x.batch), threads,
+             Shared<d>::bytes, x.Q, x.K, x.V, x.O, x.L, x.sizes, static_cast<int>(f.problem.d));
+    });
+  });
+}
+
+}  // namespace
+
+extern const Stage stage;
+const Stage stage{
+    .number = 40,
+    .name = "wgmma",
+    .title = "wgmma",
+    .idea =
+        "a warpgroup tells Hopper's tensor cores to multiply, and they fetch Q, K and V from shared memory "
+        "by "
+        "themselves",
+    .claim =
+        "fragments that threads load 8 (d/16)(...) -> 0; bytes of K and V read from shared memory "
+        "warps -> warpgroups",
+    .before = 29,
+    .supports = {.dtypes = half_dtypes, .head_dims = multiples_of_8},
+    .backend = kernel_backend,
+    .forward = forward,
+};
+
+}  // namespace flashladder::stage_40
