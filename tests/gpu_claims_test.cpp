@@ -344,9 +344,12 @@ TEST_CASE("no stage races, reads what nobody wrote or depends on the order of th
         simt::Options options;
         const simt::Ledger counts = pass.count(*stage, inputs, options, nullptr);
         options.check = true;
-        for (simt::Schedule schedule :
-             {simt::Schedule::forward, simt::Schedule::reverse, simt::Schedule::random}) {
+        for (const auto& [schedule, units] :
+             {std::pair(simt::Schedule::forward, simt::Units::lazy),
+              {simt::Schedule::reverse, simt::Units::eager},
+              {simt::Schedule::random, simt::Units::random}}) {
           options.schedule = schedule;
+          options.units = units;
           options.seed = 5;
           INFO(label(*stage) << ", " << pass.name << ", " << to_string(p));
           CHECK(pass.count(*stage, inputs, options, nullptr) == counts);

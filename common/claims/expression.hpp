@@ -71,6 +71,8 @@ inline const Expr share = {"share", &Symbols::share};  ///< Warps that share the
 inline const Expr num_buffers = {"num_buffers",
                                  &Symbols::num_buffers};  ///< Buffers of each tile that is copied ahead.
 inline const Expr step = {"step", &Symbols::step};        ///< Rows of a tile that a warp takes at a time.
+inline const Expr warpgroups = {"warpgroups", &Symbols::warpgroups};  ///< Of a block, that multiply.
+inline const Expr panels = {"panels", &Symbols::panels};     ///< Of a tile: what TMA copies at a time.
 inline const Expr threads = {"threads", &Symbols::threads};  ///< Of a CPU stage.
 inline const Expr pairs = {"pairs",
                            &Symbols::pairs};  ///< Queries and keys that see each other, in one head.

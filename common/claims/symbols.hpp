@@ -15,6 +15,8 @@ struct ClaimedTile {
   std::int64_t share = 1;        ///< Warps that share the same keys.
   std::int64_t num_buffers = 1;  ///< Buffers of each tile that is copied while the one before is in use.
   std::int64_t step = 1;         ///< Rows of a tile that a warp takes at a time.
+  std::int64_t warpgroups = 0;   ///< Of a block, that multiply.
+  std::int64_t panels = 1;       ///< Of a tile: what TMA copies at a time.
 };
 
 /// The numbers that a closed form is evaluated with: those of a problem, and of a tile.

@@ -224,6 +224,7 @@ struct Block {
   /// missing; if not, it is what it seems.
   std::optional<KernelFault> early_read;
   unsigned early_reader = 0;                  ///< Whose warp read it.
+  std::size_t tiles = 0;                      ///< That the furthest of its threads has come to.
   std::vector<bool> masked;                   ///< By tile: whether it was masked.
   Busiest busiest;                            ///< Thread of this launch.
   std::uint64_t bytes_in_flight = 0;          ///< Asynchronous copies under way.

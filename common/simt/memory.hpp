@@ -441,10 +441,13 @@ T atomic_add(gmem<T> p, std::type_identity_t<T> value, Where where = Where::here
 /// The tile that the running thread is at is masked.
 void mask_tile();
 
-/// Says that the block has come to a tile of scores, masked or not. All threads say so; it counts once.
+/// Says that the block has come to a tile of scores, masked or not. All threads that have a part of it say
+/// so; it counts once.
 inline void count_tile(bool masked = false) {
-  ++running.thread->tiles;
-  if (running.thread->linear == 0) ++running.counts.tiles;
+  if (++running.thread->tiles > running.block->tiles) {
+    running.block->tiles = running.thread->tiles;
+    ++running.counts.tiles;
+  }
   if (masked) mask_tile();
 }
 

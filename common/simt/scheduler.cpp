@@ -179,6 +179,7 @@ void run_block(Block& block, unsigned linear) {
   block.error = nullptr;
   block.early_read.reset();
   block.bytes_in_flight = 0;
+  block.tiles = 0;
   block.masked.clear();
   block.ready.clear();
   if (options.schedule == Schedule::random) block.random.seed(options.seed * 0x9e3779b97f4a7c15u + linear);

@@ -7,10 +7,14 @@
 namespace flashladder::stage_40 {
 namespace {
 
-constexpr int warpgroups = 2, threads = 128 * warpgroups;
-constexpr int Br = 64 * warpgroups;  // rows of a tile of Q, 64 of each warpgroup
-constexpr int Bc = 64;               // keys of a tile of K and V
-constexpr int num_buffers = 2;       // of K, and of V
+/// What a block works on.
+template <int d>
+struct Tile {
+  static constexpr int warpgroups = 2, threads = 128 * warpgroups;
+  static constexpr int Br = 64 * warpgroups;  // rows of a tile of Q, 64 of each warpgroup
+  static constexpr int Bc = 64;               // keys of a tile of K and V
+};
+constexpr int num_buffers = 2;  // of K, and of V
 
 // Of its 64 rows a warp has 16, as wgmma's fragments are laid out: the four lanes of a quad have rows quad
 // and quad + 8, each columns 2 quad_lane and 2 quad_lane + 1 of every 8.
@@ -19,9 +23,9 @@ constexpr float log2_e = 1.4426950408889634f, ln_2 = 0.6931471805599453f;
 constexpr float most_growth = 8;  // of a row's maximum over its m, in powers of 2: P~ is at most 2^8
 
 template <int d>
-using QTile = Panels<Br, d>;
+using QTile = Panels<Tile<d>::Br, d>;
 template <int d>
-using KVTile = Panels<Bc, d>;
+using KVTile = Panels<Tile<d>::Bc, d>;
 
 /// Where the tiles begin in dynamic shared memory, in bytes, and how many bytes they take.
 template <int d>
@@ -31,9 +35,10 @@ struct Shared {
 };
 
 /// Scores of keys that their row does not see become -infinity.
-__device__ __forceinline__ void mask_tile(f32 (&S)[Bc / 8][4], const Sizes& n, int i, int j) {
+template <int d>
+__device__ __forceinline__ void mask_tile(f32 (&S)[Tile<d>::Bc / 8][4], const Sizes& n, int i, int j) {
 #pragma unroll
-  for (int c = 0; c < Bc / 8; ++c) {
+  for (int c = 0; c < Tile<d>::Bc / 8; ++c) {
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       if (j + 8 * c + e % 2 >= n.visible_keys(i + e / 2 * row_lanes)) S[c][e] = -INFINITY;
@@ -44,9 +49,10 @@ __device__ __forceinline__ void mask_tile(f32 (&S)[Bc / 8][4], const Sizes& n, i
 /// m = scale_log2 rowmax S where the old m is too small, P~ = 2^(scale_log2 S - m), l += rowsum P~, of
 /// which each lane keeps its own part; O~ is scaled where m changes. P~ is packed as the A of P~ V.
 template <class T, int d>
-__device__ __forceinline__ void online_softmax(f32 (&S)[Bc / 8][4], f32 (&O)[d / 8][4], f32 (&m)[2],
-                                               f32 (&l)[2], std::uint32_t (&P)[Bc / 16][4],
-                                               float scale_log2) {
+__device__ __forceinline__ void online_softmax(f32 (&S)[Tile<d>::Bc / 8][4], f32 (&O)[d / 8][4],
+                                               f32 (&m)[2], f32 (&l)[2],
+                                               std::uint32_t (&P)[Tile<d>::Bc / 16][4], float scale_log2) {
+  constexpr int Bc = Tile<d>::Bc;
 #pragma unroll
   for (int a = 0; a < 2; ++a) {
     f32 m_tile = -INFINITY;
@@ -79,7 +85,7 @@ __device__ __forceinline__ void online_softmax(f32 (&S)[Bc / 8][4], f32 (&O)[d /
 }
 
 template <class T, int d>
-__global__ void __launch_bounds__(threads)
+__global__ void __launch_bounds__(Tile<d>::threads)
     wgmma_forward(gmem<const T> Qg,  // [batch, q_heads, Nq, columns]
                   gmem<const T> Kg,  // [batch, kv_heads, Nk, columns]
                   gmem<const T> Vg,  // [batch, kv_heads, Nk, columns]
@@ -87,6 +93,7 @@ __global__ void __launch_bounds__(threads)
                   gmem<f32> Lg,      // [batch, q_heads, Nq]
                   Sizes n,
                   int columns) {  // the head dimension, at most d; in the tiles zeros follow
+  constexpr int threads = Tile<d>::threads, Br = Tile<d>::Br, Bc = Tile<d>::Bc;
   using Qt = QTile<d>;
   using KVt = KVTile<d>;
   auto&& Q = dynamic_tile<T, Qt::panels * Br, Qt::columns, "Q">(Shared<d>::Q);
@@ -145,7 +152,7 @@ __global__ void __launch_bounds__(threads)
     wgmma_commit();
     wgmma_wait<0>(S);
 
-    if (masked) mask_tile(S, n, i0 + r0, j0 + 2 * quad_lane);
+    if (masked) mask_tile<d>(S, n, i0 + r0, j0 + 2 * quad_lane);
     for (int c = 0; c < Bc / 8; ++c) {
       for (int e = 0; e < 4; ++e)
         probe("S", n.head(b, h), i0 + r0 + e / 2 * row_lanes, j0 + 8 * c + 2 * quad_lane + e % 2, S[c][e],
@@ -199,8 +206,9 @@ void forward(const Forward& f) {
   for_half_dtype(f.problem.dtype, [&]<class T>(T) {
     const ForwardBuffers<T> x(f);
     for_head_dim<T, 64, 96, 128, 192, 256>(f.problem.d, [&](auto d) {
-      launch("wgmma_forward", wgmma_forward<T, d>, dim3(tiles(f.problem.Nq, Br), x.heads, x.batch), threads,
-             Shared<d>::bytes, x.Q, x.K, x.V, x.O, x.L, x.sizes, static_cast<int>(f.problem.d));
+      launch("wgmma_forward", wgmma_forward<T, d>, dim3(tiles(f.problem.Nq, Tile<d>::Br), x.heads, x.batch),
+             Tile<d>::threads, Shared<d>::bytes, x.Q, x.K, x.V, x.O, x.L, x.sizes,
+             static_cast<int>(f.problem.d));
     });
   });
 }

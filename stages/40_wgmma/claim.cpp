@@ -11,14 +11,33 @@ namespace {
 ClaimedTile tile_for(const Problem& p) {
   int D = 256;
   for (const int columns : {192, 128, 96, 64}) D = p.d <= columns ? columns : D;
-  return {.Br = 128, .Bc = 64, .R = 4, .D = D, .warps = 8, .num_buffers = 2};
+  return {.Br = 128,
+          .Bc = 64,
+          .R = 4,
+          .D = D,
+          .warps = 8,
+          .num_buffers = 2,
+          .warpgroups = 2,
+          .panels = D == 96 ? 3 : D / 64};
 }
+
+// As stage 28 says of its own.
+constexpr bool least = true;
 
 }  // namespace
 
 Claim claim() {
   Claim claim{.tile = {.Br = 128, .Bc = 64, .R = 4}, .tile_for = tile_for};
   claim.forward.as_before = true;
+  claim.forward.forms = {
+      {"wgmmas", BH * sum(live_i) * warpgroups * (D / 16 + Bc / 16)},
+      {"wgmma_read_bytes", 2 * BH * sum(live_i) * (Br + 2 * warpgroups * Bc) * D},
+      {"flops_during_copies", 4 * Br * Bc * D * BH * sum(max(live_i - 1, 0))},
+      {"barriers", BH * sum(live_i + 1 + scale_is_negative)},
+      {"most_exp_before_product", min(sum(live_i), 1) * (Bc / 2 + 2), least},
+      {"shared.K.read_bytes", 2 * warpgroups * BH * sum(live_i) * Bc * D},
+      {"shared.V.read_bytes", 2 * warpgroups * BH * sum(live_i) * Bc * D},
+  };
   return claim;
 }
 

@@ -11,14 +11,33 @@ namespace {
 ClaimedTile tile_for(const Problem& p) {
   int D = 256;
   for (const int columns : {192, 128, 96, 64}) D = p.d <= columns ? columns : D;
-  return {.Br = 128, .Bc = 64, .R = 4, .D = D, .warps = 8, .num_buffers = 2};
+  return {.Br = 128,
+          .Bc = 64,
+          .R = 4,
+          .D = D,
+          .warps = 8,
+          .num_buffers = 2,
+          .warpgroups = 2,
+          .panels = D == 96 ? 3 : D / 64};
 }
 
 }  // namespace
 
 Claim claim() {
   Claim claim{.tile = {.Br = 128, .Bc = 64, .R = 4}, .tile_for = tile_for};
+  const Expr live_blocks = sum(min(live_i, 1));  // those with a row that sees a key
   claim.forward.as_before = true;
+  claim.forward.forms = {
+      {"tma_loads", panels * BH * (live_blocks + 2 * sum(live_i))},
+      {"tma_read_bytes", 2 * BH * sum(min(live_i, 1) * rows_i + 2 * min(live_i * Bc, Nk)) * d},
+      {"async_copies", 0},
+      {"mbarrier_arrivals", BH * sum(live_i)},
+      {"mbarrier_waits", 32 * warps * BH * sum(live_i)},
+      {"barriers", BH * (sum(live_i + 1) + scale_is_negative * live_blocks)},
+      {"shared_bytes_per_block", 2 * (Br + 2 * num_buffers * Bc) * D + 8 * num_buffers},
+  };
+  claim.forward.dropped = {"flops_during_copies",
+                           "bytes_in_flight"};  // of copies by cp.async, which are gone
   return claim;
 }
 

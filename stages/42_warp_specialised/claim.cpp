@@ -1,0 +1,40 @@
+// What this stage moves, computes and allocates: what changed since the stage before.
+#include "common/claims/closed_form.hpp"
+
+namespace flashladder::stage_42 {
+
+using namespace claims;
+
+namespace {
+
+/// As in attention.cu, with as many columns as the kernel has that takes d.
+ClaimedTile tile_for(const Problem& p) {
+  int D = 256;
+  for (const int columns : {192, 128, 96, 64}) D = p.d <= columns ? columns : D;
+  return {.Br = 128,
+          .Bc = 64,
+          .R = 4,
+          .D = D,
+          .warps = 8,
+          .num_buffers = 2,
+          .warpgroups = 2,
+          .panels = D == 96 ? 3 : D / 64};
+}
+
+}  // namespace
+
+Claim claim() {
+  Claim claim{.tile = {.Br = 128, .Bc = 64, .R = 4}, .tile_for = tile_for};
+  const Expr live_blocks = sum(min(live_i, 1));  // those with a row that sees a key
+  claim.forward.as_before = true;
+  claim.forward.forms = {
+      {"mbarrier_arrivals", BH * (live_blocks + sum(live_i) * (2 + 8 * warpgroups))},
+      {"mbarrier_waits", BH * (128 * warpgroups * live_blocks + sum(live_i) * (2 + 256 * warpgroups))},
+      {"barriers", BH * sum(1)},
+      {"named_barriers", BH * warpgroups * (sum(1) + scale_is_negative * live_blocks)},
+      {"shared_bytes_per_block", 2 * (Br + 2 * num_buffers * Bc) * D + 32 * num_buffers + 16},
+  };
+  return claim;
+}
+
+}  // namespace flashladder::stage_42

@@ -1,0 +1,37 @@
+// What this stage moves, computes and allocates: what changed since the stage before.
+#include "common/claims/closed_form.hpp"
+
+namespace flashladder::stage_43 {
+
+using namespace claims;
+
+namespace {
+
+/// As in attention.cu, with as many columns as the kernel has that takes d.
+ClaimedTile tile_for(const Problem& p) {
+  int D = 256;
+  for (const int columns : {192, 128, 96, 64}) D = p.d <= columns ? columns : D;
+  const int warpgroups = D <= 96 ? 3 : 2;
+  return {.Br = 64 * warpgroups,
+          .Bc = D == 64    ? 128
+                : D == 96  ? 112
+                : D == 128 ? 176
+                : D == 192 ? 112
+                           : 80,
+          .R = 4,
+          .D = D,
+          .warps = 4 * warpgroups,
+          .num_buffers = 2,
+          .warpgroups = warpgroups,
+          .panels = D == 96 ? 3 : D / 64};
+}
+
+}  // namespace
+
+Claim claim() {
+  Claim claim{.tile = {.Br = 192, .Bc = 176, .R = 4}, .tile_for = tile_for};
+  claim.forward.as_before = true;
+  return claim;
+}
+
+}  // namespace flashladder::stage_43
