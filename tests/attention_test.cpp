@@ -162,6 +162,39 @@ TEST_CASE("the registry follows from the folders", "[attention]") {
   CHECK(folders == registered);
 }
 
+TEST_CASE("a GPU that does not run a stage is refused before any launch", "[attention]") {
+  const auto a100 = [] { return std::string("NVIDIA A100"); };
+  static bool launched = false;
+  Stage stage = *select_stages("tensor_cores").front();
+  stage.number = 49;
+  stage.name = "probe";
+  stage.backend = Backend::cuda;
+  stage.forward = [](const Forward&) { launched = true; };
+  for (int architecture : {80, 90, 100}) CHECK(wrong_gpu(stage, architecture, a100) == "");
+  stage.gpu = Gpu::hopper;
+  CHECK(wrong_gpu(stage, 90, a100) == "");
+  CHECK(wrong_gpu(stage, 80, a100) ==
+        "stage 49 probe needs a GPU of compute capability 9.0, and NVIDIA A100 has 8.0: use --backend "
+        "emulator, which runs it on the CPU");
+  for (int architecture : {89, 100, 120}) CHECK(wrong_gpu(stage, architecture, a100) != "");
+
+  // The emulator, and a machine without a GPU, where a run ends with what is missing.
+  Problem problem;
+  problem.dtype = Dtype::bf16;
+  Workspace workspace;
+  const Forward call{.problem = problem, .workspace = workspace};
+  CHECK(unavailable(stage, Backend::emulator) == "");
+  if (const std::string why = unavailable(Backend::cuda); !why.empty()) {
+    CHECK(unavailable(stage, Backend::cuda) == why);
+    CHECK(gpu_stages().empty());
+    CHECK(error_of<Error>([&] { run_forward(stage, call); }) == why);
+    CHECK(!launched);
+  }
+  stage.backend = Backend::emulator;
+  run_forward(stage, call);
+  CHECK(launched);
+}
+
 TEST_CASE("stages are selected by numbers, names and ranges", "[attention]") {
   const auto numbers = [](const char* selection) {
     std::vector<int> result;

@@ -90,7 +90,7 @@ TEST_CASE("GPU: the elements of a tensor span more than 2^31", "[gpu]") {
     BackendMemory L(Backend::cuda, p.batch * p.q_heads * p.Nq * 4);
     Q.write(inputs.Q), K.write(inputs.K), V.write(inputs.V);
     int tested = 0;
-    for (const Stage* stage : cuda_stages()) {
+    for (const Stage* stage : gpu_stages()) {
       if (stage->forward == nullptr || !stage->supports.dtype(dtype)) continue;
       ++tested;
       INFO(label(*stage));
@@ -132,7 +132,7 @@ TEST_CASE("GPU: the elements of a gradient span more than 2^31", "[gpu]") {
     Q.write(inputs.Q), K.write(inputs.K), V.write(inputs.V), O.write(forward.O), dO.write(grad);
     L.upload(0, forward.L.data(), L.bytes());
     int tested = 0;
-    for (const Stage* stage : cuda_stages()) {
+    for (const Stage* stage : gpu_stages()) {
       // Those that are given L alone.
       if (stage->backward == nullptr || !stage->supports.dtype(dtype) || stage->saved != Saved::L) continue;
       ++tested;
@@ -201,7 +201,7 @@ TEST_CASE("GPU: 250 runs give the same bits, but for sums by atomics", "[gpu]") 
       p.d = d;
       p.causal = causal;
       std::map<Dtype, Result<float>> saved;
-      for (const Stage* stage : cuda_stages()) {
+      for (const Stage* stage : gpu_stages()) {
         if (!stage->supports.head_dim(d)) continue;
         p.dtype = d >= 96 ? stage->supports.dtypes.back() : stage->supports.dtypes.front();
         INFO(label(*stage) << ", " << to_string(p));
@@ -226,7 +226,7 @@ TEST_CASE("GPU: 250 runs of more blocks than run at a time give the same gradien
   // The 5 tiles of 127 heads' keys are dealt out to 3 splits: 381 blocks of stage 39. An H200's 132
   // multiprocessors have two of them each at d = 64, and one at d = 128.
   int tested = 0;
-  for (const Stage* stage : cuda_stages()) {
+  for (const Stage* stage : gpu_stages()) {
     if (stage->backward == nullptr || stage->supports.dtype(Dtype::fp32)) continue;
     for (bool causal : {false, true}) {
       for (Dtype dtype : {Dtype::fp16, Dtype::bf16}) {
@@ -253,7 +253,7 @@ TEST_CASE("GPU: what runs are compared by can differ", "[gpu]") {
   // More than a hundred tiles of keys add to each element of dQ in any order: that two runs round all of
   // 16,384 sums alike is as good as impossible.
   int tested = 0;
-  for (const Stage* stage : cuda_stages()) {
+  for (const Stage* stage : gpu_stages()) {
     for (bool causal : {false, true}) {
       Problem p;
       p.q_heads = p.kv_heads = 4;
@@ -279,7 +279,7 @@ TEST_CASE("GPU: the scores of a problem are more than 2^31", "[gpu]") {
   p.Nq = p.Nk = 33000;  // 2 * 33000^2 = 2.2e9
   p.d = 32;
   const Inputs random = random_inputs(p, 2);
-  for (const Stage* stage : cuda_stages()) {
+  for (const Stage* stage : gpu_stages()) {
     if (stage->forward == nullptr) continue;
     INFO(label(*stage));
     const Inputs inputs = for_stage(*stage, random);
@@ -330,7 +330,7 @@ TEST_CASE("GPU: a refused launch names its stage, a wrong head dimension what is
   p.batch = 70000;  // more than a grid may have in z
   p.d = 32;
   const Inputs inputs = random_inputs(p, 1);
-  for (const Stage* stage : cuda_stages()) {
+  for (const Stage* stage : gpu_stages()) {
     if (stage->forward == nullptr) continue;
     const Inputs own = for_stage(*stage, inputs);
     ForwardRun run(*stage, own);
@@ -348,7 +348,7 @@ TEST_CASE("GPU: a refused launch names its stage, a wrong head dimension what is
   p.batch = 1;
   p.d = 44;
   const Inputs odd = random_inputs(p, 1);
-  for (const Stage* stage : cuda_stages()) {
+  for (const Stage* stage : gpu_stages()) {
     if (stage->forward == nullptr) continue;
     const Inputs own = for_stage(*stage, odd);
     ForwardRun run(*stage, own);

@@ -3,6 +3,8 @@ import re
 import unittest
 from pathlib import Path
 
+from common.course.registry import needs_hopper, source_text
+
 SOURCE = Path(__file__).resolve().parents[1]
 
 # From the ground up. What stands in one line may not include each other; a folder within a folder is a layer of its
@@ -106,6 +108,12 @@ class LayersTest(unittest.TestCase):
             name = kernel.relative_to(SOURCE).as_posix()
             included = INCLUDE.findall((kernel.parent / "attention.cu").read_text(encoding="utf-8"))
             self.assertEqual(included.count(name), 1, name)
+
+    def test_a_stage_for_hopper_says_so_and_is_compiled_for_it(self) -> None:
+        for source in SOURCE.glob("stages/*/attention.cu"):
+            text = source_text(source)
+            self.assertEqual("\n    .gpu = Gpu::hopper,\n" in text, needs_hopper(text), f"{source}: .gpu or #include is missing")
+        self.assertTrue(needs_hopper('#include "common/ptx/tma.hpp"\n#include "common/ptx/wgmma.hpp"\n'))
 
     def test_it_sees_what_is_wrong(self) -> None:
         for path, included in (("common/simt/fiber.cpp", "common/attention/problem.hpp"),

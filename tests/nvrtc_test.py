@@ -10,10 +10,12 @@ import sys
 import unittest
 from pathlib import Path
 
+from common.course.registry import needs_hopper
 from tests.layers_test import SOURCE, device_headers
 
 SKIPPED = 77
 ARCHITECTURES = ("compute_80", "compute_90")
+HOPPER = "compute_90a"  # for what includes common/ptx/wgmma.hpp
 LIST = SOURCE / "tests/nvrtc/kernels.txt"
 
 
@@ -65,6 +67,11 @@ def include(header: str) -> str:
     return f'#include "{header}"\n'
 
 
+def architectures(header: str) -> tuple[str, ...]:
+    """What a header of kernels is compiled for."""
+    return (HOPPER,) if needs_hopper((SOURCE / header).read_text()) else ARCHITECTURES
+
+
 def listed() -> dict[str, list[str]]:
     """The kernels of the list, by header."""
     found: dict[str, list[str]] = {}
@@ -86,12 +93,13 @@ class NvrtcTest(unittest.TestCase):
         for header, names in kernels.items():
             self.assertTrue((SOURCE / header).is_file(), f"{header} is not there")
             self.assertEqual(len(set(names)), len(names), f"{header}: a kernel twice")
-            for architecture in ARCHITECTURES:
+            for architecture in architectures(header):
                 ptx, said, lowered = self.nvrtc.compile(include(header), architecture, names)
                 self.assertNotEqual(ptx, "", f"{header}, {architecture}:\n{said}")
                 for name, symbol in zip(names, lowered, strict=True):
                     self.assertTrue(symbol and f".entry {symbol}(" in ptx, f"{architecture}: no kernel {name}")
-                self.assertGreaterEqual(ptx.count("mma.sync"), len(names), "kernels of nothing")
+                products = ptx.count("mma.sync") + ptx.count("wgmma.mma_async")
+                self.assertGreaterEqual(products, len(names), "kernels of nothing")
                 print(f"{header}, {architecture}: {len(names)} kernels, {len(ptx) // 1000} kB of PTX")
 
     def test_each_header_of_the_device_alone(self) -> None:
@@ -100,7 +108,7 @@ class NvrtcTest(unittest.TestCase):
         self.assertGreaterEqual(len(headers), 10)
         oldest, *newer = ARCHITECTURES
         for text, architecture in [*((include(header), oldest) for header in headers),
-                                   *(("".join(map(include, headers)), architecture) for architecture in newer)]:
+                                   *(("".join(map(include, headers)), architecture) for architecture in (*newer, HOPPER))]:
             ptx, said, _ = self.nvrtc.compile(text, architecture)
             self.assertIn(f".target {architecture.replace('compute', 'sm')}", ptx, f"{text}{architecture}:\n{said}")
         print(f"alone: {', '.join(headers)}")

@@ -117,6 +117,7 @@ class ProgramTest(unittest.TestCase):
         listed = json.loads(self.run_program("list", "--json").stdout)
         folders = sorted(p.parent.name for p in SOURCE.glob("stages/[0-9][0-9]_*/attention.c*"))
         self.assertEqual([f"{s['number']:02d}_{s['name']}" for s in listed], folders)
+        self.assertEqual(text.count("of all GPUs Hopper"), [stage["gpu"] for stage in listed].count("hopper"))
         for stage in listed:
             self.assertIn(stage["idea"], text)
             self.assertIn(stage["claim"], text)

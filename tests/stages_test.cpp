@@ -26,8 +26,8 @@ using namespace flashladder;
 const std::vector<const Stage*>& tested_stages() {
   static const std::vector<const Stage*> all = [] {
     std::vector<const Stage*> found(stages().begin(), stages().end());
-    if (unavailable(Backend::cuda).empty())
-      found.insert(found.end(), cuda_stages().begin(), cuda_stages().end());
+    const std::vector<const Stage*> on_gpu = gpu_stages();
+    found.insert(found.end(), on_gpu.begin(), on_gpu.end());
     return found;
   }();
   return all;

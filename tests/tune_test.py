@@ -13,15 +13,18 @@ import sys
 import tempfile
 import unittest
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
-from bench.measure import ablation, atomics, tune
+from bench.measure import ablation, atomics, compare, nsight, tune
+from bench.measure.on_torch import Missing
 from bench.report import ablation_tables
 from bench.results import atomics as measured_atomics
 from bench.results import gpu
+from bench.training import ours
 from bench.variants import variants
 from bench.variants.tuned import MOST_REGISTERS, SHARED_BYTES, TUNED, tuned
-from common.course.registry import source_text
+from common.course.registry import folders, needs_hopper, source_text
 
 BUILD = Path(sys.argv.pop(1)).resolve()
 SOURCE = Path(__file__).resolve().parents[1]
@@ -32,6 +35,71 @@ TEXT = STAGE.table.read_text()
 
 def row(architecture=90, dtype="bf16", d=64, causal=False, tile=(128, 64, 4, 1, 2)):
     return {"architecture": architecture, "dtype": dtype, "d": d, "causal": causal, "tile": [*tile]}
+
+
+PTXAS_SAYS = """ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function '_Z1av' for 'sm_90a'
+ptxas info    : Function properties for _Z1av
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 168 registers, used 1 barriers
+ptxas info    : Compiling entry function '_Z1bv' for 'sm_90a'
+ptxas info    : Function properties for _Z1bv
+    8 bytes stack frame, 8 bytes spill stores, 16 bytes spill loads
+ptxas info    : Used 255 registers, used 1 barriers
+"""
+
+
+def spilled(said):
+    """Bytes of each kernel that spills, by what ptxas -v has said."""
+    found = {}
+    for part in said.split("Compiling entry function '")[1:]:
+        numbers = re.findall(r"(\d+) bytes spill (?:stores|loads)", part)
+        if len(numbers) != 2:
+            raise variants.VariantError("ptxas -v reports in a form that this test does not know")
+        if any(map(int, numbers)):
+            found[part.partition("'")[0]] = sum(map(int, numbers))
+    return found
+
+
+class PtxasTest(unittest.TestCase):
+    """common/cmake/keep_ptxas.sh, on a compiler that says what it is told to."""
+
+    def keep(self, said, status=0):
+        """Exit status, what goes to stderr, whether the object is there, and what is kept beside it."""
+        with tempfile.TemporaryDirectory(prefix="tune test ") as folder:
+            place, nvcc = Path(folder), Path(folder, "nvcc")
+            (place / "said").write_text(said)
+            nvcc.write_text(f'#!/bin/bash\ntouch -- "$4"\ncat "{place}/said" >&2\nexit {status}\n')
+            nvcc.chmod(0o755)
+            done = subprocess.run([SOURCE / "common/cmake/keep_ptxas.sh", nvcc, "-c", "49_a.cu", "-o", place / "49_a.cu.o"],
+                                  stderr=subprocess.PIPE, text=True)
+            return (done.returncode, done.stderr, (place / "49_a.cu.o").exists(), (place / "49_a.cu.o.ptxas").read_text())
+
+    def test_what_is_no_warning_is_kept_and_not_shown(self):
+        self.assertEqual(self.keep(PTXAS_SAYS), (0, "", True, PTXAS_SAYS))
+
+    def test_all_else_is_shown_and_the_status_is_the_compilers(self):
+        for status in (0, 2):
+            self.assertEqual(self.keep(f"{PTXAS_SAYS}a.cu(1): error\n", status)[:3], (status, "a.cu(1): error\n", True))
+
+    def test_wgmma_that_ptxas_reorders_is_an_error(self):
+        function = "_Z11fa3_forwardI13__nv_bfloat16Li64EEvv"
+        for kind, code, what, where in (
+                ("info   ", "C7510", "Potential Performance Loss: wgmma.mma_async instructions are serialized due to "
+                 "insufficient register resources for the wgmma pipeline", "in the function"),
+                ("warning", "C7508", "Potential Performance Loss: wgmma.mma_async instructions are serialized due to the "
+                 "presence of Extern calls", "in the function"),
+                ("info   ", "C7599", "wgmma.mma_async instructions are serialized due to something new", "in the function"),
+                ("info   ", "C7517", "warpgroup.wait is injected in around line 44 by compiler to allow use of registers "
+                 "defined by GMMA", "in function"),
+                ("info   ", "C7519", "warpgroup.arrive is injected in around line 47 by compiler to allow use of registers "
+                 "in GMMA", "in function")):
+            said = f"ptxas {kind} : ({code}) {what} {where} '{function}'\n{PTXAS_SAYS}"
+            status, shown, made, kept = self.keep(said)
+            self.assertEqual((status, made, kept), (1, False, said))
+            self.assertEqual(shown.splitlines()[-1], "49_a.cu: error: ptxas changes the order of the wgmma in "
+                             f"fa3_forward<__nv_bfloat16, 64>: ({code}) {what}")
+        self.assertIn("(C7515) of no function", self.keep("ptxas info    : (C7515) of no function\n")[1])
 
 
 class TableTest(unittest.TestCase):
@@ -90,6 +158,25 @@ class TableTest(unittest.TestCase):
                 for r in variants.read_table(stage):
                     if r["architecture"] == architecture:
                         self.assertEqual(spilled[r["dtype"], r["d"], r["causal"], *r["tile"]], 0, (stage.name, r))
+
+    def test_no_kernel_for_hopper_alone_spills(self):
+        """By the same, of all kernels of a stage: an accumulator that spills waits for its wgmma each time."""
+        for place in folders().values():
+            source = place / "attention.cu"
+            if not source.exists() or not needs_hopper(source_text(source)):
+                continue
+            said = next(BUILD.rglob(f"{place.name}.cu.o.ptxas"), None)
+            if said is None:
+                self.skipTest(f"this build has no code for Hopper, and stage {place.name} is for that alone")
+            text = said.read_text()
+            self.assertIn("for 'sm_90a'", text)
+            self.assertNotRegex(text, "for 'sm_(?!90a')", f"{said}: code that other GPUs cannot run either")
+            self.assertEqual(spilled(text), {}, said)
+
+    def test_what_spills_is_found(self):
+        self.assertEqual(spilled(PTXAS_SAYS), {"_Z1bv": 24})
+        with self.assertRaisesRegex(variants.VariantError, "in a form that"):
+            spilled("ptxas info    : Compiling entry function '_Z1av' for 'sm_90a'\n")
 
     def test_a_table_of_another_form_is_refused(self):
         for broken in ("", TEXT.replace("{128, 64, 4, 1, 2}", "{128, 64, 4, 1}"), TEXT.replace(", true,", ", 1,", 1)):
@@ -366,6 +453,13 @@ class VariantTest(unittest.TestCase):
         with self.assertRaisesRegex(variants.VariantError, "could not be measured: .*cannot be loaded"):
             variants.measure(BUILD, self.folder, [{"libraries": ["/no.so"], "check": [], "time": []}], 1, lambda _: None)
 
+    def test_what_needs_hopper_is_compiled_for_90a(self):
+        for more, kind in (("", "90"), ('#include "common/ptx/wgmma.hpp"\n', "90a")):
+            with mock.patch.multiple(variants, source_text=lambda _, more=more: more, compiler=lambda *_: "nvcc",
+                                     resources=mock.DEFAULT, run=mock.DEFAULT) as made:
+                variants.make(STAGE, self.folder, kind, build=BUILD, backend="cuda")
+            self.assertIn(f"--generate-code=arch=compute_{kind},code=sm_{kind}", made["run"].call_args.args[0])
+
     def test_registers_and_spills_are_read(self):
         try:
             variants.compiler(STAGE, BUILD, "cuda")
@@ -454,6 +548,43 @@ class AblationTest(unittest.TestCase):
                     contextlib.redirect_stderr(io.StringIO()) as said, self.assertRaises(SystemExit):
                 ablation.arguments()
             self.assertIn(why, said.getvalue())
+
+
+class LeftOutTest(unittest.TestCase):
+    """Where the GPU present does not run a stage the others are measured, and it is said."""
+
+    def stages(self, runs=("cuda",)):
+        return [SimpleNamespace(number=number, name="", label=str(number), kernels=True, forward=True, backward=True,
+                                dtypes=("bfloat16",), gpu=gpu, backends=("emulator", *(runs if gpu == "any" else ())))
+                for number, gpu in ((29, "any"), (49, "hopper"))]
+
+    def test_by_the_comparison_with_peers(self):
+        def chosen(runs=("cuda",), device="cuda", stages=None):
+            flashladder = SimpleNamespace(stages=lambda: self.stages(runs))
+            options = SimpleNamespace(backward=False, dtype="bf16", device=device, stages=stages)
+            with contextlib.redirect_stdout(io.StringIO()) as said:
+                return compare.chosen_stages(flashladder, options), said.getvalue().count("left out: stage namespace(number=49")
+
+        self.assertEqual(chosen(), ([29], 1))
+        self.assertEqual(chosen(device="cpu"), ([29, 49], 0))
+        self.assertEqual(chosen(stages=[29]), ([29], 0))
+        self.assertEqual(chosen(runs=()), ([29, 49], 0))  # no GPU at all: what is missing is said of each
+        with self.assertRaisesRegex(Missing, "of kernels that runs here: stage 49; those that have one are 29"):
+            chosen(stages=[49])
+
+    def test_by_what_trains(self):
+        for runs, number in ((("cuda",), 29), ((), 49)):
+            found = ours.fastest(SimpleNamespace(stages=lambda runs=runs: self.stages(runs)), "bf16")
+            self.assertEqual([one.number for one in found], [number, number])
+
+    def test_by_the_counters(self):
+        for capability, named, numbers in (("8.0", None, [29]), ("9.0", None, [29, 49]), ("8.0", [49], [49])):
+            with mock.patch.object(nsight.registry, "all_stages", self.stages), \
+                    mock.patch.object(nsight, "nvidia_smi", lambda _, one=capability: [one]), \
+                    contextlib.redirect_stdout(io.StringIO()) as said:
+                found = nsight.stages_of_kernels(SimpleNamespace(stages=named))
+            self.assertEqual([one.number for one in found], numbers)
+            self.assertEqual("left out: stage 49" in said.getvalue(), len(numbers) == 1 and named is None)
 
 
 class AtomicsTest(unittest.TestCase):

@@ -115,12 +115,17 @@ def measure(torch, runs, rounds, device):
 def chosen_stages(flashladder, chosen):
     """Their numbers. Throws Missing where one that was asked for cannot be compared."""
     which = "backward" if chosen.backward else "forward"
-    found = [one.number for one in of_kernels(which, DTYPES[chosen.dtype], flashladder.stages())]
+    stages = of_kernels(which, DTYPES[chosen.dtype], flashladder.stages())
+    here = [one for one in stages if chosen.device == "cpu" or "cuda" in one.backends] or stages
+    for one in stages:
+        if one not in here and not chosen.stages:
+            print(f"left out: stage {one}, which does not run on this GPU")
+    found = [one.number for one in here]
     if not found:
         raise Missing(f"no stage of this build has a {which} pass in {chosen.dtype}: ./ladder list says what each takes")
     if others := sorted({*(chosen.stages or [])} - {*found}):
-        raise Missing(f"no {which} pass in {chosen.dtype} of kernels: stage {', '.join(map(str, others))}; those that have "
-                      f"one are {', '.join(map(str, found))}")
+        raise Missing(f"no {which} pass in {chosen.dtype} of kernels that runs here: stage {', '.join(map(str, others))}; "
+                      f"those that have one are {', '.join(map(str, found))}")
     return chosen.stages or found
 
 

@@ -16,7 +16,7 @@ namespace {
 /// The last stage whose forward pass takes the problem.
 const Stage& forward_stage(const Problem& p) {
   const Stage* last = nullptr;
-  for (const Stage* stage : cuda_stages()) {
+  for (const Stage* stage : gpu_stages()) {
     if (stage->forward != nullptr && stage->supports.dtype(p.dtype) && stage->supports.head_dim(p.d))
       last = stage;
   }

@@ -10,6 +10,7 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <regex>
 #include <string>
 #include <vector>
@@ -71,7 +72,7 @@ std::vector<Case> cases() {
       }
     }
   };
-  for (const Stage* stage : cuda_stages()) {
+  for (const Stage* stage : gpu_stages()) {
     if (stage->forward != nullptr) add_grid(stage, "grid");
   }
   // What more blocks than heads are worth: the stage that has them, and the one before it.
@@ -85,7 +86,7 @@ std::vector<Case> cases() {
       add(on_backend(*stage, Backend::cuda), "heads", p);
     }
   }
-  for (const Stage* stage : cuda_stages()) {
+  for (const Stage* stage : gpu_stages()) {
     if (stage->backward != nullptr) add_grid(stage, "backward");
   }
   return all;
@@ -110,6 +111,12 @@ void select_peaks_with(const std::vector<Case>& all) {
 
 void register_gpu_benchmarks(bool& any_failed) {
   if (!unavailable(Backend::cuda).empty()) return;
+  for (const Stage* stage : stages()) {
+    const std::string why = unavailable(*stage, Backend::cuda);
+    // What comes after the last colon is what to do instead: it cannot be timed.
+    if (!why.empty())
+      std::fprintf(stderr, "ladder: left out: %s\n", why.substr(0, why.rfind(": ")).c_str());
+  }
   for (const auto& [key, value] : gpu_facts()) benchmark::AddCustomContext(key, value);
   static Peaks peaks;  // of this run: it outlives the registration
   register_gpu_peaks(peaks, any_failed);

@@ -190,12 +190,16 @@ def profile(arguments):
 
 
 def stages_of_kernels(arguments):
-    """Those that were named, or all."""
+    """Those that were named, or all that this GPU runs."""
     chosen = [stage for stage in registry.all_stages() if stage.kernels
               and (arguments.stages is None or stage.number in arguments.stages)]
     if not chosen:
         sys.exit("nsight: none of these stages is of kernels: ./ladder list shows all stages")
-    return chosen
+    capability, = nvidia_smi("compute_cap") or ("",)
+    left_out = [stage for stage in chosen if stage.gpu == "hopper" and capability != "9.0" and arguments.stages is None]
+    for stage in left_out:
+        print(f"left out: stage {stage.label}, which does not run on this GPU")
+    return [stage for stage in chosen if stage not in left_out]
 
 
 def machine():

@@ -12,7 +12,7 @@ import subprocess
 from pathlib import Path
 
 from bench.results.gpu import TOKENS, WIDTH
-from common.course.registry import ROOT, source_text
+from common.course.registry import ROOT, needs_hopper, source_text
 
 DTYPES = {"6__half": "fp16", "13__nv_bfloat16": "bf16"}
 
@@ -112,7 +112,10 @@ def make(stage, folder, name, *, build, backend, architecture=90, table=None, pa
              *archives, "-o", library]
     # Each keeps to its own copy of the emulator, or of the CUDA runtime, whatever the program has.
     if backend == "cuda":
-        words += ["-Xcompiler=-fPIC,-fno-gnu-unique", f"-arch=sm_{architecture}", "-Xptxas=-v", "-Xlinker=-Bsymbolic"]
+        # -arch=sm_90a would make code for compute_90 too, which has no wgmma (nvcc 13.0).
+        kind = f"{architecture}{'a' * needs_hopper(text.read_text())}"
+        words += ["-Xcompiler=-fPIC,-fno-gnu-unique", f"--generate-code=arch=compute_{kind},code=sm_{kind}", "-Xptxas=-v",
+                  "-Xlinker=-Bsymbolic"]
     else:
         words += ["-fPIC", "-fno-gnu-unique", "-Wl,-Bsymbolic"]
     output = run(words, f"variant {name} does not compile")

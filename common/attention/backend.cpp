@@ -46,6 +46,10 @@ std::string_view to_string(Backend backend) {
   return "?";
 }
 
+std::string capability(int architecture) {
+  return std::to_string(architecture / 10) + "." + std::to_string(architecture % 10);
+}
+
 std::string gpu_name() {
   const auto facts = gpu_facts();
   return facts.empty() ? "" : facts.front().second;
@@ -79,23 +83,33 @@ std::string unavailable(Backend backend) {
     cudaDeviceProp gpu;
     require(cudaGetDeviceProperties(&gpu, 0), "properties of the GPU");
     if (10 * gpu.major + gpu.minor < FLASHLADDER_LEAST_ARCHITECTURE)
-      return std::string(gpu.name) + " has compute capability " + std::to_string(gpu.major) + "." +
-             std::to_string(gpu.minor) + ", and the stages are built for " +
-             std::to_string(FLASHLADDER_LEAST_ARCHITECTURE / 10) + "." +
-             std::to_string(FLASHLADDER_LEAST_ARCHITECTURE % 10) + " and newer" + instead;
+      return std::string(gpu.name) + " has compute capability " + capability(10 * gpu.major + gpu.minor) +
+             ", and the stages are built for " + capability(FLASHLADDER_LEAST_ARCHITECTURE) + " and newer" +
+             instead;
     return std::string();
   }();
   return answer;
 }
 
+int gpu_architecture() {
+  if (const std::string why = unavailable(Backend::cuda); !why.empty()) throw Error(why);
+  int device = 0, major = 0, minor = 0;
+  require(cudaGetDevice(&device), "the current GPU");
+  require(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "the GPU's kind");
+  require(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "the GPU's kind");
+  return 10 * major + minor;
+}
+
 std::vector<std::pair<std::string, std::string>> gpu_facts() {
   if (!unavailable(Backend::cuda).empty()) return {};
+  int device = 0, driver = 0, core_khz = 0, memory_khz = 0;
   cudaDeviceProp gpu;
-  require(cudaGetDeviceProperties(&gpu, 0), "properties of the GPU");
-  int driver = 0, core_khz = 0, memory_khz = 0;
+  require(cudaGetDevice(&device), "the current GPU");
+  require(cudaGetDeviceProperties(&gpu, device), "properties of the GPU");
   require(cudaDriverGetVersion(&driver), "version of the driver");
-  require(cudaDeviceGetAttribute(&core_khz, cudaDevAttrClockRate, 0), "clock of the GPU");
-  require(cudaDeviceGetAttribute(&memory_khz, cudaDevAttrMemoryClockRate, 0), "clock of the GPU's memory");
+  require(cudaDeviceGetAttribute(&core_khz, cudaDevAttrClockRate, device), "clock of the GPU");
+  require(cudaDeviceGetAttribute(&memory_khz, cudaDevAttrMemoryClockRate, device),
+          "clock of the GPU's memory");
   std::string module;  // "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  ..."
   std::ifstream file("/proc/driver/nvidia/version");
   for (std::string word; module.empty() && file >> word;) {
@@ -152,6 +166,10 @@ std::string unavailable(Backend backend) {
              ? ""
              : "this build has no GPU stages, because CMake found no CUDA compiler: put nvcc on "
                "the PATH and set up again, or use --backend emulator";
+}
+
+int gpu_architecture() {
+  no_cuda();
 }
 
 std::vector<std::pair<std::string, std::string>> gpu_facts() {

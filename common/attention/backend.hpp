@@ -25,11 +25,20 @@ Backend best_backend();
 /// time, a driver, a GPU, a GPU that is new enough) and what to do.
 std::string unavailable(Backend backend);
 
+/// Of the current GPU: 80 for compute capability 8.0. Throws Error, as unavailable says it, without one.
+int gpu_architecture();
+
+/// That of Hopper, as gpu_architecture() has it.
+inline constexpr int hopper_architecture = 90;
+
+/// "8.0" of 80.
+std::string capability(int architecture);
+
 /// "NVIDIA H200"; "" without a GPU.
 std::string gpu_name();
 
-/// The facts that belong to a result on the GPU: its name first, driver, clocks, multiprocessors, memory;
-/// none without one.
+/// The facts that belong to a result on the current GPU: its name first, driver, clocks, multiprocessors,
+/// memory; none without one.
 std::vector<std::pair<std::string, std::string>> gpu_facts();
 
 /// Bytes of memory free for a stage of `backend`.

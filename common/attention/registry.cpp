@@ -9,12 +9,39 @@
 
 namespace flashladder {
 
+namespace {
+
+/// `stage` as compiled for a GPU or for the emulator; nullptr where it is not.
+const Stage* twin_of(const Stage& stage, Backend backend) {
+  for (const Stage* twin : backend == Backend::cuda ? cuda_stages() : stages()) {
+    if (twin->number == stage.number) return twin;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+std::string unavailable(const Stage& stage, Backend backend) {
+  if (std::string why = unavailable(backend); !why.empty() || backend != Backend::cuda) return why;
+  if (std::string why = wrong_gpu(stage, gpu_architecture(), gpu_name); !why.empty()) return why;
+  if (stage.gpu == Gpu::any || twin_of(stage, backend) != nullptr) return "";
+  return "stage " + label(stage) + " needs code for compute capability " + capability(hopper_architecture) +
+         ", and this build has none: build for it too (CMAKE_CUDA_ARCHITECTURES), or use --backend "
+         "emulator";
+}
+
+std::vector<const Stage*> gpu_stages() {
+  std::vector<const Stage*> found;
+  for (const Stage* stage : cuda_stages()) {
+    if (unavailable(*stage, Backend::cuda).empty()) found.push_back(stage);
+  }
+  return found;
+}
+
 const Stage& on_backend(const Stage& stage, Backend backend) {
   if (stage.backend == backend || stage.backend == Backend::cpu) return stage;
-  if (const std::string why = unavailable(backend); !why.empty()) throw Error(why);
-  for (const Stage* twin : backend == Backend::cuda ? cuda_stages() : stages()) {
-    if (twin->number == stage.number) return *twin;
-  }
+  if (const std::string why = unavailable(stage, backend); !why.empty()) throw Error(why);
+  if (const Stage* twin = twin_of(stage, backend)) return *twin;
   throw Error("stage " + label(stage) + " is not compiled for " + std::string(to_string(backend)));
 }
 

@@ -84,6 +84,13 @@ void require_supported(const Stage& stage, const Problem& problem) {
                      " has that: take another stage (./ladder list says what each takes)");
 }
 
+std::string wrong_gpu(const Stage& stage, int architecture, std::string (*name)()) {
+  if (stage.gpu == Gpu::any || architecture == hopper_architecture) return "";
+  return "stage " + label(stage) + " needs a GPU of compute capability " + capability(hopper_architecture) +
+         ", and " + name() + " has " + capability(architecture) +
+         ": use --backend emulator, which runs it on the CPU";
+}
+
 namespace {
 
 /// Throws UsageError where a tensor has strides and `stage` takes none.
@@ -122,6 +129,8 @@ void run_pass(const Stage& stage, void (*pass)(const Call&), const Call& call) {
   require_layout(stage, call);
   if constexpr (Call::pass == Pass::backward) require_saved(stage, call);
   if (stage.backend != Backend::cuda) return pass(call);
+  if (const std::string why = wrong_gpu(stage, gpu_architecture(), gpu_name); !why.empty())
+    throw Error(why);
   try {
     pass(call);
   } catch (const OutOfMemory&) {

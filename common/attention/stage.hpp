@@ -52,6 +52,12 @@ struct Support {
 
 inline constexpr Dtype fp32_only[] = {Dtype::fp32};
 
+/// Which GPUs take the kernels of a stage. The emulator stands for all of them.
+enum class Gpu {
+  any,     ///< All that the build is for.
+  hopper,  ///< Compute capability 9.0 alone: no other GPU has wgmma, and it is compiled for 90a.
+};
+
 /// One rung of the ladder. Each folder stages/NN_name defines one; lists, tests, charts and tables follow
 /// from it.
 struct Stage {
@@ -63,6 +69,7 @@ struct Stage {
   int before;              ///< The stage it is measured against; its own number where there is none.
   Support supports;        ///< Dtypes, head dimensions, features.
   Backend backend = Backend::cpu;  ///< What it is compiled for.
+  Gpu gpu = Gpu::any;              ///< On which GPUs it runs.
 
   /// Computes O and L; null where the stage has a backward pass only.
   void (*forward)(const Forward&) = nullptr;
@@ -84,9 +91,13 @@ Dtype computing_dtype(const Stage& stage, Dtype dtype);
 /// Throws UsageError, naming what is supported, unless `stage` takes `problem`.
 void require_supported(const Stage& stage, const Problem& problem);
 
+/// Why a GPU does not take the kernels of `stage`, in one sentence that says what does; "" where it does.
+/// `architecture` is the GPU's, as gpu_architecture() has it; `name` is asked for the sentence alone.
+std::string wrong_gpu(const Stage& stage, int architecture, std::string (*name)());
+
 /// One forward pass of `stage`; on a GPU it may still run when this returns. Throws UsageError as
-/// require_supported and where the stage has none, before anything is launched, and Error, naming the
-/// stage, where the GPU does not take it.
+/// require_supported and where the stage has none, and Error as wrong_gpu, before anything is launched; and
+/// Error, naming the stage, where the GPU does not take what is launched.
 void run_forward(const Stage& stage, const Forward& forward);
 
 /// The same for its backward pass. Throws UsageError, too, where what the stage says it needs of the
@@ -100,11 +111,19 @@ const Stage* backward_before(const Stage& stage);
 /// All stages of this build, in order of their numbers; those of kernels as compiled for the emulator.
 std::span<const Stage* const> stages();
 
-/// The stages of kernels as compiled for a GPU; none in a build without CUDA.
+/// The stages of kernels as compiled for a GPU; none in a build without CUDA, and in one for other GPUs
+/// than Hopper those that need it are missing.
 std::span<const Stage* const> cuda_stages();
 
-/// `stage` as compiled for `backend`; a CPU stage is itself whatever is asked for. Throws Error, saying
-/// what is missing, where the backend cannot run here.
+/// Those of cuda_stages() that the current GPU takes; none without one.
+std::vector<const Stage*> gpu_stages();
+
+/// Empty where `stage` can run on `backend` here; else one sentence that says what is missing (as
+/// unavailable(Backend), a GPU that its kernels need, code for that GPU) and what to do.
+std::string unavailable(const Stage& stage, Backend backend);
+
+/// `stage` as compiled for `backend`; a CPU stage is itself whatever is asked for. Throws Error, as
+/// unavailable says it, where it cannot run there.
 const Stage& on_backend(const Stage& stage, Backend backend);
 
 /// Stage `number`. Throws UsageError naming the stages there are.

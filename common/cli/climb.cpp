@@ -57,7 +57,7 @@ Json numbers_json(const std::vector<const Stage*>& some) {
 std::vector<const Stage*> chosen_stages(const ClimbOptions& options, const Problem& problem,
                                         Backend backend, Json& report) {
   std::vector<const Stage*> chosen;
-  std::map<std::string, std::vector<const Stage*>> left_out;  // by what they take
+  std::map<std::string, std::vector<const Stage*>> left_out;  // by why
   for (const Stage* stage : options.stages.empty() ? std::vector(stages().begin(), stages().end())
                                                    : select_stages(joined(options.stages, ","))) {
     if (!stage->has(options.pass)) {
@@ -69,17 +69,20 @@ std::vector<const Stage*> chosen_stages(const ClimbOptions& options, const Probl
     Problem given = problem;
     given.dtype = given_dtype(*stage, problem.dtype);
     if (!options.stages.empty()) require_supported(*stage, given);
-    if (stage->supports.head_dim(problem.d)) {
-      chosen.push_back(&on_backend(*stage, backend));
+    const std::string why = options.stages.empty() ? unavailable(*stage, backend) : "";
+    if (!stage->supports.head_dim(problem.d)) {
+      left_out[fmt::format("Head dimension {} is none that they take, which are {}", problem.d,
+                           stage->supports.head_dims_in_words())]
+          .push_back(stage);
+    } else if (!why.empty()) {
+      left_out["Each" + why.substr(fmt::format("stage {}", label(*stage)).size())].push_back(stage);
     } else {
-      left_out[stage->supports.head_dims_in_words()].push_back(stage);
+      chosen.push_back(&on_backend(*stage, backend));
     }
   }
-  for (const auto& [takes, some] : left_out) {
-    report["left_out"].push_back(
-        {{"stages", numbers_json(some)},
-         {"why", fmt::format("Left out: {}. Head dimension {} is none that they take, which are {}.",
-                             numbers_text(some), problem.d, takes)}});
+  for (const auto& [why, some] : left_out) {
+    report["left_out"].push_back({{"stages", numbers_json(some)},
+                                  {"why", fmt::format("Left out: {}. {}.", numbers_text(some), why)}});
   }
   return chosen;
 }

@@ -23,15 +23,15 @@ std::string dtypes(const Stage& stage) {
   return text;
 }
 
-/// "; no causal mask; no strides": what a stage does not take and others do, or the reverse; "" where it
-/// takes what others do.
+/// "; no causal mask; no strides; of all GPUs Hopper": what a stage does not take and others do, or the
+/// reverse; "" where it takes what others do.
 std::string features(const Stage& stage) {
   std::string text;
   for (const Feature& feature : all_features) {
     const bool taken = stage.supports.features.*feature.taken;
     if (taken != Features().*feature.taken) text += fmt::format("; {}{}", taken ? "" : "no ", feature.name);
   }
-  return text;
+  return text + (stage.gpu == Gpu::hopper ? "; of all GPUs Hopper" : "");
 }
 
 /// What the stages of a track, the first digit of their numbers, are about.
@@ -88,6 +88,7 @@ std::string list_json() {
                                                                 stage->supports.head_dims.end()))},
          {"features", feature_names},
          {"backend", to_string(stage->backend)},
+         {"gpu", stage->gpu == Gpu::hopper ? "hopper" : "any"},
          {"forward", stage->forward != nullptr},
          {"backward", stage->backward != nullptr}});
     nlohmann::ordered_json& entry = list.back();

@@ -1,5 +1,6 @@
 # Sets FLASHLADDER_WITH_CUDA where the GPU stages can be compiled for a GPU too. Without nvcc they run on the emulator.
 set(FLASHLADDER_WITH_CUDA FALSE)
+set(FLASHLADDER_WITH_HOPPER FALSE)  # the stages that need it are compiled for a GPU too
 set(FLASHLADDER_LEAST_ARCHITECTURE 80)  # the oldest that has what the kernels take: cp.async, bf16 on tensor cores
 if(FLASHLADDER_CUDA AND NOT FLASHLADDER_SANITIZE AND NOT FLASHLADDER_FUZZ)
   include(CheckLanguage)
@@ -23,6 +24,11 @@ if(FLASHLADDER_CUDA AND NOT FLASHLADDER_SANITIZE AND NOT FLASHLADDER_FUZZ)
       list(APPEND CMAKE_CUDA_COMPILE_FEATURES cuda_std_20)
     endif()
     set(FLASHLADDER_WITH_CUDA TRUE)
+    set(architectures ${CMAKE_CUDA_ARCHITECTURES})
+    list(TRANSFORM architectures REPLACE "^native$" "${CMAKE_CUDA_ARCHITECTURES_NATIVE}")
+    if(architectures MATCHES "(^|;)(90a?(-real|-virtual)?|all|all-major)(;|$)")
+      set(FLASHLADDER_WITH_HOPPER TRUE)
+    endif()
   else()
     message(STATUS "Left out: the GPU stages on a GPU (no nvcc: install the CUDA Toolkit); they run on the emulator")
   endif()

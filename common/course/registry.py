@@ -41,6 +41,7 @@ class Stage:
     forward: bool
     backward: bool
     track: str = ""  # what the stages of its track are about
+    gpu: str = "any"  # which GPUs its kernels run on: "any" or "hopper"
     follows: bool = False  # whether the stage before is of its own track, so that the two are a pair of the course
 
     @property
@@ -100,6 +101,12 @@ def source_text(source: Path) -> str:
     return "".join(line.text + "\n" for line in source_lines(source))
 
 
+def needs_hopper(text: str) -> bool:
+    """Whether device code takes Hopper's own instructions, which are compiled for 90a. (stages/CMakeLists.txt asks the
+    same.)"""
+    return '#include "common/ptx/wgmma.hpp"' in text
+
+
 def _lines_of(file: Path) -> list[SourceLine]:
     try:
         text = file.read_text(encoding="utf-8")
@@ -131,7 +138,7 @@ def _listed(path: Path) -> tuple[Stage, ...]:
         listed = json.loads(subprocess.run([path, "list", "--json"], capture_output=True, text=True).stdout)
         return tuple(Stage(s["number"], s["name"], s["title"], s["idea"], s["claim"], s["before"], tuple(s["dtypes"]),
                            None if isinstance(s["head_dims"], dict) else tuple(s["head_dims"]), s["backend"], s["forward"],
-                           s["backward"], s["track"], s["follows"]) for s in listed)
+                           s["backward"], s["track"], s["gpu"], s["follows"]) for s in listed)
     except (OSError, ValueError, KeyError, TypeError):
         raise Failure(f"{path} does not list the stages: build it anew with ./ladder setup.") from None
 

@@ -32,15 +32,9 @@ inline constexpr auto multiples_of_8 = [] {
 #ifdef __CUDACC__
 inline namespace for_cuda {
 inline constexpr Backend kernel_backend = Backend::cuda;
-/// Of the current GPU: 80 for compute capability 8.0. Throws Error.
+/// Of the current GPU: 80 for compute capability 8.0.
 inline int architecture() {
-  int device = 0, major = 0, minor = 0;
-  simt::require(cudaGetDevice(&device), "the current GPU");
-  simt::require(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
-                "the GPU's kind");
-  simt::require(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device),
-                "the GPU's kind");
-  return 10 * major + minor;
+  return gpu_architecture();
 }
 #else
 inline namespace for_emulator {

@@ -102,14 +102,18 @@ std::vector<std::string> link_command(const Stage& stage, Backend backend) {
   return command;
 }
 
-/// Compiles the student's file by nvcc, for the GPU of this machine and no other.
+/// Compiles the student's file by nvcc, for the GPU of this machine and no other. A stage for one kind of
+/// GPU is compiled for that by the build's own flags: "native" is 90 on Hopper, and wgmma takes 90a.
 std::vector<std::string> nvcc_command(const Stage& stage, const std::string& file) {
   std::vector<std::string> command = compiler_and_flags(stage, Backend::cuda);
-  std::erase_if(command, [](const std::string& word) {
-    return word.starts_with("--generate-code=") || word.starts_with("-arch=");
-  });
-  for (const std::string& word : {std::string("-arch=native"), std::string("-Xcompiler=-g1"),
-                                  std::string("-c"), std::string("-o"), std::string(object_name), file})
+  if (stage.gpu == Gpu::any) {
+    std::erase_if(command, [](const std::string& word) {
+      return word.starts_with("--generate-code=") || word.starts_with("-arch=");
+    });
+    command.emplace_back("-arch=native");
+  }
+  for (const std::string& word : {std::string("-Xcompiler=-g1"), std::string("-c"), std::string("-o"),
+                                  std::string(object_name), file})
     command.push_back(word);
   return command;
 }

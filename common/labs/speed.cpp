@@ -93,7 +93,7 @@ std::string not_tried(const Lab& lab, const Grade& grade) {
   const Part& correct = grade.part("correct");
   if (!grade.refused.empty() || !grade.compile_error.empty() || correct.points() < correct.most())
     return "not all outputs are right";
-  const std::string why = unavailable(Backend::cuda);
+  const std::string why = unavailable(*lab.stage, Backend::cuda);
   // What comes after the last colon is what to do without a GPU, which is not asked here.
   return why.empty() ? "" : "it takes a GPU, and " + why.substr(0, why.rfind(": "));
 }

@@ -80,8 +80,12 @@ tensor_map make_tensor_map(const std::string& name, const T* first, const Tensor
     const cudaError_t status =
         cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &function, cudaEnableDefault, &found);
 #endif
-    if (status != cudaSuccess || found != cudaDriverEntryPointSuccess || function == nullptr)
-      throw Error("this GPU's driver has no tensor maps: install one for CUDA 12.0 or newer");
+    if (status != cudaSuccess || found != cudaDriverEntryPointSuccess || function == nullptr) {
+      (void)cudaGetLastError();  // reported here: the next launch must not find it
+      throw Error(
+          "the NVIDIA driver has no tensor maps, by which TMA copies: update it to one for CUDA 12.0 or "
+          "newer, or run on the emulator");
+    }
     return reinterpret_cast<Encode>(function);
   }();
   constexpr CUtensorMapDataType type = std::is_same_v<T, bf16>  ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16

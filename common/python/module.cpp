@@ -268,9 +268,9 @@ Backend parse_backend(const std::string& name) {
   throw UsageError("there is no backend '" + name + "': use 'cpu', 'emulator' or 'cuda'");
 }
 
-/// Why a backend cannot run here; "" where it can.
-std::string unavailable_text(const std::string& backend) {
-  std::string why = unavailable(parse_backend(backend));
+/// Why `stage` cannot run on a backend here; "" where it can.
+std::string unavailable_text(const Stage& stage, const std::string& backend) {
+  std::string why = unavailable(stage, parse_backend(backend));
   const std::string option = "--backend emulator";  // in words of the command line
   if (const std::size_t at = why.find(option); at != why.npos)
     why.replace(at, option.size(), "backend 'emulator'");
@@ -280,7 +280,7 @@ std::string unavailable_text(const std::string& backend) {
 /// Stage `number` as compiled for `backend`. Throws Error where that cannot run here.
 const Stage& chosen(int number, const std::string& backend) {
   const Stage& found = find_stage(number);
-  if (const std::string why = unavailable_text(backend); !why.empty()) throw Error(why);
+  if (const std::string why = unavailable_text(found, backend); !why.empty()) throw Error(why);
   return on_backend(found, parse_backend(backend));
 }
 
@@ -569,7 +569,10 @@ NB_MODULE(_core, m) {
   nb::register_exception_translator(translate);
 
   m.def("stages", &stage_list);
-  m.def("unavailable", &unavailable_text, nb::arg("backend"));
+  m.def(
+      "unavailable",
+      [](int stage, const std::string& backend) { return unavailable_text(find_stage(stage), backend); },
+      nb::arg("stage"), nb::arg("backend"));
   m.def("trim_workspaces", &trim_workspaces);
   m.def("as_bfloat16", &as_bfloat16, nb::arg("bits"));
   m.def("forward", &run_on_arrays<Forward>, nb::arg("stage"), nb::arg("backend"), nb::arg("arrays"),

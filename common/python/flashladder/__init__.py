@@ -74,7 +74,7 @@ class Stage:
     @property
     def backends(self) -> tuple[str, ...]:
         """What it can run on here. Asks CUDA for its GPUs, which importing does not."""
-        return tuple(name for name in self._kinds if not _core.unavailable(name))
+        return tuple(name for name in self._kinds if not _core.unavailable(self.number, name))
 
     @property
     def _kinds(self) -> tuple[str, ...]:
@@ -323,7 +323,7 @@ def _choose(stage: Stage, backend: str | None, on_gpu: bool) -> str:
         raise ValueError(f"stage {stage} does not run on backend {backend!r}: use "
                          f"{' or '.join(map(repr, stage._kinds))}")
     if (backend == "cuda") != on_gpu:
-        if reason := _core.unavailable(backend):
+        if reason := _core.unavailable(stage.number, backend):
             raise RuntimeError(reason)
         raise ValueError(f"backend {backend!r} needs arrays on {'the CPU' if on_gpu else 'a GPU'}, and these are on "
                          f"{'a GPU' if on_gpu else 'the CPU'}: copy them, or leave backend out")

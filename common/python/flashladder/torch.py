@@ -11,6 +11,7 @@ Only this part of flashladder needs PyTorch.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from typing import Any
 
@@ -88,35 +89,44 @@ def stages_for(q: torch.Tensor, stage: Any = None, trains: bool = True) -> tuple
     for which, needed in zip(named, ("forward", "backward") if trains else ("forward",)):
         found = None if which is None else flashladder._find(which, needed if is_pair else "")
         if found is None or not getattr(found, needed):
-            found = _highest(needed, dtype, d, q.is_cuda)
+            found = _highest(needed, dtype, d, q.device)
         else:
-            _require(found, dtype, d, q.is_cuda)
+            _require(found, dtype, d, q)
         pair.append(found)
     return pair[0], pair[1] if trains else None
 
 
-def _require(stage: flashladder.Stage, dtype: str, d: int, on_gpu: bool) -> None:
+def _require(stage: flashladder.Stage, dtype: str, d: int, q: torch.Tensor) -> None:
     """ValueError where the stage does not take such arrays, RuntimeError where it cannot run where they lie."""
     if dtype not in stage.dtypes:
         raise ValueError(f"stage {stage} does not take {dtype}: it takes {' and '.join(stage.dtypes)}")
     if stage.head_dims is not None and d not in stage.head_dims:
         raise ValueError(f"stage {stage} does not take head dimension {d}: it takes "
                          f"{', '.join(map(str, stage.head_dims))}")
-    if reason := flashladder._core.unavailable(flashladder._choose(stage, None, on_gpu)):
-        raise RuntimeError(reason)
+    backend = flashladder._choose(stage, None, q.is_cuda)
+    with _current(q.device):
+        if reason := flashladder._core.unavailable(stage.number, backend):
+            raise RuntimeError(reason)
 
 
 @functools.lru_cache
-def _highest(needed: str, dtype: str, d: int, on_gpu: bool) -> flashladder.Stage:
-    """The stage with the largest number that has the pass and takes such arrays here."""
+def _highest(needed: str, dtype: str, d: int, device: torch.device) -> flashladder.Stage:
+    """The stage with the largest number that has the pass and takes such arrays on this device."""
+    on_gpu = device.type == "cuda"
     for one in reversed(flashladder.stages()):
         takes_d = d in one.head_dims if one.head_dims is not None else 0 < d <= 256
-        runs = "cuda" in one.backends if on_gpu else one.backends[:1] in (("cpu",), ("emulator",))
+        with _current(device):
+            runs = "cuda" in one.backends if on_gpu else one.backends[:1] in (("cpu",), ("emulator",))
         if getattr(one, needed) and dtype in one.dtypes and takes_d and runs:
             return one
     raise ValueError(f"no stage of this build has a {needed} pass for {dtype} and head dimension {d} on "
                      f"{'a GPU' if on_gpu else 'the CPU'}: './ladder list' says what each takes"
                      + ("; for a forward pass alone call within torch.no_grad()" if needed == "backward" else ""))
+
+
+def _current(device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """Makes a GPU the current one: not every stage runs on every GPU."""
+    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
 
 
 class _Attention(torch.autograd.Function):
