@@ -3,6 +3,7 @@
 #include "common/kernel/host.hpp"
 #include "common/kernel/tensor_maps.hpp"
 #include "common/ptx/exp2.hpp"
+#include "common/ptx/wgmma.hpp"
 
 namespace flashladder::stage_41 {
 namespace {

@@ -5,6 +5,7 @@
 #include "common/ptx/exp2.hpp"
 #include "common/ptx/named_barrier.hpp"
 #include "common/ptx/registers.hpp"
+#include "common/ptx/wgmma.hpp"
 
 namespace flashladder::stage_43 {
 namespace {
