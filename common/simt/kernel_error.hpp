@@ -47,7 +47,9 @@ enum class ErrorKind {
                         ///< between.
   wrong_expected_bytes,  ///< A phase of an mbarrier is told of more bytes than come, or of fewer.
   unfinished_copy,       ///< A block ends, or a thread, whose tensor copies may still be under way.
-  bad_tensor_copy,       ///< A tensor copy to or from a place, or by a map, that no GPU takes.
+  bad_tensor_copy,       ///< A tensor copy to or from a place, or by a map, that no GPU takes; a bulk
+                         ///< reduction of such a size.
+  register_misuse,       ///< Registers given back or taken in a way that no GPU takes.
   endless_loop,          ///< (check) A thread that accesses memory on and on and never synchronises.
   stack_overflow,        ///< A thread's local arrays or calls take more stack than it has.
   unwritten_output,      ///< An element of an output that no kernel wrote.

@@ -76,6 +76,12 @@ class SharedRaces {
   void fence_proxy(unsigned warp, unsigned lane) {
     fences_[warp * 32 + lane].push_back(clocks_[warp][warp]++);
   }
+  /// A warp begins a step: those who know it know what the warp has done before.
+  std::uint32_t begin_step(unsigned warp) { return ++clocks_[warp][warp]; }
+  /// Whether a warp knows that another one's step has happened.
+  bool knows(unsigned warp, unsigned other, std::uint32_t step) const {
+    return clocks_[warp][other] >= step;
+  }
 
   /// A warp comes to a barrier whose members' clocks are gathered in `barrier`.
   void arrive(Clock& barrier, unsigned warp) const;
