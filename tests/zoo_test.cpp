@@ -86,6 +86,8 @@ struct Specimen {
 #define ON_MAP_B(kernel) ON(kernel, 1, 64, 1280, map_of(x.a), x.b)
 /// One that takes the map alone.
 #define ON_MAP(kernel) ON(kernel, 1, 64, 1280, map_of(x.a))
+/// One that takes a, and a tile of dynamic shared memory.
+#define ON_A_AND_A_TILE(kernel, blocks) ON(kernel, blocks, 64, 1024, x.a)
 
 /// One of a warpgroup, that takes b; or a tensor map and b.
 #define ON_WGMMA(kernel) ON(kernel, 1, 128, 4 * 64 * 64 + 16, x.b)
@@ -202,6 +204,26 @@ std::vector<Specimen> specimens() {
       {"declared_operand", bad_matrix_descriptor, "A", ON_WGMMA(declared_operand)},
       {"wgmma_left_alone", unfinished_wgmma, "", ON_WGMMA(wgmma_left_alone)},
       {"three_warps", deadlock, "", ON_WGMMA(three_warps)},
+      {"elected_by_some", partial_mask_shuffle, "", ON_A(elected_by_some, 1, 32)},
+      {"election_for_barrier", race_within_warp, "tile", ON_A(election_for_barrier, 1, 32)},
+      {"stored_matrices", race_shared, "tile", ON_A(stored_matrices, 1, 64)},
+      {"own_fragment", race_within_warp, "tile", ON_A(own_fragment, 1, 32)},
+      {"padded_matrices", misaligned, "tile", ON_A(padded_matrices, 1, 32)},
+      {"unfenced_matrices", missing_proxy_fence, "tile", ON_MAP(unfenced_matrices)},
+      {"uneven_warpgroup", register_misuse, "", ON_A(uneven_warpgroup, 1, 384)},
+      {"one_warp_gives", register_misuse, "", ON_A(one_warp_gives, 1, 384)},
+      {"greedy_warpgroups", deadlock, "", ON_A(greedy_warpgroups, 1, 384)},
+      {"given_too_late", deadlock, "", ON_A(given_too_late, 1, 384)},
+      {"raised_by_down", register_misuse, "", ON_A(raised_by_down, 1, 384)},
+      {"lowered_by_up", register_misuse, "", ON_A(lowered_by_up, 1, 384)},
+      {"twice_in_a_row", register_misuse, "", ON_A(twice_in_a_row, 1, 384)},
+      {"down_and_up", register_misuse, "", ON_A(down_and_up, 1, 384)},
+      {"unfenced_reduction", missing_proxy_fence, "tile", ON_A_AND_A_TILE(unfenced_reduction, 1)},
+      {"refilled_reduction", race_with_unit, "tile", ON_A_AND_A_TILE(refilled_reduction, 1)},
+      {"younger_reduction", race_with_unit, "tile", ON_A_AND_A_TILE(younger_reduction, 1)},
+      {"reduction_left_alone", unfinished_copy, "", ON_A_AND_A_TILE(reduction_left_alone, 1)},
+      {"elements_for_bytes", bad_tensor_copy, "tile", ON_A_AND_A_TILE(elements_for_bytes, 1)},
+      {"added_and_stored", race_global, "a", ON_A_AND_A_TILE(added_and_stored, 2)},
       {"stuck_loop", endless_loop, "a", ON_A(stuck_loop, 1, 32)},
       {"greedy", too_much_shared, "tile", ON_A(greedy, 1, 32)},
   };

@@ -2,6 +2,7 @@
 #include "common/ptx/tma.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <numeric>
 #include <string>
@@ -162,6 +163,44 @@ void store_box(const TensorMap& map, SharedArray* array, const std::byte* from, 
                              std::memcpy(map.buffer->data + global, base + shared,
                                          static_cast<std::size_t>(map.element_bytes));
                          });
+      },
+      me.linear + 1);
+}
+
+void reduce_bulk(gmem<f32> to, SharedArray* array, const std::byte* from, int bytes, Where where) {
+  Block& block = *running.block;
+  Thread& me = *running.thread;
+  if (bytes < 16 || bytes % 16 != 0) {
+    fail(ErrorKind::bad_tensor_copy, where, array->name,
+         "bulk_reduce_add of " + std::to_string(bytes) + " bytes: give a multiple of 16, from 16 on");
+  }
+  const int count = bytes / 4;
+  const std::uint32_t offset = block.shared.offset_of(from);
+  if (offset + static_cast<std::uint32_t>(bytes) > array->offset + array->bytes)
+    fail_shared(*array, (offset - array->offset) / 4, count, 4, where.file, where.line);
+  gmem<f32>::check<4>(to.buffer(), to.offset(), where);
+  if (to.offset() + count > to.buffer()->elements)
+    fail_global(to.buffer(), to.offset(), count, where.file, where.line);
+  if (block.launch->options->check) {
+    if (const auto conflict = block.races.read_by_unit(
+            me.warp, me.lane, offset, static_cast<std::uint32_t>(bytes), array->granule, where))
+      report_conflict(*conflict, *array, offset, false, where, true);
+    for (int i = 0; i < count; ++i)
+      check_global(*to.buffer(), to.offset() + i, GlobalMarks::Use::atomic, where);
+  }
+  ++running.counts.bulk_reduces;
+  running.global[to.buffer()->slot].atomic_bytes += static_cast<std::uint64_t>(bytes);
+  array->traffic.read_bytes += static_cast<std::uint64_t>(bytes);
+  ++me.stores;
+  me.stored_by = where;
+  auto* const sums = reinterpret_cast<float*>(to.buffer()->data) + to.offset();
+  block.units.add(
+      [sums, from, count] {
+        for (int i = 0; i < count; ++i) {
+          float number;
+          std::memcpy(&number, from + 4 * i, sizeof number);
+          std::atomic_ref<float>(sums[i]).fetch_add(number);
+        }
       },
       me.linear + 1);
 }

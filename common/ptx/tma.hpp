@@ -5,7 +5,8 @@
 // A *tensor map* says where a tensor lies and how it is cut into boxes; the host makes it
 // (common/ptx/tensor_map.hpp), and a kernel takes it as `const __grid_constant__ tensor_map map`.
 // Coordinates are those of the box's first element, the fastest first. What of a box is outside the tensor
-// is filled with zeros in a load, and left out in a store.
+// is filled with zeros in a load, and left out in a store. A *bulk reduction* knows no tensor: it adds
+// bytes that lie in a row.
 //
 // What a thread has written to shared memory the unit is sure to see only behind a fence_proxy_async() of
 // that thread.
@@ -55,7 +56,17 @@ __device__ __forceinline__ void tma_store(const tensor_map& map, const T* from, 
       : "memory");
 }
 
-/// Makes a group of the thread's stores since the last group.
+/// Begins to add `bytes` bytes of shared memory to global memory, each number as one operation. A multiple
+/// of 16 bytes, from and to addresses that are multiples of 16. (PTX ISA, data movement instructions,
+/// cp.reduce.async.bulk.)
+__device__ __forceinline__ void bulk_reduce_add(f32* to, const f32* from, int bytes) {
+  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(
+                   __cvta_generic_to_global(to)),
+               "r"(static_cast<unsigned>(__cvta_generic_to_shared(from))), "r"(bytes)
+               : "memory");
+}
+
+/// Makes a group of the thread's stores and bulk reductions since the last group.
 __device__ __forceinline__ void tma_commit() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
@@ -94,6 +105,8 @@ void load_box(SharedArray* array, std::byte* to, std::int64_t bytes, const Tenso
 /// Executes tma_store.
 void store_box(const TensorMap& map, SharedArray* array, const std::byte* from, std::int64_t bytes,
                const int (&at)[4], Where where);
+/// Executes bulk_reduce_add; `to` and `from` have `bytes` bytes.
+void reduce_bulk(gmem<f32> to, SharedArray* array, const std::byte* from, int bytes, Where where);
 /// Executes tma_commit.
 void commit_stores();
 /// Executes tma_wait_read.
@@ -136,7 +149,16 @@ void tma_store(const tensor_map& map, simt::smem<T> from, int c0, int c1, int c2
                   simt::bytes_behind(from), {c0, c1, c2, c3}, where);
 }
 
-/// Makes a group of the thread's stores since the last group.
+/// Begins to add `bytes` bytes of shared memory to global memory, each number as one operation. A multiple
+/// of 16 bytes, from and to addresses that are multiples of 16. (PTX ISA, data movement instructions,
+/// cp.reduce.async.bulk.)
+inline void bulk_reduce_add(simt::gmem<f32> to, simt::smem<f32> from, int bytes,
+                            simt::Where where = simt::Where::here()) {
+  simt::reduce_bulk(to, from.array(), reinterpret_cast<const std::byte*>(from.find<4>(0, where)), bytes,
+                    where);
+}
+
+/// Makes a group of the thread's stores and bulk reductions since the last group.
 inline void tma_commit() {
   simt::commit_stores();
 }

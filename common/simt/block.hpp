@@ -18,6 +18,7 @@
 #include "common/simt/options.hpp"
 #include "common/simt/races.hpp"
 #include "common/simt/ready_lanes.hpp"
+#include "common/simt/register_pool.hpp"
 
 // The state of a block that runs: its threads, warps and shared memory.
 
@@ -126,7 +127,7 @@ struct Thread {
   std::uint64_t exponentials = 0;         ///< Since its last product on tensor cores.
   std::vector<PendingCopy> copies;        ///< Oldest first.
   std::vector<std::size_t> copy_groups;   ///< Sizes of the committed groups, oldest first.
-  std::size_t stores = 0;                 ///< By TMA, since the last group of them.
+  std::size_t stores = 0;                 ///< By TMA, with bulk reductions, since the last group of them.
   Where stored_by;                        ///< The last of them.
   std::vector<std::size_t> store_groups;  ///< Sizes of its groups that it has not waited for, oldest first.
   bool wgmma_fenced = false;              ///< Nothing that it has done since with registers is known.
@@ -217,8 +218,9 @@ struct Block {
   AsyncQueue units;                                ///< What works beside the threads.
   /// By number: the wgmmas of those that have some.
   std::array<std::shared_ptr<WarpgroupState>, max_threads / 128> warpgroup;
-  SharedMemory shared;  ///< What its threads share.
-  SharedRaces races;    ///< Who used it.
+  RegisterPool registers;  ///< That setmaxnreg moves.
+  SharedMemory shared;     ///< What its threads share.
+  SharedRaces races;       ///< Who used it.
   /// The first read of a word that nobody had written, or that a copy of another thread was under way to.
   /// If it is written, or the copy arrives, before the reader's warp next synchronises, a barrier is
   /// missing; if not, it is what it seems.

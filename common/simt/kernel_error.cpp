@@ -84,10 +84,11 @@ constexpr Meaning meanings[] = {
     {unfinished_copy, "unfinished_copy", "a kernel ends while its tensor copies may still be under way",
      "each phase of an mbarrier with copies must be waited for, and behind the last stores the thread that "
      "began them calls tma_wait_read<0>(): the block's shared memory is another one's when it ends"},
-    {bad_tensor_copy, "bad_tensor_copy", "a tensor copy that no GPU takes",
+    {bad_tensor_copy, "bad_tensor_copy", "a tensor copy, or a bulk reduction, that no GPU takes",
      "a tile lies in dynamic shared memory, at a multiple of 128 bytes, and holds a whole box; with tiles "
      "of "
-     "tensor copies all shared arrays are dynamic, for declared ones would push it off such a multiple"},
+     "tensor copies all shared arrays are dynamic, for declared ones would push it off such a multiple; a "
+     "bulk reduction is of whole rows of 16 bytes"},
     {wgmma_mismatch, "wgmma_mismatch", "the threads of a warpgroup come to different wgmmas",
      "a wgmma belongs to 128 threads, of four warps from a multiple of four on: all of them must come to "
      "the "
@@ -110,6 +111,10 @@ constexpr Meaning meanings[] = {
      "the swizzle that TMA wrote it with, or that the kernel wrote it with; and rows, panels and what is "
      "added "
      "to a descriptor are in bytes"},
+    {register_misuse, "register_misuse", "registers are given back or taken in a way that no GPU takes",
+     "all four warps of a warpgroup execute the same registers_down or registers_up, with a barrier "
+     "between "
+     "two of them; down keeps no more than there are, and up asks for no fewer"},
     {endless_loop, "endless_loop", "a thread never stops and never synchronises",
      "the loop's counter does not move towards its end, or the loop waits for another thread's store "
      "without "

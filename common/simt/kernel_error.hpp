@@ -45,12 +45,14 @@ enum class ErrorKind {
   missing_proxy_fence,    ///< (check) A unit uses what a thread wrote, and no proxy fence is between.
   wrong_expected_bytes,   ///< A phase of an mbarrier is told of more bytes than come, or of fewer.
   unfinished_copy,        ///< A block ends, or a thread, whose tensor copies may still be under way.
-  bad_tensor_copy,        ///< A tensor copy to or from a place, or by a map, that no GPU takes.
+  bad_tensor_copy,        ///< A tensor copy to or from a place, or by a map, that no GPU takes; or
+                          ///< a bulk reduction of such a size.
   wgmma_mismatch,         ///< Threads of a warpgroup come to different wgmmas.
   missing_wgmma_fence,    ///< A wgmma takes registers that were used since the last wgmma_fence.
   accumulators_in_use,    ///< Accumulators of a wgmma are used before a wait that names them.
   unfinished_wgmma,       ///< A wgmma is not in a group that is waited for.
   bad_matrix_descriptor,  ///< A wgmma's matrix lies where none can, or not as it is described.
+  register_misuse,        ///< Registers given back or taken in a way that no GPU takes.
   endless_loop,           ///< (check) A thread that accesses memory on and on and never synchronises.
   stack_overflow,         ///< A thread's local arrays or calls take more stack than it has.
   unwritten_output,       ///< An element of an output that no kernel wrote.

@@ -32,13 +32,14 @@ const std::vector<Counters::Field>& Counters::fields() {
       {"tma_written_bytes", &Counters::tma_written_bytes},
       {"wgmmas", &Counters::wgmmas},
       {"wgmma_read_bytes", &Counters::wgmma_read_bytes},
+      {"bulk_reduces", &Counters::bulk_reduces},
       {"tiles", &Counters::tiles},
       {"masked_tiles", &Counters::masked_tiles},
       {"bytes_in_flight", &Counters::bytes_in_flight},
   };
   return all;
 }
-static_assert(sizeof(Counters) == 29 * sizeof(std::uint64_t), "a new counter must be listed in fields()");
+static_assert(sizeof(Counters) == 30 * sizeof(std::uint64_t), "a new counter must be listed in fields()");
 
 Counters& Counters::operator+=(const Counters& other) {
   for (const Field& field : fields()) this->*field.member += other.*field.member;
@@ -109,6 +110,11 @@ SharedTraffic Ledger::shared_total() const {
   return total;
 }
 
+void Ledger::note_registers(std::uint64_t most, std::uint64_t fewest) {
+  most_registers = std::max(most_registers, most);
+  if (fewest != 0 && (fewest_registers == 0 || fewest < fewest_registers)) fewest_registers = fewest;
+}
+
 Ledger& Ledger::operator+=(const Ledger& other) {
   Counters::operator+=(other);
   if (kernel != other.kernel) kernel.clear();
@@ -121,6 +127,7 @@ Ledger& Ledger::operator+=(const Ledger& other) {
   shared_bytes_per_block = std::max(shared_bytes_per_block, other.shared_bytes_per_block);
   most_bytes_in_flight = std::max(most_bytes_in_flight, other.most_bytes_in_flight);
   most_exp_before_product = std::max(most_exp_before_product, other.most_exp_before_product);
+  note_registers(other.most_registers, other.fewest_registers);
   device_bytes = std::max(device_bytes, other.device_bytes);
   busiest += other.busiest;
   banks_analysed = banks_analysed || other.banks_analysed;
@@ -137,6 +144,8 @@ std::vector<std::pair<std::string, std::uint64_t>> Ledger::entries() const {
   for (const Field& field : fields()) list.emplace_back(field.name, this->*field.member);
   list.emplace_back("most_bytes_in_flight", most_bytes_in_flight);
   list.emplace_back("most_exp_before_product", most_exp_before_product);
+  list.emplace_back("most_registers", most_registers);
+  list.emplace_back("fewest_registers", fewest_registers);
   list.emplace_back("shared_bytes_per_block", shared_bytes_per_block);
   list.emplace_back("device_bytes", device_bytes);
   for (const auto& [name, t] : global) {

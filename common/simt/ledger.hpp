@@ -38,6 +38,7 @@ struct Counters {
   std::uint64_t tma_written_bytes = 0;    ///< Bytes of global memory that such stores write.
   std::uint64_t wgmmas = 0;               ///< Each once per warpgroup.
   std::uint64_t wgmma_read_bytes = 0;     ///< Bytes of shared memory that the tensor cores read for them.
+  std::uint64_t bulk_reduces = 0;         ///< Bulk reductions, each once per thread that begins it.
   std::uint64_t tiles = 0;                ///< Tiles visited: count_tile(), once per block.
   std::uint64_t masked_tiles = 0;         ///< Those of them that were masked.
   std::uint64_t bytes_in_flight = 0;      ///< Bytes of asynchronous copies under way, summed over barriers.
@@ -58,7 +59,7 @@ struct GlobalTraffic {
   std::uint64_t element_bytes = 0;        ///< Of one element of the buffer.
   std::uint64_t read_bytes = 0;           ///< By loads and asynchronous copies.
   std::uint64_t written_bytes = 0;        ///< By stores.
-  std::uint64_t atomic_bytes = 0;         ///< By atomic operations.
+  std::uint64_t atomic_bytes = 0;         ///< By atomic operations, of threads and of bulk reductions.
   std::uint64_t distinct_read_bytes = 0;  ///< (banks) As read_bytes, but lanes of one warp instruction that
                                           ///< request the same bytes count once, as in a GPU's counters.
   std::uint64_t distinct_written_bytes = 0;  ///< (banks) As written_bytes, likewise.
@@ -105,14 +106,18 @@ struct Ledger : Counters {
   std::uint64_t most_bytes_in_flight = 0;  ///< Most bytes of asynchronous copies under way at a barrier.
   /// The most exponentials that a thread computes before or between its products on tensor cores.
   std::uint64_t most_exp_before_product = 0;
-  std::uint64_t device_bytes = 0;  ///< Device memory allocated at the launch; the most of any.
-  Busiest busiest;                 ///< (banks) Launches after each other are added up.
-  bool banks_analysed = false;     ///< Whether wavefronts and sectors were counted.
-  double seconds = 0;              ///< Spent emulating. Not a speed of anything.
+  std::uint64_t most_registers = 0;    ///< The most that a thread has after setmaxnreg; 0: it is not used.
+  std::uint64_t fewest_registers = 0;  ///< The fewest, likewise.
+  std::uint64_t device_bytes = 0;      ///< Device memory allocated at the launch; the most of any.
+  Busiest busiest;                     ///< (banks) Launches after each other are added up.
+  bool banks_analysed = false;         ///< Whether wavefronts and sectors were counted.
+  double seconds = 0;                  ///< Spent emulating. Not a speed of anything.
 
   GlobalTraffic global_total() const;  ///< Over all buffers; element_bytes is 0 where they differ.
   SharedTraffic shared_total() const;  ///< Over all arrays.
 
+  /// Blocks have these numbers as most_registers and fewest_registers.
+  void note_registers(std::uint64_t most, std::uint64_t fewest);
   /// Adds another launch. `kernel` becomes empty when they differ.
   Ledger& operator+=(const Ledger& other);
   /// The same counts; the time may differ.

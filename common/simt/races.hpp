@@ -77,6 +77,12 @@ class SharedRaces {
   void fence_proxy(unsigned warp, unsigned lane) {
     fences_[warp * 32 + lane].push_back(clocks_[warp][warp]++);
   }
+  /// A warp begins a step: those who know it know what the warp has done before.
+  std::uint32_t begin_step(unsigned warp) { return ++clocks_[warp][warp]; }
+  /// Whether a warp knows that another one's step has happened.
+  bool knows(unsigned warp, unsigned other, std::uint32_t step) const {
+    return clocks_[warp][other] >= step;
+  }
 
   /// What a warp knows is all that `known` has, too; the first one's becomes it.
   void join_knowledge(Clock& known, unsigned warp, bool first) const;

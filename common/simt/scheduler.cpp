@@ -61,6 +61,7 @@ std::string state_of(const Mbarrier& bar, unsigned parity) {
             *block.thread[w * warp_size + lane], ErrorKind::partial_mask_shuffle, meeting.where, "",
             std::string(meeting.name) + " waits for lanes of its mask that do not come:" + where_all_are());
       }
+  block.registers.report_shortage();
   for (unsigned t = 0; t < block.threads; ++t) {
     const Thread& thread = *block.thread[t];
     if (thread.exited || thread.mbarrier == nullptr || thread.mbarrier->begun >= thread.mbarrier->expected)
@@ -99,6 +100,7 @@ void retire() {
                   ", which is in its mask and has returned from the kernel:" + where_all_are());
   if (block.launch->options->banks && warp.live == 0) warp.log.flush(~0u);
   report_unfinished_work(me, block.exited == block.threads);
+  if (warp.live == 0) block.registers.retire(me.warp);
   if (block.exited == block.threads) report_early_read(~0u);
 }
 
@@ -149,6 +151,7 @@ void begin_launch(Block& block, const Launch& launch, std::size_t slots) {
   block.shared.begin_launch(launch.shared_bytes);
   block.most_bytes_in_flight = 0;
   block.most_exp_before_product = 0;
+  block.registers.most = block.registers.fewest = 0;
   block.busiest = {};
   block.global.assign(slots, {});
   running = {};
@@ -186,6 +189,7 @@ void run_block(Block& block, unsigned linear) {
   block.barrier.fill({});
   block.mbarriers.clear();
   block.warpgroup.fill(nullptr);
+  block.registers.begin(block.threads);
   block.units.begin(options.units, options.seed * 0x9e3779b97f4a7c15u + linear);
   block.shared.begin_block();
   if (options.check) {
@@ -277,6 +281,8 @@ void collect(Ledger& ledger, const Block& block) {
   ledger.busiest.raise_to(block.busiest);
   ledger.most_bytes_in_flight = std::max(ledger.most_bytes_in_flight, block.most_bytes_in_flight);
   ledger.most_exp_before_product = std::max(ledger.most_exp_before_product, block.most_exp_before_product);
+  ledger.note_registers(static_cast<std::uint64_t>(block.registers.most),
+                        static_cast<std::uint64_t>(block.registers.fewest));
 }
 
 void check_sizes(const Launch& launch) {
@@ -369,7 +375,8 @@ void report_unfinished_work(const Thread& thread, bool last) {
   }
   if (thread.stores != 0 || !thread.store_groups.empty()) {
     fail_in(thread, ErrorKind::unfinished_copy, thread.stored_by, "",
-            "this thread ends, and has not waited until its tensor stores have read shared memory");
+            "this thread ends, and has not waited until its tensor stores, or bulk reductions, have read "
+            "shared memory");
   }
   for (const Mbarrier& bar : running.block->mbarriers) {
     if (!last || bar.copied <= bar.waited) continue;

@@ -3,8 +3,11 @@
 // a report must name carries the comment "bug: <specimen>", and where two lines are at odds the second one
 // carries "other: <specimen>".
 #include "common/ptx/cp_async.hpp"
+#include "common/ptx/elect.hpp"
 #include "common/ptx/mbarrier.hpp"
 #include "common/ptx/named_barrier.hpp"
+#include "common/ptx/registers.hpp"
+#include "common/ptx/stmatrix.hpp"
 #include "common/ptx/tensor_map.hpp"
 #include "common/simt/simt_host.hpp"
 
@@ -680,5 +683,283 @@ __global__ void second_arrival(const __grid_constant__ tensor_map map, gmem<f32>
   b[t] = tile[t];
 }
 #undef BEGIN_WITH_A_TILE_AND_AN_MBARRIER
+
+// --- elect.sync
+
+/// The election is held in a branch that only some lanes take.
+template <bool right>
+__global__ void elected_by_some(gmem<f32> a) {
+  const int t = threadIdx.x;
+  if (right) {
+    if (elect_one()) a[t] = 1.f;
+  } else if (t < 16) {
+    if (elect_one()) a[t] = 1.f;  // bug: elected_by_some
+  }
+}
+
+/// The other lanes read what the elected one wrote, and nothing orders that.
+template <bool right>
+__global__ void election_for_barrier(gmem<f32> a) {
+  __shared__ smem_array<f32, 1, 1, "tile"> tile;
+  if (elect_one()) tile[0] = 1.f;  // other: election_for_barrier
+  elect_one();
+  if (right) __syncwarp();
+  a[threadIdx.x] = tile[0];  // bug: election_for_barrier
+}
+
+// --- stmatrix: warp 0 stores four matrices, 32 rows of 8 numbers
+
+/// The other warp reads them, and no barrier is between.
+template <bool right>
+__global__ void stored_matrices(gmem<f32> b) {
+  __shared__ smem_array<f16, 32, 8, "tile"> tile;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const std::uint32_t r[4] = {};
+  if (warp == 0) stmatrix_x4<f16>(tile.at(lane, 0), r);  // other: stored_matrices
+  if (right) __syncthreads();
+  if (warp == 1) b[lane] = f32(f16(tile(lane, 3)));  // bug: stored_matrices
+}
+
+/// A lane reads a row whose address another lane gave: that lane has written it.
+template <bool right>
+__global__ void own_fragment(gmem<f32> b) {
+  __shared__ smem_array<f16, 32, 8, "tile"> tile;
+  const int lane = threadIdx.x;
+  const std::uint32_t r[4] = {};
+  stmatrix_x4_trans<f16>(tile.at(lane, 0), r);  // other: own_fragment
+  if (right) __syncwarp();
+  b[lane] = f32(f16(tile(lane / 4, 2 * (lane % 4))));  // bug: own_fragment
+}
+
+/// A padded row is no multiple of 16 bytes.
+template <bool right>
+__global__ void padded_matrices(gmem<f32> b) {
+  __shared__ smem_array<f16, 32, right ? 16 : 12, "tile"> tile;
+  const int lane = threadIdx.x;
+  const std::uint32_t r[4] = {};
+  stmatrix_x4<f16>(tile.at(lane, 0), r);  // bug: padded_matrices
+  b[lane] = 1.f;
+}
+
+/// The unit stores them, and nobody made them visible to the unit.
+template <bool right>
+__global__ void unfenced_matrices(const __grid_constant__ tensor_map map) {
+  auto&& tile = dynamic_tile<f16, 64, 8, "tile">(0);
+  const int t = threadIdx.x;
+  const std::uint32_t r[4] = {};
+  stmatrix_x4<f16>(tile.at(t, 0), r);  // other: unfenced_matrices
+  if (right) fence_proxy_async();
+  __syncthreads();
+  if (t == 0) {
+    tma_store<f16>(map, tile, 0, 0, 0, 0);  // bug: unfenced_matrices
+    tma_commit();
+    tma_wait_read<0>();
+  }
+}
+
+// --- setmaxnreg: three warpgroups, with 168 registers a thread at launch, 504 of three threads
+
+/// A warp of the warpgroup keeps more registers than the others.
+template <bool right>
+__global__ void uneven_warpgroup(gmem<f32> a) {
+  const int t = threadIdx.x;
+  if (right || t % 128 < 96) {
+    registers_down<24>();  // other: uneven_warpgroup
+  } else {
+    registers_down<32>();  // bug: uneven_warpgroup
+  }
+  if (t % 32 == 0) a[t] = 1.f;
+}
+
+/// One warp of the producers' warpgroup works, and it alone gives registers back.
+template <bool right>
+__global__ void one_warp_gives(gmem<f32> a) {
+  const int t = threadIdx.x;
+  if (t < (right ? 128 : 32)) registers_down<40>();  // bug: one_warp_gives
+  if (t == 0) a[t] = 1.f;
+}
+
+/// The consumers ask for more than the producers give back.
+template <bool right>
+__global__ void greedy_warpgroups(gmem<f32> a) {
+  const int t = threadIdx.x;
+  if (t < 128) {
+    registers_down<right ? 24 : 40>();
+  } else {
+    registers_up<240>();  // bug: greedy_warpgroups
+  }
+  if (t % 128 == 0) a[t] = 1.f;
+}
+
+/// A barrier that the consumers come to only with their registers stands before what gives them back.
+template <bool right>
+__global__ void given_too_late(gmem<f32> a) {
+  const int t = threadIdx.x;
+  if (t < 128) {
+    if (right) registers_down<24>();
+    named_barrier_sync(1, 384);
+    if (!right) registers_down<24>();
+  } else {
+    registers_up<240>();  // bug: given_too_late
+    named_barrier_sync(1, 384);
+  }
+  if (t % 128 == 0) a[t] = 1.f;
+}
+
+/// What should take registers says down.
+template <bool right>
+__global__ void raised_by_down(gmem<f32> a) {
+  const int t = threadIdx.x;
+  if (t < 128) {
+    registers_down<24>();
+  } else if (right) {
+    registers_up<240>();
+  } else {
+    registers_down<240>();  // bug: raised_by_down
+  }
+  if (t % 128 == 0) a[t] = 1.f;
+}
+
+/// One of two consumers asks for fewer than it has at launch, which is what the other one asks for.
+template <bool right>
+__global__ void lowered_by_up(gmem<f32> a) {
+  const int t = threadIdx.x;
+  if (t < 128) {
+    registers_down<24>();
+  } else if (t < 256) {
+    registers_up<160>();  // other: lowered_by_up
+  } else {
+    if (right) registers_down<120>();
+    if (!right) registers_up<120>();  // bug: lowered_by_up
+  }
+  if (t % 128 == 0) a[t] = 1.f;
+}
+
+/// Registers are given back twice, and nothing makes sure that the first time is over for all four warps.
+template <bool right>
+__global__ void twice_in_a_row(gmem<f32> a) {
+  const int t = threadIdx.x;
+  if (t < 128) {
+    registers_down<120>();  // other: twice_in_a_row
+    if (right) named_barrier_sync(1, 128);
+    registers_down<24>();  // bug: twice_in_a_row
+  }
+  if (t % 128 == 0) a[t] = 1.f;
+}
+
+/// The second time asks for more.
+template <bool right>
+__global__ void down_and_up(gmem<f32> a) {
+  const int t = threadIdx.x;
+  if (t < 128) {
+    registers_down<24>();  // other: down_and_up
+    named_barrier_sync(1, 128);
+    registers_down<right ? 24 : 40>();  // bug: down_and_up
+  }
+  if (t % 128 == 0) a[t] = 1.f;
+}
+
+// --- bulk reductions: 64 threads fill 256 numbers, and one of them adds these to a
+
+/// Nobody made the numbers visible to the unit.
+template <bool right>
+__global__ void unfenced_reduction(gmem<f32> a) {
+  auto&& tile = dynamic_tile<f32, 8, 32, "tile">(0);
+  const int t = threadIdx.x;
+  for (int e = t; e < 8 * 32; e += 64) tile[e] = 1.f;  // other: unfenced_reduction
+  if (right) fence_proxy_async();
+  __syncthreads();
+  if (t == 0) {
+    bulk_reduce_add(a, tile, box_bytes);  // bug: unfenced_reduction
+    tma_commit();
+    tma_wait_read<0>();
+  }
+}
+
+/// The tile is filled again while it is being added.
+template <bool right>
+__global__ void refilled_reduction(gmem<f32> a) {
+  auto&& tile = dynamic_tile<f32, 8, 32, "tile">(0);
+  const int t = threadIdx.x;
+  for (int k = 0; k < 2; ++k) {
+    for (int e = t; e < 8 * 32; e += 64) tile[e] = 1.f;  // other: refilled_reduction
+    fence_proxy_async();
+    __syncthreads();
+    if (t == 0) {
+      bulk_reduce_add(a, tile, box_bytes);  // bug: refilled_reduction
+      tma_commit();
+      if (right) tma_wait_read<0>();
+    }
+    __syncthreads();
+  }
+  if (t == 0) tma_wait_read<0>();
+}
+
+/// Of two reductions the wait lets the younger one go on.
+template <bool right>
+__global__ void younger_reduction(gmem<f32> a) {
+  auto&& tile = dynamic_tile<f32, 8, 32, "tile">(0);
+  const int t = threadIdx.x;
+  for (int e = t; e < 8 * 32; e += 64) tile[e] = 1.f;
+  fence_proxy_async();
+  __syncthreads();
+  if (t == 0) {
+    for (int half = 0; half < 2; ++half) {
+      bulk_reduce_add(a + 128 * half, tile.at(4 * half, 0), box_bytes / 2);  // bug: younger_reduction
+      tma_commit();
+    }
+    tma_wait_read<right ? 0 : 1>();
+  }
+  __syncthreads();
+  for (int e = t; e < 8 * 32; e += 64) tile[e] = 2.f;  // other: younger_reduction
+  if (t == 0) tma_wait_read<0>();
+}
+
+/// The thread ends while its reduction may still read the tile.
+template <bool right>
+__global__ void reduction_left_alone(gmem<f32> a) {
+  auto&& tile = dynamic_tile<f32, 8, 32, "tile">(0);
+  const int t = threadIdx.x;
+  for (int e = t; e < 8 * 32; e += 64) tile[e] = 1.f;
+  fence_proxy_async();
+  __syncthreads();
+  if (t == 0) {
+    bulk_reduce_add(a, tile, box_bytes);  // bug: reduction_left_alone
+    tma_commit();
+    if (right) tma_wait_read<0>();
+  }
+}
+
+/// Elements are given where bytes are asked for, of a row of 30.
+template <bool right>
+__global__ void elements_for_bytes(gmem<f32> a) {
+  auto&& tile = dynamic_tile<f32, 8, 32, "tile">(0);
+  const int t = threadIdx.x;
+  for (int e = t; e < 8 * 32; e += 64) tile[e] = 1.f;
+  fence_proxy_async();
+  __syncthreads();
+  if (t == 0) {
+    bulk_reduce_add(a, tile, right ? 4 * 28 : 28);  // bug: elements_for_bytes
+    tma_commit();
+    tma_wait_read<0>();
+  }
+}
+
+/// One block adds where another one stores.
+template <bool right>
+__global__ void added_and_stored(gmem<f32> a) {
+  auto&& tile = dynamic_tile<f32, 8, 32, "tile">(0);
+  const int t = threadIdx.x;
+  for (int e = t; e < 8 * 32; e += 64) tile[e] = 1.f;
+  fence_proxy_async();
+  __syncthreads();
+  if (blockIdx.x == 1) {
+    if (!right) a[t] = 0.f;  // other: added_and_stored
+  } else if (t == 0) {
+    bulk_reduce_add(a, tile, box_bytes);  // bug: added_and_stored
+    tma_commit();
+    tma_wait_read<0>();
+  }
+}
 
 }  // namespace flashladder::zoo

@@ -1,0 +1,335 @@
+// Hopper's smaller words on the emulator: elect.sync, stmatrix, setmaxnreg, and reductions in bulk. What is
+// wrong with a kernel that uses them wrongly: zoo_test.cpp.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "catch.hpp"
+#include "common/ptx/elect.hpp"
+#include "common/ptx/mma.hpp"
+#include "common/ptx/named_barrier.hpp"
+#include "common/ptx/registers.hpp"
+#include "common/ptx/stmatrix.hpp"
+#include "common/ptx/tma.hpp"
+#include "common/simt/simt_host.hpp"
+
+namespace {
+
+using namespace flashladder;
+using simt::ErrorKind;
+using simt::KernelError;
+using simt::Schedule;
+using simt::Units;
+
+constexpr Schedule schedules[] = {Schedule::forward, Schedule::reverse, Schedule::random};
+constexpr Units all_units[] = {Units::lazy, Units::eager, Units::random};
+
+simt::Options checked(Schedule schedule, Units units = Units::lazy) {
+  simt::Options options;
+  options.check = true;
+  options.schedule = schedule;
+  options.units = units;
+  options.seed = 7;
+  return options;
+}
+
+/// Runs it, and returns the error that it ends in.
+template <class Run>
+KernelError error_of(Run run) {
+  try {
+    run();
+  } catch (const KernelError& error) {
+    return error;
+  }
+  FAIL("no error was reported");
+  return KernelError({});
+}
+
+void has(const KernelError& error, const std::string& text) {
+  INFO(error.what());
+  CHECK(std::string(error.what()).find(text) != std::string::npos);
+}
+
+// --- elect.sync
+
+__global__ void elect(gmem<std::uint32_t> elected) {
+  elected[threadIdx.x] = elect_one() ? 1 : 0;
+}
+
+TEST_CASE("one lane of each warp is elected, always the same one", "[simt]") {
+  for (const Schedule schedule : schedules) {
+    simt::Emulator emulator(checked(schedule));
+    const simt::UseEmulator use(emulator);
+    DeviceBuffer<std::uint32_t> elected("elected", 96);
+    launch("elect", elect, dim3(1), dim3(96), 0, elected);
+    std::vector<std::uint32_t> got(96);
+    elected.download(got.data());
+    for (std::size_t t = 0; t < got.size(); ++t) CHECK(got[t] == (t % 32 == 0 ? 1 : 0));
+    CHECK(emulator.last().syncwarps == 0);
+  }
+}
+
+// --- stmatrix
+
+/// The row of the tile that a lane names: the rows of a matrix may lie anywhere.
+constexpr int named_row(int lane) {
+  return (5 * lane + 3) % 32;
+}
+
+/// What stmatrix makes of registers that hold 16-bit numbers; and what ldmatrix makes of that.
+template <class T, bool transposed, int stride>
+__global__ void matrices(gmem<const std::uint32_t> given, gmem<T> tile, gmem<std::uint32_t> back) {
+  __shared__ smem_array<T, 32, stride, "M"> M;
+  const int lane = threadIdx.x;
+  std::uint32_t r[4];
+  for (int j = 0; j < 4; ++j) r[j] = given[4 * lane + j];
+  const auto row = M.at(named_row(lane), 0);
+  if (transposed) {
+    stmatrix_x4_trans<T>(row, r);
+  } else {
+    stmatrix_x4<T>(row, r);
+  }
+  __syncwarp();
+  for (int c = 0; c < 8; ++c) tile[8 * lane + c] = M(lane, c);
+  std::uint32_t same[4];
+  if (transposed) {
+    ldmatrix_x4_trans<T>(same, row);
+  } else {
+    ldmatrix_x4<T>(same, row);
+  }
+  for (int j = 0; j < 4; ++j) back[4 * lane + j] = same[j];
+}
+
+template <class T, bool transposed, int stride>
+simt::Ledger check_matrices(Schedule schedule) {
+  simt::Options options = checked(schedule);
+  options.banks = true;
+  simt::Emulator emulator(options);
+  const simt::UseEmulator use(emulator);
+  DeviceBuffer<std::uint32_t> given("given", 128), back("back", 128);
+  DeviceBuffer<T> tile("tile", 256);
+  std::vector<std::uint32_t> registers(128), returned(128);
+  for (std::uint32_t i = 0; i < 128; ++i) registers[i] = 2 * i | (2 * i + 1) << 16;  // all different
+  given.upload(registers.data());
+  launch("matrices", matrices<T, transposed, stride>, dim3(1), dim3(32), 0, given, tile, back);
+  std::vector<T> got(256);
+  tile.download(got.data());
+  back.download(returned.data());
+  CHECK(returned == registers);
+  bool right = true;
+  for (int matrix = 0; matrix < 4; ++matrix) {
+    for (int i = 0; i < 8; ++i) {
+      for (int c = 0; c < 8; ++c) {
+        // Element (i, c) of the fragment is in lane 4 i + c / 2, half c % 2; transposed, of (c, i).
+        const int g = transposed ? c : i, k = transposed ? i : c;
+        const std::uint32_t both = registers[static_cast<std::size_t>(4 * (4 * g + k / 2) + matrix)];
+        const auto expected = static_cast<std::uint16_t>(k % 2 == 0 ? both : both >> 16);
+        right = right && got[static_cast<std::size_t>(8 * named_row(8 * matrix + i) + c)].bits == expected;
+      }
+    }
+  }
+  CHECK(right);
+  return emulator.last();
+}
+
+TEST_CASE("stmatrix undoes ldmatrix, as it is and transposed", "[simt]") {
+  for (const Schedule schedule : schedules) {
+    check_matrices<f16, false, 8>(schedule);
+    check_matrices<f16, true, 8>(schedule);
+    check_matrices<bf16, false, 8>(schedule);
+    check_matrices<bf16, true, 8>(schedule);
+  }
+}
+
+TEST_CASE("stmatrix writes 16 bytes a lane, and conflicts of banks are those of ldmatrix", "[simt]") {
+  // Besides: 8 loads of 16-bit numbers a lane, whose wavefronts are known.
+  const auto wavefronts = [](const simt::Ledger& ledger, std::uint64_t of_loads) {
+    const simt::SharedTraffic& M = ledger.shared.at("M");
+    CHECK(M.written_bytes == 32 * 16);
+    CHECK(M.read_bytes == 2 * 32 * 16);
+    return M.wavefronts - of_loads;
+  };
+  // Rows of 16 bytes: 8 of them lie in the 32 banks, and of a column 32 elements in 8 of them.
+  CHECK(wavefronts(check_matrices<f16, false, 8>(Schedule::forward), 8 * 4) == 2 * 4);
+  // Rows of 128 bytes: all of them lie in the same four banks.
+  CHECK(wavefronts(check_matrices<f16, true, 64>(Schedule::forward), 8 * 32) == 2 * 4 * 8);
+  // Rows of 144 bytes: no two of eight in a bank.
+  CHECK(wavefronts(check_matrices<f16, false, 72>(Schedule::forward), 8 * 4) == 2 * 4);
+}
+
+// --- setmaxnreg
+
+/// The first warpgroup gives registers back, and the others take them. Where `down` is 0 it gives none.
+template <int down, int up>
+__global__ void roles(gmem<f32> x) {
+  const int t = threadIdx.x;
+  if (t < 128) {
+    if constexpr (down != 0) registers_down<down>();
+  } else {
+    registers_up<up>();
+  }
+  x[blockIdx.x * blockDim.x + t] = 1.f;
+}
+
+template <class Kernel>
+simt::Ledger run_roles(Kernel kernel, unsigned threads, Schedule schedule = Schedule::forward) {
+  simt::Emulator emulator(checked(schedule));
+  const simt::UseEmulator use(emulator);
+  DeviceBuffer<f32> x("x", 3 * 1024);
+  launch("roles", kernel, dim3(3), dim3(threads), 0, x);
+  return emulator.last();
+}
+
+TEST_CASE("registers go from one warpgroup to the others, and the ledger has the most and the fewest",
+          "[simt]") {
+  const auto check = [](auto kernel, unsigned threads, std::uint64_t fewest, std::uint64_t most) {
+    for (const Schedule schedule : schedules) {
+      INFO(threads << " threads, " << fewest << " and " << most);
+      const simt::Ledger ledger = run_roles(kernel, threads, schedule);
+      CHECK(ledger.most_registers == most);
+      CHECK(ledger.fewest_registers == fewest);
+    }
+  };
+  check(roles<24, 240>, 384, 24, 240);  // 168 at launch, and 3 * 168 = 24 + 2 * 240
+  check(roles<32, 160>, 512, 32, 160);  // 128
+  check(roles<24, 112>, 640, 24, 112);  // 96
+  check(roles<24, 240>, 256, 24, 240);  // 256, or 240 where no more is asked for
+  check(roles<24, 256>, 256, 24, 256);
+  check(roles<0, 160>, 384, 160, 160);  // 168, or 160 where no more is asked for
+  check(roles<168, 168>, 384, 168, 168);
+}
+
+TEST_CASE("the ledger of several launches has the most registers and the fewest, and 0 for none",
+          "[simt]") {
+  simt::Emulator emulator(checked(Schedule::forward));
+  const simt::UseEmulator use(emulator);
+  DeviceBuffer<std::uint32_t> elected("elected", 96);
+  DeviceBuffer<f32> x("x", 3 * 1024);
+  launch("elect", elect, dim3(1), dim3(96), 0, elected);
+  CHECK(emulator.total().most_registers == 0);
+  CHECK(emulator.total().fewest_registers == 0);
+  launch("roles", roles<32, 160>, dim3(1), dim3(512), 0, x);
+  launch("roles", roles<40, 232>, dim3(1), dim3(384), 0, x);
+  CHECK(emulator.last().fewest_registers == 40);
+  launch("elect", elect, dim3(1), dim3(96), 0, elected);
+  CHECK(emulator.total().most_registers == 232);
+  CHECK(emulator.total().fewest_registers == 32);
+  const auto entries = emulator.total().entries();
+  for (const std::string name : {"most_registers", "fewest_registers"}) {
+    CHECK(std::ranges::count_if(entries, [&](const auto& entry) { return entry.first == name; }) == 1);
+  }
+}
+
+TEST_CASE("where the pool has too few registers, the report says how many are there and asked for",
+          "[simt]") {
+  for (const Schedule schedule : schedules) {
+    // 5 * 96 = 480 at launch, and 24 + 4 * 120 = 504 are asked for.
+    const KernelError error = error_of([&] { run_roles(roles<24, 120>, 640, schedule); });
+    CHECK(error.kind == ErrorKind::deadlock);
+    has(error, "asks for 768 registers, 120 for each thread, which has 96");
+    has(error, "in the block's pool are 0. At launch each of 640 threads has 96");
+    has(error, "waits at registers_up");
+  }
+  has(error_of([] { run_roles(roles<0, 176>, 384); }), "asks for 256 registers");
+}
+
+TEST_CASE("a warpgroup is four warps", "[simt]") {
+  const KernelError error = error_of([] { run_roles(roles<24, 240>, 64); });
+  CHECK(error.kind == ErrorKind::register_misuse);
+  has(error, "this one has 2: the block has 64 threads");
+}
+
+/// Registers go to the second warpgroup and come back.
+__global__ void there_and_back(gmem<f32> x) {
+  const int t = threadIdx.x;
+  if (t < 128) {
+    registers_down<40>();
+    named_barrier_sync(1, 256);
+    registers_up<128>();
+  } else {
+    registers_up<216>();
+    x[blockIdx.x * blockDim.x + t] = 1.f;
+    named_barrier_sync(1, 256);
+    registers_down<128>();
+  }
+}
+
+TEST_CASE("registers that were taken can be given back", "[simt]") {
+  for (const Schedule schedule : schedules) {
+    const simt::Ledger ledger = run_roles(there_and_back, 256, schedule);
+    CHECK(ledger.most_registers == 216);
+    CHECK(ledger.fewest_registers == 40);
+  }
+}
+
+// --- reductions in bulk
+
+/// Each block adds its number + 1 to `rows` rows of 32, a row at a time.
+__global__ void add_rows(gmem<f32> sums, int rows, int bytes, int first_from, int first_to) {
+  auto&& tile = dynamic_tile<f32, 4, 32, "tile">(0);
+  const int t = threadIdx.x;
+  for (int r = 0; r < 4; ++r) tile(r, t) = static_cast<float>(blockIdx.x + 1 + 100 * r);
+  fence_proxy_async();
+  __syncthreads();
+  if (t == 0) {
+    for (int r = 0; r < rows; ++r) {
+      bulk_reduce_add(sums + first_to + 32 * r, tile.at(r, first_from), bytes);
+      tma_commit();
+    }
+    tma_wait_read<0>();
+  }
+}
+
+TEST_CASE("a bulk reduction adds to what is there, and counts the same whenever the unit works", "[simt]") {
+  std::vector<simt::Ledger> ledgers;
+  for (const Units units : all_units) {
+    for (const Schedule schedule : schedules) {
+      simt::Emulator emulator(checked(schedule, units));
+      const simt::UseEmulator use(emulator);
+      DeviceBuffer<f32> sums("sums", 160);
+      std::vector<float> start(160, 0.5f), got(160);
+      sums.upload(start.data());
+      launch("add_rows", add_rows, dim3(5), dim3(32), 4 * 128, sums, 4, 96, 8, 16);
+      sums.download(got.data());
+      bool right = true;
+      for (std::size_t i = 0; i < got.size(); ++i) {
+        const bool inside = i >= 16 && (i - 16) / 32 < 4 && (i - 16) % 32 < 24;
+        const float added = 15 + 5 * 100 * static_cast<float>((i - 16) / 32);
+        right = right && got[i] == (inside ? 0.5f + added : 0.5f);
+      }
+      CHECK(right);
+      const simt::Ledger& ledger = emulator.last();
+      ledgers.push_back(ledger);
+      CHECK(ledger == ledgers.front());
+      CHECK(ledger.bulk_reduces == 20);
+      CHECK(ledger.atomics == 0);
+      CHECK(ledger.add == 0);
+      CHECK(ledger.tma_stores == 0);
+      CHECK(ledger.global.at("sums").atomic_bytes == 20 * 96);
+      CHECK(ledger.global.at("sums").written_bytes == 0);
+      CHECK(ledger.shared.at("tile").read_bytes == 20 * 96);
+    }
+  }
+}
+
+TEST_CASE("a bulk reduction is of whole rows of 16 bytes, inside both arrays", "[simt]") {
+  const auto kind = [](int bytes, int from, int to) {
+    return error_of([&] {
+             simt::Emulator emulator(checked(Schedule::forward));
+             const simt::UseEmulator use(emulator);
+             DeviceBuffer<f32> sums("sums", 40);
+             sums.fill_zero();
+             launch("add_rows", add_rows, dim3(1), dim3(32), 4 * 128, sums, 1, bytes, from, to);
+           })
+        .kind;
+  };
+  CHECK(kind(0, 0, 0) == ErrorKind::bad_tensor_copy);
+  CHECK(kind(-16, 0, 0) == ErrorKind::bad_tensor_copy);
+  CHECK(kind(24, 0, 0) == ErrorKind::bad_tensor_copy);
+  CHECK(kind(32, 2, 0) == ErrorKind::misaligned);
+  CHECK(kind(32, 0, 2) == ErrorKind::misaligned);
+  CHECK(kind(144, 0, 8) == ErrorKind::out_of_bounds_global);
+  CHECK(kind(528, 0, 0) == ErrorKind::out_of_bounds_shared);
+}
+
+}  // namespace
