@@ -18,7 +18,8 @@ struct Tile {
   static constexpr int threads = 128 * (1 + warpgroups);  // with the producer's
   static constexpr int Br = 64 * warpgroups;              // rows of a tile of Q, 64 of each warpgroup
   static constexpr int Bc = 64;                           // keys of a tile of K and V
-  static constexpr int registers = 240, left = 24;        // of a thread that multiplies; of a producer's
+  static constexpr int registers = 240;                   // of a thread that multiplies
+  static constexpr int producer_registers = 24;           // of one of the producer
 };
 constexpr int num_buffers = 2;  // of K, and of V
 
@@ -128,7 +129,7 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
   __syncthreads();  // the mbarriers must be initialised
 
   if (threadIdx.x < 128) {  // the producer: its first thread
-    registers_down<Tile<d>::left>();
+    registers_down<Tile<d>::producer_registers>();
     if (threadIdx.x > 0) return;
     for (int j0 = 0; j0 < visible; j0 += Bc) {
       const int buffer = j0 / Bc % num_buffers, round = j0 / Bc / num_buffers, kv_head = n.kv_head(h);

@@ -31,6 +31,8 @@ Claim claim() {
       {"mbarrier_arrivals", BH * (live_blocks + sum(live_i) * (2 + 8 * warpgroups))},
       {"mbarrier_waits", BH * (128 * warpgroups * live_blocks + sum(live_i) * (2 + 256 * warpgroups))},
       {"barriers", BH * sum(1)},
+      {"most_registers", 240},
+      {"fewest_registers", 24},
       {"named_barriers", BH * warpgroups * (sum(1) + scale_is_negative * live_blocks)},
       {"shared_bytes_per_block", 2 * (Br + 2 * num_buffers * Bc) * D + 32 * num_buffers + 16},
   };

@@ -19,7 +19,7 @@ struct Tile {
   static constexpr int Br = 64 * warpgroups;              // rows of a tile of Q, 64 of each warpgroup
   static constexpr int Bc = d <= 64 ? 128 : d <= 96 ? 112 : d <= 128 ? 176 : d <= 192 ? 112 : 80;  // keys
   static constexpr int registers = d <= 96 ? 160 : 240;  // of a thread that multiplies
-  static constexpr int left = d <= 96 ? 32 : 24;         // of a producer's
+  static constexpr int producer_registers = d <= 96 ? 32 : 24;
 };
 constexpr int num_buffers = 2;  // of K, and of V
 
@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
   __syncthreads();  // the mbarriers must be initialised
 
   if (threadIdx.x < 128) {  // the producer: its first thread
-    registers_down<Tile<d>::left>();
+    registers_down<Tile<d>::producer_registers>();
     if (threadIdx.x > 0) return;
     for (int j0 = 0; j0 < visible; j0 += Bc) {
       const int buffer = j0 / Bc % num_buffers, round = j0 / Bc / num_buffers, kv_head = n.kv_head(h);

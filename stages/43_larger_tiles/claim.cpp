@@ -29,8 +29,14 @@ ClaimedTile tile_for(const Problem& p) {
 }  // namespace
 
 Claim claim() {
+  const Expr registers = named("registers", 240 - 80 * (warpgroups - 2)),
+             producer_registers = named("producer_registers", 24 + 8 * (warpgroups - 2));
   Claim claim{.tile = {.Br = 192, .Bc = 176, .R = 4}, .tile_for = tile_for};
   claim.forward.as_before = true;
+  claim.forward.forms = {
+      {"most_registers", registers},
+      {"fewest_registers", producer_registers},
+  };
   return claim;
 }
 
