@@ -135,10 +135,12 @@ __global__ void __launch_bounds__(Tile<d>::threads)
   f32 O[d / 8][4] = {};                          // O~ as wgmma has it
   for (int j0 = 0; j0 < visible; j0 += Bc) {
     const int now = j0 / Bc % num_buffers * KVt::bytes;  // where this tile's K and V lie
+    // lab: this tile's K and V are there for the tensor cores, and the other buffers may change
     cp_async_wait<0>();
     fence_proxy_async();  // what this thread has copied is for the tensor cores
     __syncthreads();  // K and V are read: the copies of all must have arrived. The other buffers change:
                       // all warpgroups must have waited for the products that read them
+    // end of lab
     if (j0 + Bc < visible) bring_K_and_V(j0 + Bc);
     cp_async_commit();
     const bool masked = j0 + Bc > n.visible_keys(i0);  // the first row sees the least
@@ -146,12 +148,14 @@ __global__ void __launch_bounds__(Tile<d>::threads)
 
     // S = Q K^T
     f32 S[Bc / 8][4];
+    // lab: the product, and the wait for it
     wgmma_fence();  // S and O are the tensor cores' from here on, until they are waited for
 #pragma unroll
     for (int k = 0; k < d; k += 16)
       wgmma<T>(S, Q_rows + Qt::at_column(k), K_first + now + KVt::at_column(k), k > 0);
     wgmma_commit();
     wgmma_wait<0>(S);
+    // end of lab
 
     if (masked) mask_tile<d>(S, n, i0 + r0, j0 + 2 * quad_lane);
     for (int c = 0; c < Bc / 8; ++c) {
@@ -162,12 +166,13 @@ __global__ void __launch_bounds__(Tile<d>::threads)
     std::uint32_t P[Bc / 16][4];
     online_softmax<T, d>(S, O, m, l, P, scale_log2);
 
-    // O~ += P~ V
+    // lab: O~ += P~ V, and the wait for it
     wgmma_fence();  // P and O have been written
 #pragma unroll
     for (int k = 0; k < Bc; k += 16) wgmma<T>(O, P[k / 16], V_first + now + KVt::at_row(k));
     wgmma_commit();
     wgmma_wait<0>(O);
+    // end of lab
 
     for (int e = 0; e < 4; ++e) {
       const int i = i0 + r0 + e / 2 * row_lanes;
@@ -226,8 +231,8 @@ const Stage stage{
         "by "
         "themselves",
     .claim =
-        "fragments that threads load 8 (d/16)(...) -> 0; bytes of K and V read from shared memory "
-        "warps -> warpgroups",
+        "fragments loaded by threads -> 0; K and V are read from shared memory once for 64 rows, before "
+        "for 16 or 32",
     .before = 29,
     .supports = {.dtypes = half_dtypes, .head_dims = multiples_of_8},
     .backend = kernel_backend,

@@ -113,6 +113,7 @@ __global__ void __launch_bounds__(Tile<d>::threads)
   // when all bytes are there.
   const auto bring = [&](int j0) {
     const int buffer = j0 / Bc % num_buffers;
+    // lab: announce the bytes to the mbarrier of the buffer, and begin the copies, panel by panel
     auto&& bar = full.at(buffer, 0);
     mbarrier_arrive_expect_tx(bar, 2 * KVt::bytes + (j0 == 0 ? Qt::bytes : 0));
     for (int p = 0; p < Qt::panels; ++p) {
@@ -121,12 +122,15 @@ __global__ void __launch_bounds__(Tile<d>::threads)
       tma_load<T>(K.at(to, 0), K_map, bar, column, j0, n.kv_head(h), b);
       tma_load<T>(V.at(to, 0), V_map, bar, column, j0, n.kv_head(h), b);
     }
+    // end of lab
   };
 
   const int visible = n.visible_keys(i0 + Br - 1);  // to the last row, which sees the most
   if (threadIdx.x == 0) {
+    // lab: an mbarrier for each buffer, ready for TMA
     for (int buffer = 0; buffer < num_buffers; ++buffer) mbarrier_init(full.at(buffer, 0), 1);
     fence_mbarrier_init();
+    // end of lab
     if (visible > 0) bring(0);
   }
   // What the tensor cores read of the warpgroup's rows of Q, of the first buffer of K, and of V
@@ -138,10 +142,12 @@ __global__ void __launch_bounds__(Tile<d>::threads)
   f32 O[d / 8][4] = {};                          // O~ as wgmma has it
   for (int j0 = 0; j0 < visible; j0 += Bc) {
     const int now = j0 / Bc % num_buffers * KVt::bytes;  // where this tile's K and V lie
+    // lab: the next tile is on its way, and this one is there
     __syncthreads();  // The other buffers change: all warpgroups must have waited for the products that
                       // read them. In the first tile: the mbarriers must be initialised
     if (threadIdx.x == 0 && j0 + Bc < visible) bring(j0 + Bc);
     mbarrier_wait(full.at(j0 / Bc % num_buffers, 0), j0 / Bc / num_buffers % 2);
+    // end of lab
     if (j0 == 0 && n.scale < 0.f) {
       for (int e = threadIdx.x; e < Br * d; e += threads) Q[e] = T(-static_cast<f32>(static_cast<T>(Q[e])));
       fence_proxy_async();  // what this thread has written is for the tensor cores
@@ -229,7 +235,7 @@ const Stage stage{
     .idea =
         "one thread tells the TMA unit which tile comes next, and an mbarrier counts the bytes that have "
         "come",
-    .claim = "threads that copy 256 -> 1; copies a tile of K 8 d -> d / 64",
+    .claim = "instructions that copy a tile of K 8 d -> d / 64, of all threads -> of one",
     .before = 40,
     .supports = {.dtypes = half_dtypes, .head_dims = multiples_of_8},
     .backend = kernel_backend,

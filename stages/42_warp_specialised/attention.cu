@@ -128,26 +128,28 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
   }
   __syncthreads();  // the mbarriers must be initialised
 
-  if (threadIdx.x < 128) {  // the producer: its first thread
+  // Tells TMA to bring a tile of K or V as soon as its buffer is empty; in the first round it is.
+  const auto bring = [&](auto&& tile, const tensor_map& map, int of, int j0) {
+    const int buffer = j0 / Bc % num_buffers, round = j0 / Bc / num_buffers;
+    // lab: wait for the buffer, announce the bytes, and begin the copies
+    mbarrier_wait(empty.at(buffer, of), 1 - round % 2);
+    mbarrier_arrive_expect_tx(full.at(buffer, of), KVt::bytes);
+    for (int p = 0; p < KVt::panels; ++p)
+      tma_load<T>(tile.at((buffer * KVt::panels + p) * Bc, 0), map, full.at(buffer, of), p * KVt::columns,
+                  j0, n.kv_head(h), b);
+    // end of lab
+  };
+  if (threadIdx.x < 128) {  // the producer's warpgroup, of which one thread has something to do
     registers_down<Tile<d>::producer_registers>();
     if (threadIdx.x > 0) return;
     for (int j0 = 0; j0 < visible; j0 += Bc) {
-      const int buffer = j0 / Bc % num_buffers, round = j0 / Bc / num_buffers, kv_head = n.kv_head(h);
-      mbarrier_wait(empty.at(buffer, of_K), 1 - round % 2);  // in round 0 it need not wait
-      mbarrier_arrive_expect_tx(full.at(buffer, of_K), KVt::bytes);
-      for (int p = 0; p < KVt::panels; ++p)
-        tma_load<T>(K.at((buffer * KVt::panels + p) * Bc, 0), K_map, full.at(buffer, of_K),
-                    p * KVt::columns, j0, kv_head, b);
+      bring(K, K_map, of_K, j0);
       if (j0 == 0) {
         mbarrier_arrive_expect_tx(Q_full.at(0, 0), Qt::bytes);
         for (int p = 0; p < Qt::panels; ++p)
           tma_load<T>(Q.at(p * Br, 0), Q_map, Q_full.at(0, 0), p * Qt::columns, i0, h, b);
       }
-      mbarrier_wait(empty.at(buffer, of_V), 1 - round % 2);
-      mbarrier_arrive_expect_tx(full.at(buffer, of_V), KVt::bytes);
-      for (int p = 0; p < KVt::panels; ++p)
-        tma_load<T>(V.at((buffer * KVt::panels + p) * Bc, 0), V_map, full.at(buffer, of_V),
-                    p * KVt::columns, j0, kv_head, b);
+      bring(V, V_map, of_V, j0);
     }
     return;
   }
@@ -171,8 +173,8 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
       Q[at] = T(-static_cast<f32>(static_cast<T>(Q[at])));
     }
     fence_proxy_async();  // what this thread has written is for the tensor cores
-    named_barrier_sync(1 + warpgroup,
-                       128);  // Q is read: all threads of the warpgroup must have written theirs
+    // Q is read: all threads of the warpgroup must have written theirs
+    named_barrier_sync(1 + warpgroup, 128);
   }
   f32 m[2] = {-INFINITY, -INFINITY}, l[2] = {};  // of its rows, m in powers of 2
   f32 O[d / 8][4] = {};                          // O~ as wgmma has it
@@ -183,8 +185,9 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
     count_tile(masked);
 
     // S = Q K^T
-    mbarrier_wait(full.at(buffer, of_K), parity);
     f32 S[Bc / 8][4];
+    // lab: wait for K, multiply, and say that K's buffer is empty
+    mbarrier_wait(full.at(buffer, of_K), parity);
     wgmma_fence();  // S and O are the tensor cores' from here on, until they are waited for
 #pragma unroll
     for (int k = 0; k < d; k += 16)
@@ -192,6 +195,7 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
     wgmma_commit();
     wgmma_wait<0>(S);
     if (lane == 0) mbarrier_arrive(empty.at(buffer, of_K));  // this warp's product has read K
+    // end of lab
 
     if (masked) mask_tile<d>(S, n, i0 + r0, j0 + 2 * quad_lane);
     for (int c = 0; c < Bc / 8; ++c) {
@@ -202,7 +206,7 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
     std::uint32_t P[Bc / 16][4];
     online_softmax<T, d>(S, O, m, l, P, scale_log2);
 
-    // O~ += P~ V
+    // lab: O~ += P~ V: wait for V, multiply, and say that V's buffer is empty
     mbarrier_wait(full.at(buffer, of_V), parity);
     wgmma_fence();  // P and O have been written
 #pragma unroll
@@ -210,6 +214,7 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
     wgmma_commit();
     wgmma_wait<0>(O);
     if (lane == 0) mbarrier_arrive(empty.at(buffer, of_V));
+    // end of lab
 
     for (int e = 0; e < 4; ++e) {
       const int i = i0 + r0 + e / 2 * row_lanes;
@@ -220,8 +225,8 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
 
   // O = O~ / l, L = m + log l. O goes to the place of Q, and from there to memory 16 bytes a lane, whole
   // rows at a time.
-  named_barrier_sync(1 + warpgroup, 128);  // Q changes: all warps of the warpgroup, whose products alone
-                                           // read these rows, must have waited for them
+  // Q changes: all warps of the warpgroup, whose products alone read these rows, must have waited for them
+  named_barrier_sync(1 + warpgroup, 128);
   const gmem<T> Oh = Og + n.O.at(b, h);
   const gmem<f32> Lh = Lg + n.row0(b, h);
 #pragma unroll

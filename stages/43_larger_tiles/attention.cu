@@ -1,5 +1,5 @@
 // Larger tiles: the registers that the producer has given away hold more scores. The more keys a tile has,
-// the fewer times Q is read from shared memory; the more rows, the fewer times K and V are.
+// the fewer times Q is read from shared memory; the more rows, the fewer times K and V are brought.
 #include "common/kernel/host.hpp"
 #include "common/kernel/tensor_maps.hpp"
 #include "common/ptx/exp2.hpp"
@@ -12,6 +12,7 @@ namespace {
 
 /// What a block works on, and what its threads have for it. O~ takes d / 2 registers of a thread, S as many
 /// as half the keys of a tile, and P a quarter.
+// lab: the tile of each head dimension, and the registers of the roles
 template <int d>
 struct Tile {
   static constexpr int warpgroups = d <= 96 ? 3 : 2;      // that multiply
@@ -21,6 +22,7 @@ struct Tile {
   static constexpr int registers = d <= 96 ? 160 : 240;  // of a thread that multiplies
   static constexpr int producer_registers = d <= 96 ? 32 : 24;
 };
+// end of lab
 constexpr int num_buffers = 2;  // of K, and of V
 
 // Of its 64 rows a warp has 16, as wgmma's fragments are laid out: the four lanes of a quad have rows quad
@@ -128,26 +130,26 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
   }
   __syncthreads();  // the mbarriers must be initialised
 
-  if (threadIdx.x < 128) {  // the producer: its first thread
+  // Tells TMA to bring a tile of K or V as soon as its buffer is empty; in the first round it is.
+  const auto bring = [&](auto&& tile, const tensor_map& map, int of, int j0) {
+    const int buffer = j0 / Bc % num_buffers, round = j0 / Bc / num_buffers;
+    mbarrier_wait(empty.at(buffer, of), 1 - round % 2);
+    mbarrier_arrive_expect_tx(full.at(buffer, of), KVt::bytes);
+    for (int p = 0; p < KVt::panels; ++p)
+      tma_load<T>(tile.at((buffer * KVt::panels + p) * Bc, 0), map, full.at(buffer, of), p * KVt::columns,
+                  j0, n.kv_head(h), b);
+  };
+  if (threadIdx.x < 128) {  // the producer's warpgroup, of which one thread has something to do
     registers_down<Tile<d>::producer_registers>();
     if (threadIdx.x > 0) return;
     for (int j0 = 0; j0 < visible; j0 += Bc) {
-      const int buffer = j0 / Bc % num_buffers, round = j0 / Bc / num_buffers, kv_head = n.kv_head(h);
-      mbarrier_wait(empty.at(buffer, of_K), 1 - round % 2);  // in round 0 it need not wait
-      mbarrier_arrive_expect_tx(full.at(buffer, of_K), KVt::bytes);
-      for (int p = 0; p < KVt::panels; ++p)
-        tma_load<T>(K.at((buffer * KVt::panels + p) * Bc, 0), K_map, full.at(buffer, of_K),
-                    p * KVt::columns, j0, kv_head, b);
+      bring(K, K_map, of_K, j0);
       if (j0 == 0) {
         mbarrier_arrive_expect_tx(Q_full.at(0, 0), Qt::bytes);
         for (int p = 0; p < Qt::panels; ++p)
           tma_load<T>(Q.at(p * Br, 0), Q_map, Q_full.at(0, 0), p * Qt::columns, i0, h, b);
       }
-      mbarrier_wait(empty.at(buffer, of_V), 1 - round % 2);
-      mbarrier_arrive_expect_tx(full.at(buffer, of_V), KVt::bytes);
-      for (int p = 0; p < KVt::panels; ++p)
-        tma_load<T>(V.at((buffer * KVt::panels + p) * Bc, 0), V_map, full.at(buffer, of_V),
-                    p * KVt::columns, j0, kv_head, b);
+      bring(V, V_map, of_V, j0);
     }
     return;
   }
@@ -171,8 +173,8 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
       Q[at] = T(-static_cast<f32>(static_cast<T>(Q[at])));
     }
     fence_proxy_async();  // what this thread has written is for the tensor cores
-    named_barrier_sync(1 + warpgroup,
-                       128);  // Q is read: all threads of the warpgroup must have written theirs
+    // Q is read: all threads of the warpgroup must have written theirs
+    named_barrier_sync(1 + warpgroup, 128);
   }
   f32 m[2] = {-INFINITY, -INFINITY}, l[2] = {};  // of its rows, m in powers of 2
   f32 O[d / 8][4] = {};                          // O~ as wgmma has it
@@ -183,8 +185,8 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
     count_tile(masked);
 
     // S = Q K^T
-    mbarrier_wait(full.at(buffer, of_K), parity);
     f32 S[Bc / 8][4];
+    mbarrier_wait(full.at(buffer, of_K), parity);
     wgmma_fence();  // S and O are the tensor cores' from here on, until they are waited for
 #pragma unroll
     for (int k = 0; k < d; k += 16)
@@ -220,8 +222,8 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
 
   // O = O~ / l, L = m + log l. O goes to the place of Q, and from there to memory 16 bytes a lane, whole
   // rows at a time.
-  named_barrier_sync(1 + warpgroup, 128);  // Q changes: all warps of the warpgroup, whose products alone
-                                           // read these rows, must have waited for them
+  // Q changes: all warps of the warpgroup, whose products alone read these rows, must have waited for them
+  named_barrier_sync(1 + warpgroup, 128);
   const gmem<T> Oh = Og + n.O.at(b, h);
   const gmem<f32> Lh = Lg + n.row0(b, h);
 #pragma unroll
@@ -264,7 +266,9 @@ const Stage stage{
     .name = "larger_tiles",
     .title = "larger tiles",
     .idea = "tiles of as many rows and keys as the registers hold that the producer has given away",
-    .claim = "bytes that the tensor cores read from shared memory for a row and a key 3 d to 4 d -> 2 d",
+    .claim =
+        "bytes of Q read from shared memory for a row and a key d / 32 -> d / 64 (d = 64), d / 88 (d = "
+        "128)",
     .before = 42,
     .supports = {.dtypes = half_dtypes, .head_dims = multiples_of_8},
     .backend = kernel_backend,
