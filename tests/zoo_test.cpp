@@ -275,6 +275,41 @@ TEST_CASE("each wrong kernel is reported with its kind, line and buffer, and its
   }
 }
 
+/// Without the numbers of lines, which change with the file.
+std::string without_lines(std::string text) {
+  for (std::size_t at = text.find(".hpp:"); at != text.npos; at = text.find(".hpp:", at + 1)) {
+    const std::size_t digits = at + 5;
+    text.erase(digits, text.find_first_not_of("0123456789", digits) - digits);
+  }
+  return text;
+}
+
+TEST_CASE("the reports that the guide quotes are those of the zoo", "[zoo]") {
+  std::ifstream file(FLASHLADDER_SOURCE_DIR "/docs/theory/asynchronous_machine.md");
+  std::string page, quoted;
+  for (std::string line; std::getline(file, line);)
+    if (line.starts_with("    ")) page += line.substr(4) + "\n";
+  int found = 0;
+  for (const Specimen& specimen : specimens()) {
+    if (page.find("kernel " + specimen.name + ",") == page.npos) continue;
+    ++found;
+    simt::Options options;
+    options.check = true;
+    options.os_threads = 1;
+    simt::Emulator emulator(options);
+    const simt::UseEmulator use(emulator);
+    try {
+      specimen.wrong();
+    } catch (const KernelError& error) {
+      quoted = error.what();
+      quoted.erase(quoted.find("\n  usual cause"));
+    }
+    INFO(quoted << "\nis not quoted so in docs/theory/asynchronous_machine.md");
+    CHECK(without_lines(page).find(without_lines(quoted)) != page.npos);
+  }
+  CHECK(found >= 5);
+}
+
 TEST_CASE("a report says what, where and why", "[zoo]") {
   simt::Options options;
   options.check = true;
