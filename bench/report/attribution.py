@@ -199,18 +199,20 @@ def part(data, stage, which):
     return "\n".join(lines)
 
 
-def fastest_passes():
-    """The number of the stage that has the fastest of each pass."""
-    stages = registry.all_stages()
-    return {which: registry.fastest(which, "bf16", stages).number for which in counters.PASSES}
+def fastest_passes(data):
+    """The number of the stage that has the fastest of each pass, of those that the profile has."""
+    profiled = {profile["stage"] for profile in data["profiles"]}
+    stages = [stage for stage in registry.all_stages() if stage.number in profiled]
+    return {which: registry.fastest(which, "bf16", stages).number for which in counters.PASSES
+            if registry.of_kernels(which, "bf16", stages)}
 
 
 def share_block(data):
     """The Markdown that sets the fastest backward pass beside the fastest forward pass, without a mask, at each head
     dimension that the profile has of both."""
-    found, fastest = {}, fastest_passes()
+    found, fastest = {}, fastest_passes(data)
     for profile in data["profiles"]:
-        if profile["stage"] == fastest[pass_of(profile)] and profile["mask"] == "full":
+        if profile["stage"] == fastest.get(pass_of(profile)) and profile["mask"] == "full":
             found.setdefault(counters.head_dim(profile), {})[pass_of(profile)] = profile
     both = {d: passes for d, passes in sorted(found.items()) if len(passes) == 2}
     if not both:

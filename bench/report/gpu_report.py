@@ -311,9 +311,15 @@ def atomics_block(data):
     return "\n".join(lines) + "\n"
 
 
+def measured_in(data):
+    """The stages that a comparison has."""
+    names = {one["name"] for one in data["results"]}
+    return [stage for stage in registry.all_stages() if name_of(stage) in names]
+
+
 def peers_table(peers):
     """The fastest forward pass and its peers, interleaved in one run: TFLOP/s and ratios to FlashAttention-2."""
-    mine = name_of(registry.fastest("forward", peers["context"]["dtype"], registry.all_stages()))
+    mine = name_of(registry.fastest("forward", peers["context"]["dtype"], measured_in(peers)))
     names = [name for name in gpu_pictures.names_of(peers) if name in gpu_pictures.PEERS]
     lines = over_fa2(peers, [mine, *names])
     speed = {(one["name"], one["d"], one["causal"], one["N"]): one["tflops"]
@@ -329,7 +335,7 @@ def peers_table(peers):
 def short_peers_table(peers):
     """The fastest forward pass over each of its peers, for each d and mask: the geometric mean over N, the least and the
     most."""
-    fastest = name_of(registry.fastest("forward", peers["context"]["dtype"], registry.all_stages()))
+    fastest = name_of(registry.fastest("forward", peers["context"]["dtype"], measured_in(peers)))
     over_N = {}
     for one in peers["results"]:
         if "tflops" in one:
@@ -422,7 +428,7 @@ class Results:
     def blocks(self, with_pictures=True):
         """(file, name of the block, its text) of all tables, with the pictures between them."""
         stages = self.stages
-        fastest = registry.fastest("forward", "bf16", registry.all_stages())
+        fastest = registry.fastest("forward", "bf16", measured_in(self.peers) if self.peers else registry.all_stages())
         return [*((stage.readme, "h200", table(stages, stage.number, stage.before if stage.before in stages.names else None))
                   for stage in map(registry.stage_of, stages.stages)),
                 *backward_blocks(self.backward, self.backward_peers, with_pictures),
