@@ -386,6 +386,20 @@ class ProgramTest(unittest.TestCase):
             warnings.simplefilter("error")
             gpu_pictures.save(gpu_pictures.draw_lengths(shown), self.folder / "lines.png", shown)
 
+    def test_a_comparison_may_have_more_lines_than_styles(self):
+        self.read_gpu_run()
+        from bench.report import gpu_pictures
+        count = 2 * len(gpu_pictures.STYLES) + 3
+        lines = [{"label": str(i), "peer": False, "points": [(512, 1.0 + i), (4096, 1.0 + i)]} for i in range(count)]
+        shown = {"title": "many", "ceiling": None, "panels": [{"title": "d = 64", "lines": lines}]}
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            figure = gpu_pictures.draw_lengths(shown)
+            gpu_pictures.save(figure, self.folder / "lines.png", shown)
+        drawn = figure.axes[0].get_lines()
+        self.assertEqual(len({(line.get_color(), line.get_marker()) for line in drawn}), count)
+        self.assertGreater(min(line.get_markersize() for line in drawn), 0)
+
     def test_what_training_measured_makes_tables_and_pictures(self):
         self.read_gpu_run()
         from bench.report import gpu_pictures, gpu_report

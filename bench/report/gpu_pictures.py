@@ -257,10 +257,11 @@ def draw_lengths(shown):
     figure, axes = panel_grid(shown["panels"], sharex=True)
     for panel, of in zip(axes.flat, shown["panels"]):
         for turn, line in enumerate(of["lines"]):
-            colour, marker, _ = STYLES[turn]
+            again, place = divmod(turn, len(STYLES))  # of more lines than styles a colour gets another marker
+            colour, marker = STYLES[place][0], STYLES[(place + again) % len(STYLES)][1]
             # Some lines are nearly the same: the first is drawn larger, so that it shows behind the others.
             panel.plot([N for N, _ in line["points"]], [tflops for _, tflops in line["points"]], color=colour,
-                       marker=marker, markersize=8.5 - 0.6 * turn, clip_on=not line["points"],
+                       marker=marker, markersize=max(8.5 - 0.6 * turn, 3), clip_on=not line["points"],
                        linestyle="--" if line["peer"] else "-", label=line["label"])
         if shown["ceiling"]:
             panel.axhline(shown["ceiling"], color=MUTED, linestyle=":",
