@@ -17,8 +17,8 @@ from common.course.registry import ROOT
 
 MIB = 1 << 20
 PEERS = {"fa2": "FlashAttention-2 (PyTorch)", "cudnn": "cuDNN", "memory-efficient": "memory-efficient", "math": "math",
-         "flash-attn": "FlashAttention-2 (flash-attn)"}
-OPTIONAL = {"flash-attn"}  # a package of its own, which is rarely installed
+         "flash-attn": "FlashAttention-2 (flash-attn)", "flash-attn-4": "FlashAttention-4"}
+OPTIONAL = {"flash-attn", "flash-attn-4"}  # packages of their own, which are not always installed
 COUNTED_N, COUNTED_D = 1024, 64  # of the ledger that the pictures of requested bytes are of
 MOVED = "read", "written", "added atomically: a read and a write"
 STYLES = [*LINES, ("#882255", "*", "-")]  # a comparison has more lines than a climb
