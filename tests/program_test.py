@@ -360,7 +360,7 @@ class ProgramTest(unittest.TestCase):
         self.assertIn("| 64 | causal | 512 | 300 (1.50) | absent | 200 | absent |\n", text)
         self.assertNotIn("39 / 38", gpu_report.backward_peers_table(self.comparison({"stage 38": 300.0, "fa2": 200.0})))
 
-    def test_flash_attn_is_shown_where_it_was_measured(self):
+    def test_a_package_is_shown_where_it_was_measured(self):
         _, run = self.read_gpu_run({"name": "peak/gemm_bf16", "TFLOP/s": 700.0}, *(
             {"name": f"{stage} x/grid/d:64/N:512/BH:4/full", "TFLOP/s": 90.0, "label": "bf16"}
             for stage in (20, 21, 22, 29)))
@@ -370,21 +370,36 @@ class ProgramTest(unittest.TestCase):
         others = {f"stage {number}": 90.0 for number in (20, 21, 22, 29)}
         others |= {"fa2": 60.0, "cudnn": 120.0, "memory-efficient": 50.0, "math": 10.0}
         tables = gpu_report.peers_table, gpu_report.short_peers_table, gpu_report.backward_peers_table
-        without, absent = self.comparison(others), self.comparison({**others, "flash-attn": None})
-        there = self.comparison({**others, "flash-attn": 75.0}, **{"flash-attn": "2.8"})
-        for table in (*tables, gpu_report.short_backward_table):
-            self.assertEqual(table(without), table(absent))
-            self.assertIn("cuDNN 9, flash-attn 2.8, commit abc", table(there))
-            self.assertIn("FlashAttention-2 (flash-attn) |", table(there))
-        self.assertIn("| 90 (1.50) | 60 | 120 (2.00) | 50 (0.83) | 10 (0.17) | 75 (1.25) |",
-                      gpu_report.peers_table(there))
-        self.assertEqual(gpu_pictures.lengths_bf16(measured, without), gpu_pictures.lengths_bf16(measured, absent))
-        shown = gpu_pictures.lengths_bf16(measured, there)
-        self.assertEqual(shown["panels"][0]["lines"][-1],
-                         {"label": "FlashAttention-2 (flash-attn)", "peer": True, "points": [(512, 75), (4096, 75)]})
+        without = self.comparison(others)
+        for package, label, versions, text in (
+                ("flash-attn", "FlashAttention-2 (flash-attn)", {"flash-attn": "2.8"}, "flash-attn 2.8"),
+                ("flash-attn-4", "FlashAttention-4", {"flash-attn-4": "4.0", "nvidia-cutlass-dsl": "4.8"},
+                 "flash-attn-4 4.0, nvidia-cutlass-dsl 4.8")):
+            absent, there = (self.comparison({**others, package: speed}, **versions) for speed in (None, 75.0))
+            absent["context"] = without["context"]
+            for table in (*tables, gpu_report.short_backward_table):
+                self.assertEqual(table(without), table(absent))
+                self.assertIn(f"cuDNN 9, {text}, commit abc", table(there))
+                self.assertIn(f"{label} |", table(there))
+            self.assertIn("| 60 | 120 (2.00) | 50 (0.83) | 10 (0.17) | 75 (1.25) |",
+                          gpu_report.peers_table(there))
+            self.assertEqual(gpu_pictures.lengths_bf16(measured, without), gpu_pictures.lengths_bf16(measured, absent))
+            self.assertEqual(gpu_pictures.lengths_bf16(measured, there)["panels"][0]["lines"][-1],
+                             {"label": label, "peer": True, "points": [(512, 75), (4096, 75)]})
+
+    def test_a_comparison_may_have_more_lines_than_styles(self):
+        self.read_gpu_run()
+        from bench.report import gpu_pictures
+        count = 2 * len(gpu_pictures.STYLES) + 3
+        lines = [{"label": str(i), "peer": False, "points": [(512, 1.0 + i), (4096, 1.0 + i)]} for i in range(count)]
+        shown = {"title": "many", "ceiling": None, "panels": [{"title": "d = 64", "lines": lines}]}
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            gpu_pictures.save(gpu_pictures.draw_lengths(shown), self.folder / "lines.png", shown)
+            figure = gpu_pictures.draw_lengths(shown)
+            gpu_pictures.save(figure, self.folder / "lines.png", shown)
+        drawn = figure.axes[0].get_lines()
+        self.assertEqual(len({(line.get_color(), line.get_marker()) for line in drawn}), count)
+        self.assertGreater(min(line.get_markersize() for line in drawn), 0)
 
     def test_what_training_measured_makes_tables_and_pictures(self):
         self.read_gpu_run()

@@ -6,11 +6,13 @@ with 77 where one of the two is not there.
 """
 
 import contextlib
+import importlib
 import io
 import json
 import math
 import sys
 import tempfile
+import time
 import types
 import unittest
 from pathlib import Path
@@ -30,18 +32,30 @@ from bench.training.ours import fastest  # noqa: E402
 torch.set_num_threads(1)  # PyTorch's threads wait busily, and would take the cores that the emulator needs
 
 
-def flash_attn(scale=1.0):
-    """In place of the package of this name, which needs a GPU: it takes [batch, N, heads, d], and may be wrong by
-    a factor."""
+PACKAGES = {"flash-attn": "flash_attn", "flash-attn-4": "flash_attn.cute"}  # peers, and their modules
+COMPILES_S = 0.5
+
+
+def flash_attn(package="flash-attn", scale=1.0):
+    """In place of the module of a package, which needs a GPU: it takes [batch, N, heads, d], and may be wrong by
+    a factor. That of FlashAttention-4 takes its time at the first call of each mask, and returns a tuple."""
+    compiled = set()
+
     def flash_attn_func(q, k, v, causal=False):
         if q.shape[2] != 2:
             raise AssertionError  # which says nothing
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-        return scale * torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal).transpose(1, 2)
+        o = scale * torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal).transpose(1, 2)
+        if package == "flash-attn":
+            return o
+        if causal not in compiled:
+            time.sleep(COMPILES_S)
+            compiled.add(causal)
+        return o, None
 
-    module = types.ModuleType("flash_attn")
+    module = types.ModuleType(PACKAGES[package])
     module.flash_attn_func = flash_attn_func
-    return mock.patch.dict(sys.modules, {"flash_attn": module})
+    return mock.patch.dict(sys.modules, {PACKAGES[package]: module})
 
 
 class Script(unittest.TestCase):
@@ -255,15 +269,16 @@ class TrainThroughputTest(Script):
         self.assertAlmostEqual(ours["tflops"] * ours["ms"] * 1e9, flops, delta=1e-6 * flops)
         self.assertEqual(ours["steps"], 2)
 
-    def test_flash_attn_takes_part_where_it_is_named(self):
-        with flash_attn():
-            printed, failure, data = self.run_tiny("--attentions", "flash-attn", "math")
-        self.assertIsNone(failure, printed)
-        self.assertEqual([row["name"] for row in data["results"] if "tflops" in row], 2 * ["flash-attn", "math"])
-        with mock.patch.dict(sys.modules, {"flash_attn": None}):
-            printed, failure, data = self.run_tiny("--attentions", "flash-attn", "math")
-        self.assertIsNone(failure, printed)
-        self.assertIn("flash_attn", data["results"][0]["absent"])
+    def test_a_package_takes_part_where_it_is_named(self):
+        for package, module in PACKAGES.items():
+            with flash_attn(package):
+                printed, failure, data = self.run_tiny("--attentions", package, "math")
+            self.assertIsNone(failure, printed)
+            self.assertEqual([row["name"] for row in data["results"] if "tflops" in row], 2 * [package, "math"])
+            with mock.patch.dict(sys.modules, {module: None}):
+                printed, failure, data = self.run_tiny("--attentions", package, "math")
+            self.assertIsNone(failure, printed)
+            self.assertIn(f"{module}, of the package {package}, cannot be imported", data["results"][0]["absent"])
 
     def test_sizes_that_do_not_fit_are_refused(self):
         self.refused("--tokens 100 is no multiple of --N 64", train_throughput, "--tokens", 100, "--N", 64)
@@ -289,7 +304,8 @@ class CompareTest(Script):
         self.assertEqual((data["context"]["pass"], data["context"]["commit"]), ("backward", "abc"))
         stages = [stage.number for stage in flashladder.stages()
                   if stage.backward and stage.kernels and "float32" in stage.dtypes]
-        names = [f"stage {number}" for number in stages] + ["fa2", "cudnn", "memory-efficient", "math", "flash-attn"]
+        names = [f"stage {number}" for number in stages] + ["fa2", "cudnn", "flash-attn-4", "memory-efficient", "math",
+                                                                    "flash-attn"]
         self.assertEqual([(row["causal"], row["N"], row["name"]) for row in data["results"]],
                          [(causal, N, name) for causal in (False, True) for N in (64, 128) for name in names])
         for row in data["results"]:
@@ -305,39 +321,58 @@ class CompareTest(Script):
         row = next(row for row in data["results"] if row["name"] == "stage 15")
         self.assertAlmostEqual(row["tflops"] * row["ms"] * 1e9, 4 * 64 * 128 * 64, delta=1)
 
-    def of_flash_attn(self, *options):
+    def of_package(self, package, *options):
         """What is known of it at each shape, and what was printed."""
         printed, failure, data = self.run_small(*options)
         self.assertIsNone(failure, printed)
-        return data["context"], [row for row in data["results"] if row["name"] == "flash-attn"], printed
+        return data["context"], [row for row in data["results"] if row["name"] == package], printed
 
-    def test_flash_attn_is_a_peer_where_it_is_installed(self):
-        for options, flops in ((["--stages", 15], 4 * 64), (["--backward", "--stages", 31], 10 * 64)):
-            version = mock.patch.object(on_torch.metadata, "version", lambda name: {"flash-attn": "2.8"}[name])
-            with flash_attn(), version:
-                context, rows, printed = self.of_flash_attn(*options)
-            self.assertEqual(context["flash-attn"], "2.8")
-            self.assertEqual([(row["causal"], row["N"]) for row in rows],
-                             [(causal, N) for causal in (False, True) for N in (64, 128)])
-            for row in rows:
-                right = flops * 128 * row["N"] / (2 if row["causal"] else 1)
-                self.assertAlmostEqual(row["tflops"] * row["ms"] * 1e9, right, delta=1e-6 * right)
-            self.assertRegex(printed, r"flash-attn: \d+\.\d+ of memory-efficient|absent: memory-efficient")
+    def test_a_package_is_a_peer_where_it_is_installed(self):
+        versions = {"flash-attn": "2.8", "flash-attn-4": "4.0", "nvidia-cutlass-dsl": "4.8"}
+        for package in PACKAGES:
+            for options, flops in ((["--stages", 15], 4 * 64), (["--backward", "--stages", 31], 10 * 64)):
+                with flash_attn(package), mock.patch.object(on_torch.metadata, "version", versions.__getitem__):
+                    context, rows, printed = self.of_package(package, *options)
+                self.assertEqual({**context, **versions}, context)
+                self.assertEqual([(row["causal"], row["N"]) for row in rows],
+                                 [(causal, N) for causal in (False, True) for N in (64, 128)])
+                for row in rows:
+                    right = flops * 128 * row["N"] / (2 if row["causal"] else 1)
+                    self.assertAlmostEqual(row["tflops"] * row["ms"] * 1e9, right, delta=1e-6 * right)
+                    self.assertLess(row["ms_upper_quartile"], 1e3 * COMPILES_S)
+                self.assertRegex(printed, rf"{package}: \d+\.\d+ of memory-efficient|absent: memory-efficient")
 
-    def test_flash_attn_that_is_not_there_or_wrong_is_absent(self):
-        with mock.patch.dict(sys.modules, {"flash_attn": None}):  # as if it were not installed
-            context, rows, printed = self.of_flash_attn("--stages", 15)
-        self.assertNotIn("flash-attn", context)
-        self.assertEqual(["tflops" in row for row in rows], 4 * [False])
-        self.assertRegex(printed, "absent: flash-attn: .*flash_attn")
-        for options, said in ((["--stages", 15], "O is off"), (["--backward", "--stages", 31], "d[QKV] is off")):
-            with flash_attn(1.01):
-                _, rows, _ = self.of_flash_attn(*options)
-            for row in rows:
-                self.assertRegex(row["absent"], said)
-        with flash_attn():  # one head, at which it fails without a word
-            _, rows, _ = self.of_flash_attn("--stages", 15, "--d", 64)
-        self.assertEqual({row.get("absent") for row in rows}, {"AssertionError"})
+    def test_a_package_that_is_not_there_or_wrong_is_absent(self):
+        for package, module in PACKAGES.items():
+            with mock.patch.dict(sys.modules, {module: None}):  # as if it were not installed
+                context, rows, printed = self.of_package(package, "--stages", 15)
+            self.assertNotIn(package, context)
+            self.assertEqual(["tflops" in row for row in rows], 4 * [False])
+            self.assertRegex(printed, f"absent: {package}: {module}, of the package {package}, cannot be imported: .*{module}")
+            for options, said in ((["--stages", 15], "O is off"), (["--backward", "--stages", 31], "d[QKV] is off")):
+                with flash_attn(package, 1.01):
+                    _, rows, _ = self.of_package(package, *options)
+                for row in rows:
+                    self.assertRegex(row["absent"], said)
+            with flash_attn(package):  # one head, at which it fails without a word
+                _, rows, _ = self.of_package(package, "--stages", 15, "--d", 64)
+            self.assertEqual({row.get("absent") for row in rows}, {"AssertionError"})
+
+    def test_why_a_package_does_not_load_is_one_sentence(self):
+        around = types.ModuleType("flash_attn")
+        around.__path__ = [str(self.out.parent)]
+        for source, why in (("raise OSError('libcute.so: no such file\\nand more')", "libcute.so: no such file"),
+                            ("assert False", "AssertionError"), ("import no_compiler", "No module named 'no_compiler'"),
+                            ("", "module 'flash_attn.cute' has no attribute 'flash_attn_func'")):
+            (self.out.parent / "cute.py").write_text(source)
+            with mock.patch.dict(sys.modules, {"flash_attn": around}), mock.patch.object(sys, "dont_write_bytecode", True):
+                importlib.invalidate_caches()
+                _, rows, printed = self.of_package("flash-attn-4", "--stages", 15)
+            said = f"flash_attn.cute, of the package flash-attn-4, cannot be imported: {why}"
+            self.assertEqual({row["absent"] for row in rows}, {said})
+            self.assertEqual(printed.count("absent: flash-attn-4"), 1)
+            timed = {row["name"] for row in json.loads(self.out.read_text())["results"] if "tflops" in row}
+            self.assertLessEqual({"stage 15", "math"}, timed)
 
     def test_sizes_that_do_not_fit_are_refused(self):
         self.refused("--N 3 does not divide batch * N, which is 16384", compare, "--N", 3)

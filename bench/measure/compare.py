@@ -4,7 +4,8 @@
     python3 -m bench.measure.compare --backward --out backward.json
 
 Peers are the backends of PyTorch's scaled_dot_product_attention: FlashAttention-2, cuDNN, memory-efficient, math; and
-the package flash-attn, where it is installed. One that is absent, or does not take a shape, is said to be absent.
+the packages flash-attn and flash-attn-4, which is FlashAttention-4 for Hopper and newer GPUs, where they are installed.
+One that is absent, or does not take a shape, is said to be absent. What a peer compiles at its first call is not timed.
 A stage that is not right is never timed. Shapes are square, because PyTorch's causal mask is aligned at the top left.
 A ratio counts only from one run.
 

@@ -3,9 +3,10 @@ a result comes from."""
 
 import statistics
 import time
-from importlib import metadata
+from importlib import import_module, metadata
 
 from bench.measure.facts import nvidia_smi
+from bench.results.gpu import PACKAGES
 
 MISSING = {"torch": "this Python has no PyTorch: pip install torch",
            "flashladder": "this Python has no flashladder: pip install . at the top of the repository"}
@@ -37,25 +38,36 @@ def device_of(torch, given):
     return given or ("cuda" if found else "cpu")
 
 
-def flash_attn(q, k, v, causal):
-    """Attention by the package flash-attn of FlashAttention's authors, which takes [batch, N, heads, d]. ImportError
-    where it is not installed, or does not fit this PyTorch."""
-    from flash_attn import flash_attn_func
-    return flash_attn_func(*(x.transpose(1, 2) for x in (q, k, v)), causal=causal).transpose(1, 2)
+def of_package(package, module):
+    """Attention by a package of FlashAttention's authors, which takes [batch, N, heads, d] and returns O, or a tuple that
+    begins with O. Throws Missing where its module cannot be imported: it is not installed, or does not fit what is."""
+    def attention(q, k, v, causal):
+        try:
+            function = import_module(module).flash_attn_func
+        except Exception as error:  # of whatever kind: a package that does not fit fails in ways of its own
+            why = str(error).split("\n")[0] or type(error).__name__
+            raise Missing(f"{module}, of the package {package}, cannot be imported: {why}") from None
+        o = function(*(x.transpose(1, 2) for x in (q, k, v)), causal=causal)
+        return (o[0] if isinstance(o, tuple) else o).transpose(1, 2)
+    return attention
 
 
 def backends():
-    """Name of each peer, and what peer() makes its attention of: of PyTorch's the SDPBackend."""
+    """Name of each peer, and what peer() makes its attention of: of PyTorch's the SDPBackend, of a package the attention.
+    FlashAttention-4 is for Hopper and newer GPUs, 16-bit types and d up to 256. It compiles its kernels, in seconds, at
+    the first call of each dtype, d and mask."""
     from torch.nn.attention import SDPBackend
     return {"fa2": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION,
-            "memory-efficient": SDPBackend.EFFICIENT_ATTENTION, "math": SDPBackend.MATH, "flash-attn": flash_attn}
+            "flash-attn-4": of_package("flash-attn-4", "flash_attn.cute"),
+            "memory-efficient": SDPBackend.EFFICIENT_ATTENTION, "math": SDPBackend.MATH,
+            "flash-attn": of_package("flash-attn", "flash_attn")}
 
 
 def peer(backend):
     """Attention by one backend, as a function of (q, k, v, causal). Where it is causal, lengths are to be equal:
-    PyTorch aligns the mask at the top left, and flash-attn at the bottom right."""
-    if backend is flash_attn:
-        return flash_attn
+    PyTorch aligns the mask at the top left, and a package at the bottom right."""
+    if callable(backend):
+        return backend
     from torch.nn.attention import sdpa_kernel
     from torch.nn.functional import scaled_dot_product_attention
 
@@ -152,18 +164,21 @@ def gemm_peak(torch, dtype, device, runs=20):
     return 2 * n**3 / statistics.median(times[2:]) / 1e9
 
 
-def package():
-    """The version of flash-attn, where that is installed. It is not imported, which may fail in ways of its own."""
-    try:
-        return {"flash-attn": metadata.version("flash-attn")}
-    except metadata.PackageNotFoundError:
-        return {}
+def packages():
+    """The versions of those that are installed. None is imported, which may fail in ways of its own."""
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            pass
+    return found
 
 
 def machine(torch, commit):
     """What a result was measured on."""
     if not torch.cuda.is_available():
-        return {"gpu": None, "torch": torch.__version__, "commit": commit, **package()}
+        return {"gpu": None, "torch": torch.__version__, "commit": commit, **packages()}
     driver, = nvidia_smi("driver_version") or ["unknown"]
     return {"gpu": torch.cuda.get_device_name(), "driver": driver, "torch": torch.__version__,
-            "cudnn": torch.backends.cudnn.version(), "commit": commit, **package()}
+            "cudnn": torch.backends.cudnn.version(), "commit": commit, **packages()}

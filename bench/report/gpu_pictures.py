@@ -17,8 +17,8 @@ from common.course.registry import ROOT
 
 MIB = 1 << 20
 PEERS = {"fa2": "FlashAttention-2 (PyTorch)", "cudnn": "cuDNN", "memory-efficient": "memory-efficient", "math": "math",
-         "flash-attn": "FlashAttention-2 (flash-attn)"}
-OPTIONAL = {"flash-attn"}  # a package of its own, which is rarely installed
+         "flash-attn": "FlashAttention-2 (flash-attn)", "flash-attn-4": "FlashAttention-4"}
+OPTIONAL = {"flash-attn", "flash-attn-4"}  # packages of their own, which are not always installed
 COUNTED_N, COUNTED_D = 1024, 64  # of the ledger that the pictures of requested bytes are of
 MOVED = "read", "written", "added atomically: a read and a write"
 STYLES = [*LINES, ("#882255", "*", "-")]  # a comparison has more lines than a climb
@@ -257,10 +257,11 @@ def draw_lengths(shown):
     figure, axes = panel_grid(shown["panels"], sharex=True)
     for panel, of in zip(axes.flat, shown["panels"]):
         for turn, line in enumerate(of["lines"]):
-            colour, marker, _ = STYLES[turn]
+            again, place = divmod(turn, len(STYLES))  # of more lines than styles a colour gets another marker
+            colour, marker = STYLES[place][0], STYLES[(place + again) % len(STYLES)][1]
             # Some lines are nearly the same: the first is drawn larger, so that it shows behind the others.
             panel.plot([N for N, _ in line["points"]], [tflops for _, tflops in line["points"]], color=colour,
-                       marker=marker, markersize=8.5 - 0.6 * turn, clip_on=not line["points"],
+                       marker=marker, markersize=max(8.5 - 0.6 * turn, 3), clip_on=not line["points"],
                        linestyle="--" if line["peer"] else "-", label=line["label"])
         if shown["ceiling"]:
             panel.axhline(shown["ceiling"], color=MUTED, linestyle=":",

@@ -18,7 +18,7 @@ from pathlib import Path
 from bench.report import gpu_pictures
 from bench.report.markers import NoMarkers, with_block
 from bench.results import atomics
-from bench.results.gpu import (FOLDER, KINDS, BadResult, Measured, kind_text, load, positive, read, require,
+from bench.results.gpu import (FOLDER, KINDS, PACKAGES, BadResult, Measured, kind_text, load, positive, read, require,
                                spread)
 from bench.results.losses import FACTOR, FLOOR, allowed, away, most_of, so_far
 from common.course import ledger, registry
@@ -156,8 +156,8 @@ def name_of(stage):
 
 def origin(c):
     """What a run through PyTorch was measured on."""
-    package = f", flash-attn {c['flash-attn']}" if "flash-attn" in c else ""
-    return (f"on one {c['gpu']}, driver {c['driver']}, PyTorch {c['torch']}, cuDNN {c['cudnn']}{package}, commit "
+    packages = "".join(f", {name} {c[name]}" for name in PACKAGES if name in c)
+    return (f"on one {c['gpu']}, driver {c['driver']}, PyTorch {c['torch']}, cuDNN {c['cudnn']}{packages}, commit "
             f"{c['commit']}")
 
 

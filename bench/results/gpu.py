@@ -9,6 +9,7 @@ FOLDER = Path(__file__).resolve().parent / "h200"
 TOKENS, WIDTH = 16384, 2048  # batch * N and heads * d of the papers' grid
 NAME = re.compile(r"(\d+) (\w+)/(grid|heads|backward)/d:(\d+)/N:(\d+)/BH:(\d+)/(full|causal)")
 PEAK = re.compile(r"peak/(\w+)")
+PACKAGES = "flash-attn", "flash-attn-4", "nvidia-cutlass-dsl"  # peers of their own, and the second's compiler
 KINDS = [(64, "full"), (128, "full"), (256, "full"), (64, "causal"), (128, "causal"), (256, "causal")]
 
 

@@ -40,8 +40,8 @@ def arguments():
     parser.add_argument("--models", nargs="+", choices=MODELS, default=["1.3B", "2.7B"])
     parser.add_argument("--N", nargs="+", type=int, default=[2048, 8192], help="tokens of a sequence (2048 8192)")
     parser.add_argument("--tokens", type=int, default=16384, help="of a step: batch * N (16384)")
-    parser.add_argument("--attentions", nargs="+", choices=[*ATTENTIONS, "flash-attn"],
-                        help="default: all that there are in the dtype, without the package flash-attn")
+    parser.add_argument("--attentions", nargs="+", choices=[*ATTENTIONS, "flash-attn", "flash-attn-4"],
+                        help="default: all that there are in the dtype, without the packages flash-attn and flash-attn-4")
     parser.add_argument("--stages", nargs=2, type=int, metavar=("FORWARD", "BACKWARD"),
                         help="ours (default: the fastest that take the dtype)")
     parser.add_argument("--dtype", choices=DTYPES, default="bf16")
