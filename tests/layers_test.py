@@ -30,7 +30,8 @@ ANY_INCLUDE = re.compile(r'^\s*#\s*include\s+(.+?)\s*(?://.*)?$', re.MULTILINE)
 
 # Headers of the device: kernels that are compiled at run time include them, and there is no host then. They include
 # each other and nothing else. The two of common/simt choose between CUDA's words and the emulator's, which are a host's.
-OF_THE_HOST = {"common/kernel/host.hpp", "common/kernel/tile_table.hpp", "common/ptx/tensor_map.hpp"}
+OF_THE_HOST = {"common/kernel/host.hpp", "common/kernel/tensor_maps.hpp", "common/kernel/tile_table.hpp",
+               "common/ptx/tensor_map.hpp"}
 CHOOSE = ["common/simt/simt.hpp", "common/simt/std.hpp"]
 
 

@@ -206,9 +206,11 @@ __global__ void __launch_bounds__(Tile<d>::threads)
     if (quad_lane == 0 && i < n.Nq) Lh[i] = m[a] * ln_2 + logf(l_all);
   }
   __syncwarp();  // each row of O is read by lanes that have not written it: all must have
+  constexpr int chunks = Qt::columns / 8;  // of a row of a panel: neighbouring lanes stay in one panel
 #pragma unroll 4
   for (int e = lane; e < 16 * (d / 8); e += 32) {
-    const int r = warp * 16 + e / (d / 8), i = i0 + r, c = e % (d / 8) * 8;
+    const int r = warp * 16 + e / chunks % 16, i = i0 + r;
+    const int c = e / (16 * chunks) * Qt::columns + e % chunks * 8;
     store_16B<T>(Oh + (i * n.O.row + c), Q.at(Qt::row(r, c), Qt::column(r, c)), i < n.Nq && c < columns);
   }
 }
@@ -239,6 +241,7 @@ const Stage stage{
     .before = 40,
     .supports = {.dtypes = half_dtypes, .head_dims = multiples_of_8},
     .backend = kernel_backend,
+    .gpu = Gpu::hopper,
     .forward = forward,
 };
 
