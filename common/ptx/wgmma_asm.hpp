@@ -1,6 +1,7 @@
 #pragma once
 // The instructions of wgmma.hpp for nvcc. PTX wants each of a thread's N / 2 accumulators written down, so
 // that each N is a text of its own; the macros write it. wgmma.hpp alone includes this file.
+#include "common/simt/simt.hpp"
 
 namespace flashladder {
 inline namespace for_cuda {
