@@ -509,6 +509,26 @@ __global__ void copy_not_waited_for(const __grid_constant__ tensor_map map, gmem
   b[t] = tile[t];  // bug: copy_not_waited_for
 }
 
+/// The bytes are announced to one mbarrier, and come to another one.
+template <bool right>
+__global__ void bytes_elsewhere(const __grid_constant__ tensor_map map, gmem<f32> b) {
+  auto&& tile = dynamic_tile<f32, 8, 32, "tile">(0);
+  auto&& full = dynamic_tile<mbarrier, 2, 1, "full">(1024);
+  const int t = threadIdx.x;
+  if (t == 0) {
+    mbarrier_init(full.at(0, 0), 1);
+    mbarrier_init(full.at(1, 0), 1);
+    fence_mbarrier_init();
+  }
+  __syncthreads();
+  if (t == 0) {
+    mbarrier_arrive_expect_tx(full.at(1, 0), box_bytes);
+    tma_load<f32>(tile, map, full.at(right ? 1 : 0, 0), 0, 0, 0, 0);  // bug: bytes_elsewhere
+  }
+  mbarrier_wait(full.at(1, 0), 0);
+  b[t] = tile[t];
+}
+
 /// The next box comes while other warps may still read this one.
 template <bool right>
 __global__ void copied_over(const __grid_constant__ tensor_map map, gmem<f32> b) {

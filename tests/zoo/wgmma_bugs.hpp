@@ -1,6 +1,7 @@
 #pragma once
 // More of the bug zoo: wgmma. As in bugs.hpp, each kernel has one mistake where `right` is false; the line
 // that a report names ends in "bug: " and the kernel's name, the other line that it names in "other: ".
+#include "common/ptx/cp_async.hpp"
 #include "common/ptx/mma.hpp"
 #include "common/ptx/tma.hpp"
 #include "common/ptx/wgmma.hpp"
@@ -145,6 +146,24 @@ __global__ void tile_without_proxy_fence(gmem<f32> b) {
   __syncthreads();
   wgmma_fence();
   wgmma<bf16>(C, A_matrix, B_matrix, false);  // bug: tile_without_proxy_fence
+  wgmma_commit();
+  wgmma_wait<0>(C);
+  b[t] = C[0][0];
+}
+
+/// Threads bring the tile by cp.async, which is a write of theirs like any other, and do not make it
+/// visible.
+template <bool right>
+__global__ void copied_without_proxy_fence(gmem<const bf16> a, gmem<f32> b) {
+  BEGIN_WITH_A_B_AND_C;
+  FILL_AND_FENCE;
+  if (t < 64) cp_async_16B<bf16>(B.at(t, 0), a + 8 * t, true);  // other: copied_without_proxy_fence
+  cp_async_commit();
+  cp_async_wait<0>();
+  if (right) fence_proxy_async();
+  __syncthreads();
+  wgmma_fence();
+  wgmma<bf16>(C, A_matrix, B_matrix, false);  // bug: copied_without_proxy_fence
   wgmma_commit();
   wgmma_wait<0>(C);
   b[t] = C[0][0];
