@@ -11,6 +11,7 @@ void issue_copy(SharedArray* array, std::byte* to, GlobalBuffer* buffer, std::in
   Block& block = *running.block;
   Thread& me = *running.thread;
   ++running.counts.async_copies;
+  count_copying_thread();
   array->traffic.written_bytes += bytes;
   if (valid) running.global[buffer->slot].read_bytes += bytes;
   const auto offset = static_cast<std::uint32_t>(to - block.shared.base()),

@@ -114,6 +114,7 @@ void load_box(SharedArray* array, std::byte* to, std::int64_t bytes, const Tenso
       report_conflict(*conflict, *array, offset, true, where, true);
   }
   ++running.counts.tma_loads;
+  count_copying_thread();
   const auto read = static_cast<std::uint64_t>(use_global(map, at, offset, GlobalMarks::Use::read, where));
   running.counts.tma_read_bytes += read;
   running.global[map.buffer->slot].read_bytes += read;

@@ -125,6 +125,7 @@ struct Thread {
   Busiest work;                           ///< In this block; counted when observed.
   std::size_t tiles = 0;                  ///< That it has come to in this block.
   std::uint64_t exponentials = 0;         ///< Since its last product on tensor cores.
+  bool copies_ahead = false;              ///< Whether it has begun asynchronous copies, or loads by TMA.
   std::vector<PendingCopy> copies;        ///< Oldest first.
   std::vector<std::size_t> copy_groups;   ///< Sizes of the committed groups, oldest first.
   std::size_t stores = 0;                 ///< By TMA, with bulk reductions, since the last group of them.

@@ -26,6 +26,7 @@ const std::vector<Counters::Field>& Counters::fields() {
       {"shuffles", &Counters::shuffles},
       {"atomics", &Counters::atomics},
       {"async_copies", &Counters::async_copies},
+      {"copying_threads", &Counters::copying_threads},
       {"tma_loads", &Counters::tma_loads},
       {"tma_stores", &Counters::tma_stores},
       {"tma_read_bytes", &Counters::tma_read_bytes},
@@ -39,7 +40,7 @@ const std::vector<Counters::Field>& Counters::fields() {
   };
   return all;
 }
-static_assert(sizeof(Counters) == 30 * sizeof(std::uint64_t), "a new counter must be listed in fields()");
+static_assert(sizeof(Counters) == 31 * sizeof(std::uint64_t), "a new counter must be listed in fields()");
 
 Counters& Counters::operator+=(const Counters& other) {
   for (const Field& field : fields()) this->*field.member += other.*field.member;

@@ -32,16 +32,17 @@ struct Counters {
   std::uint64_t shuffles = 0;             ///< Shuffles, each once per warp.
   std::uint64_t atomics = 0;              ///< Atomic operations, each once per thread.
   std::uint64_t async_copies = 0;         ///< cp.async instructions, each once per thread.
-  std::uint64_t tma_loads = 0;            ///< Loads of a box by TMA, each once per thread that begins it.
-  std::uint64_t tma_stores = 0;           ///< Stores likewise.
-  std::uint64_t tma_read_bytes = 0;       ///< Bytes of global memory that such loads read.
-  std::uint64_t tma_written_bytes = 0;    ///< Bytes of global memory that such stores write.
-  std::uint64_t wgmmas = 0;               ///< Each once per warpgroup.
-  std::uint64_t wgmma_read_bytes = 0;     ///< Bytes of shared memory that the tensor cores read for them.
-  std::uint64_t bulk_reduces = 0;         ///< Bulk reductions, each once per thread that begins it.
-  std::uint64_t tiles = 0;                ///< Tiles visited: count_tile(), once per block.
-  std::uint64_t masked_tiles = 0;         ///< Those of them that were masked.
-  std::uint64_t bytes_in_flight = 0;      ///< Bytes of asynchronous copies under way, summed over barriers.
+  std::uint64_t copying_threads = 0;    ///< Threads that begin such copies or loads by TMA, once per block.
+  std::uint64_t tma_loads = 0;          ///< Loads of a box by TMA, each once per thread that begins it.
+  std::uint64_t tma_stores = 0;         ///< Stores likewise.
+  std::uint64_t tma_read_bytes = 0;     ///< Bytes of global memory that such loads read.
+  std::uint64_t tma_written_bytes = 0;  ///< Bytes of global memory that such stores write.
+  std::uint64_t wgmmas = 0;             ///< Each once per warpgroup.
+  std::uint64_t wgmma_read_bytes = 0;   ///< Bytes of shared memory that the tensor cores read for them.
+  std::uint64_t bulk_reduces = 0;       ///< Bulk reductions, each once per thread that begins it.
+  std::uint64_t tiles = 0;              ///< Tiles visited: count_tile(), once per block.
+  std::uint64_t masked_tiles = 0;       ///< Those of them that were masked.
+  std::uint64_t bytes_in_flight = 0;    ///< Bytes of asynchronous copies under way, summed over barriers.
 
   /// A counter and its name.
   struct Field {

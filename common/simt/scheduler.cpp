@@ -215,6 +215,7 @@ void run_block(Block& block, unsigned linear) {
     thread.work = {};
     thread.tiles = 0;
     thread.exponentials = 0;
+    thread.copies_ahead = false;
     thread.copies.clear();
     thread.copy_groups.clear();
     thread.stores = 0;
@@ -366,6 +367,11 @@ std::string name_of_mbarrier(const SharedArray& array, std::uint32_t offset) {
 
 std::string name_of(const Mbarrier& bar) {
   return name_of_mbarrier(*bar.array, bar.offset);
+}
+
+void count_copying_thread() {
+  running.counts.copying_threads += running.thread->copies_ahead ? 0 : 1;
+  running.thread->copies_ahead = true;
 }
 
 void report_unfinished_work(const Thread& thread, bool last) {

@@ -27,6 +27,8 @@ void report_early_read(std::uint32_t warps);
 std::string name_of_mbarrier(const SharedArray& array, std::uint32_t offset);
 /// The same.
 std::string name_of(const Mbarrier& bar);
+/// The running thread begins an asynchronous copy, or a load by TMA.
+void count_copying_thread();
 /// A thread, or with its last one a block, ends: fails where copies that it began may still be under way.
 void report_unfinished_work(const Thread& thread, bool last);
 /// Where all threads of the running block are, one line for each group that is at the same place.

@@ -33,6 +33,7 @@ Claim claim() {
       {"wgmmas", BH * sum(live_i) * warpgroups * (D / 16 + Bc / 16)},
       {"wgmma_read_bytes", 2 * BH * sum(live_i) * (Br + 2 * warpgroups * Bc) * D},
       {"flops_during_copies", 4 * Br * Bc * D * BH * sum(max(live_i - 1, 0))},
+      {"copying_threads", 32 * warps * BH * Tr},
       {"barriers", BH * sum(live_i + 1 + scale_is_negative)},
       {"most_exp_before_product", min(sum(live_i), 1) * (Bc / 2 + 2), least},
       {"shared.K.read_bytes", 2 * warpgroups * BH * sum(live_i) * Bc * D},

@@ -31,6 +31,7 @@ Claim claim() {
       {"tma_loads", panels * BH * (live_blocks + 2 * sum(live_i))},
       {"tma_read_bytes", 2 * BH * sum(min(live_i, 1) * rows_i + 2 * min(live_i * Bc, Nk)) * d},
       {"async_copies", 0},
+      {"copying_threads", BH * live_blocks},
       {"mbarrier_arrivals", BH * sum(live_i)},
       {"mbarrier_waits", 32 * warps * BH * sum(live_i)},
       {"barriers", BH * (sum(live_i + 1) + scale_is_negative * live_blocks)},
