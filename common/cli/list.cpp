@@ -36,8 +36,8 @@ std::string features(const Stage& stage) {
 
 /// What the stages of a track, the first digit of their numbers, are about.
 std::string_view track(const Stage& stage) {
-  constexpr std::string_view tracks[] = {"on a CPU", "forward on a GPU", "backward",
-                                         "Hopper",   "inference",        "many GPUs"};
+  constexpr std::string_view tracks[] = {"on a CPU", "forward on CUDA cores", "forward on tensor cores",
+                                         "backward", "forward on Hopper",     "backward on Hopper"};
   const auto number = static_cast<std::size_t>(stage.number / 10);
   return number < std::size(tracks) ? tracks[number] : "";
 }
