@@ -195,6 +195,55 @@ TEST_CASE("a ring gives the same sums and the same counts whenever the unit work
   }
 }
 
+/// One lane waits for tiles, and the others wait for it.
+__global__ void wait_alone(const __grid_constant__ tensor_map map, gmem<f32> sums, int tiles) {
+  auto&& tile = dynamic_tile<f32, 32, 32, "tile">(0);
+  auto&& full = dynamic_tile<mbarrier, 1, 1, "full">(4 * 32 * 32);
+  const int lane = threadIdx.x;
+  if (lane == 0) {
+    mbarrier_init(full, 1);
+    fence_mbarrier_init();
+  }
+  f32 sum = 0.f;
+  for (int k = 0; k < tiles; ++k) {
+    __syncthreads();
+    if (lane == 0) {
+      mbarrier_arrive_expect_tx(full, 4 * 32 * 32);
+      tma_load<f32>(tile, map, full, 0, 32 * k, 0, 0);
+      mbarrier_wait(full, k % 2);
+    }
+    __syncwarp();
+    for (int r = 0; r < 32; ++r) sum += tile(r, lane);
+  }
+  sums[lane] = sum;
+}
+
+TEST_CASE("the thread that waits last may be the one whom the unit lets go on", "[tma]") {
+  constexpr int tiles = 9;
+  for (const Units units : {Units::lazy, Units::eager, Units::random}) {
+    for (const Schedule schedule : {Schedule::forward, Schedule::reverse, Schedule::random}) {
+      simt::Options options;
+      options.check = true;
+      options.units = units;
+      options.schedule = schedule;
+      simt::Emulator emulator(options);
+      const simt::UseEmulator use(emulator);
+      DeviceBuffer<f32> x("x", 32 * 32 * tiles), sums("sums", 32);
+      const std::vector<float> ones(static_cast<std::size_t>(32 * 32 * tiles), 1.f);
+      std::vector<float> got(32);
+      x.upload(ones.data());
+      launch("wait_alone", wait_alone, dim3(1), dim3(32), 4 * 32 * 32 + 8,
+             make_tensor_map<f32>("x", x,
+                                  {.dims = {32, 32 * tiles, 1, 1},
+                                   .strides = {32, 32 * 32 * tiles, 32 * 32 * tiles},
+                                   .box = {32, 32, 1, 1}}),
+             sums, tiles);
+      sums.download(got.data());
+      for (const float sum : got) CHECK(sum == 32 * tiles);
+    }
+  }
+}
+
 TEST_CASE("a tensor that TMA does not take is refused with the rule and what would be taken", "[tma]") {
   const DeviceBuffer<f16> x("x", 4096);
   const TensorShape good = {

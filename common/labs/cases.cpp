@@ -272,6 +272,17 @@ std::vector<Job> counted_cases(const Stage& stage) {
     jobs.push_back(random_job(stage, shape, d, jobs.size()));
     jobs.back().banks = true;
   }
+  // Where warpgroups have another tile for each head dimension, that of each counts.
+  const auto tile_for = [&](std::int64_t d) {
+    Problem p;
+    p.d = d;
+    return tile_of(stage, p);
+  };
+  for (const std::int64_t d : {128, 192, 256}) {
+    const ClaimedTile tile = tile_for(d);
+    if (!stage.supports.head_dim(d) || tile.warpgroups == 0 || tile.Bc == tile_for(64).Bc) continue;
+    jobs.push_back(random_job(stage, {1, 1, 1, 130, 200, false}, d, jobs.size()));
+  }
   return taken(stage, std::move(jobs));
 }
 

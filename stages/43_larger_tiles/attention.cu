@@ -13,6 +13,12 @@ namespace {
 /// What a block works on, and what its threads have for it. O~ takes d / 2 registers of a thread, S as many
 /// as half the keys of a tile, and P a quarter.
 // lab: the tile of each head dimension, and the registers of the roles
+// given: template <int d>
+// given: struct Tile {
+// given:   static constexpr int warpgroups = 2, threads = 128 * (1 + warpgroups);
+// given:   static constexpr int Br = 64 * warpgroups, Bc = 64;  // as in the stage before
+// given:   static constexpr int registers = 256, producer_registers = 24;  // more than there are
+// given: };
 template <int d>
 struct Tile {
   static constexpr int warpgroups = d <= 96 ? 3 : 2;      // that multiply
