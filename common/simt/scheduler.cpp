@@ -322,6 +322,10 @@ void suspend(const char* waits_at, Where where) {
   Thread* next = pick(block);
   while (next == nullptr && block.units.do_next()) next = pick(block);
   if (next == nullptr) fail_stuck();
+  if (next == &me) {  // a unit has done what this thread waits for, and nobody comes before it
+    me.waits_at = nullptr;
+    return;
+  }
   stop_counting();
   // Most often the lanes of a warp come in turn. A switch costs little but its first look at the new stack.
   if (next->linear + 1 < block.threads) block.thread[next->linear + 1]->fiber.expect();
