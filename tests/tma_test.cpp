@@ -230,4 +230,40 @@ TEST_CASE("a tensor that TMA does not take is refused with the rule and what wou
   CHECK_NOTHROW(make_tensor_map<f16>("x", x, one));
 }
 
+/// Loads a box, for which one thread waits, and all others for that one.
+__global__ void wait_alone(const __grid_constant__ tensor_map from, gmem<f16> as_it_lies) {
+  auto&& tile = dynamic_tile<f16, rows, columns, "tile">(0);
+  auto&& full = dynamic_tile<mbarrier, 1, 1, "full">(2 * rows * columns);
+  if (threadIdx.x == 0) {
+    mbarrier_init(full.at(0, 0), 1);
+    fence_mbarrier_init();
+    mbarrier_arrive_expect_tx(full.at(0, 0), 2 * rows * columns);
+    tma_load<f16>(tile, from, full.at(0, 0), 0, 0, 0, 0);
+    mbarrier_wait(full.at(0, 0), 0);
+  }
+  __syncthreads();
+  for (int e = threadIdx.x; e < rows * columns; e += 32) as_it_lies[e] = tile[e];
+}
+
+TEST_CASE("one thread may wait for a box, whichever threads come first", "[tma]") {
+  for (const Schedule schedule : {Schedule::forward, Schedule::reverse, Schedule::random}) {
+    for (const Units units : {Units::lazy, Units::eager, Units::random}) {
+      simt::Options options;
+      options.check = true;
+      options.schedule = schedule;
+      options.units = units;
+      simt::Emulator emulator(options);
+      const simt::UseEmulator use(emulator);
+      const Numbers x(columns);
+      const tensor_map from = make_tensor_map<f16>("from", x.from, x.shape(columns, 0));
+      launch("wait_alone", wait_alone, dim3(1), dim3(32), 2 * rows * columns + 16, from, x.lies);
+      std::vector<f16> lies(rows * columns);
+      x.lies.download(lies.data());
+      bool right = true;
+      for (std::size_t i = 0; i < lies.size(); ++i) right = right && lies[i].bits == x.given[i].bits;
+      CHECK(right);
+    }
+  }
+}
+
 }  // namespace
