@@ -335,10 +335,12 @@ TEST_CASE("live and masked tiles are those that a count of visible pairs gives",
 TEST_CASE("no stage races, reads what nobody wrote or depends on the order of threads", "[gpu-claim]") {
   for (const Stage* stage : stages()) {
     if (claim_of(*stage) == nullptr) continue;
-    // Two tiles of keys and a part of one; the last has a tile of rows that sees no key.
+    // Two tiles of keys and a part of one; a tile of rows that sees no key; and a scale with a sign.
     const std::int64_t Nk = 2 * claim_of(*stage)->symbols(problem(1, 2, 1, 65, 70, 64, true)).Bc + 6;
+    Problem negative = problem(1, 1, 1, 33, 40, 64, true);
+    negative.scale = -0.2f;
     for (const Problem& p : {problem(1, 2, 1, 65, Nk, 64, false), problem(1, 2, 1, 65, Nk, 64, true),
-                             problem(1, 1, 1, 140, 8, 64, true)}) {
+                             problem(1, 1, 1, 140, 8, 64, true), negative}) {
       const Inputs inputs = random_inputs(p, 1);
       for (const CountedPass& pass : passes_of(*stage)) {
         simt::Options options;

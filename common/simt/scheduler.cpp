@@ -323,7 +323,7 @@ void suspend(const char* waits_at, Where where) {
   Thread* next = pick(block);
   while (next == nullptr && block.units.do_next()) next = pick(block);
   if (next == nullptr) fail_stuck();
-  if (next == &me) {  // a unit has done what it waited for
+  if (next == &me) {  // a unit has done what this thread waits for, and nobody comes before it
     me.waits_at = nullptr;
     return;
   }

@@ -30,6 +30,7 @@ Claim claim() {
   claim.forward.forms = {
       {"tma_loads", panels * BH * (live_blocks + 2 * sum(live_i))},
       {"tma_read_bytes", 2 * BH * sum(min(live_i, 1) * rows_i + 2 * min(live_i * Bc, Nk)) * d},
+      {"global.Q.read_elements", BH * sum(min(live_i, 1) * rows_i) * d},
       {"async_copies", 0},
       {"copying_threads", BH * live_blocks},
       {"mbarrier_arrivals", BH * sum(live_i)},

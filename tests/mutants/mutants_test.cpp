@@ -199,13 +199,14 @@ void judge_by_all_checks(const Mutant& mutant, Caught& caught) {
 
 /// The emulator looking for all that it can find, whichever threads come first. Two tiles of keys and a
 /// part of one, so that what one leaves behind meets the next; with d = 64 the stages that exchange O
-/// through shared memory do so twice per tile, and in stage 29 the tiles of K take turns in one buffer; and
-/// a tile of rows that sees no key.
+/// through shared memory do so twice per tile, and in stage 29 the tiles of K take turns in one buffer; a
+/// tile of rows that sees no key; and a negative scale, whose sign some stages move into Q.
 void judge_by_emulator(const Stage& stage, int most_d) {
   const std::int64_t keys = 2 * claim_of(stage)->tile.Bc + 6;
   std::vector<Problem> problems = {problem(1, 2, 1, 65, keys, 32, true),
                                    problem(2, 1, 1, 33, keys, 64, false),
-                                   problem(1, 1, 1, 140, 8, 32, true)};
+                                   problem(1, 1, 1, 140, 8, 32, true), problem(1, 1, 1, 33, 40, 64, true)};
+  problems.back().scale = -0.2f;
   // Where two warps share their keys.
   if (stage.number == 38 || stage.number == 39) most_d = 256;
   if (most_d > 96) problems.push_back(problem(1, 1, 1, 65, 70, most_d, true));
