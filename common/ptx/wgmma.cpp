@@ -322,6 +322,7 @@ void wait_for_wgmmas(std::size_t pending, std::initializer_list<Accumulators> na
   Thread& me = *running.thread;
   me.accesses = 0;
   me.wgmma_fenced = false;  // what follows may use registers
+  ++running.counts.wgmma_waits;
   if (me.wgmmas == 0) return;
   WarpgroupState& group = state_of_group(me, where);
   if (me.wgmma_groups.size() > pending) {

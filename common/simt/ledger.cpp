@@ -32,6 +32,7 @@ const std::vector<Counters::Field>& Counters::fields() {
       {"tma_read_bytes", &Counters::tma_read_bytes},
       {"tma_written_bytes", &Counters::tma_written_bytes},
       {"wgmmas", &Counters::wgmmas},
+      {"wgmma_waits", &Counters::wgmma_waits},
       {"wgmma_read_bytes", &Counters::wgmma_read_bytes},
       {"bulk_reduces", &Counters::bulk_reduces},
       {"tiles", &Counters::tiles},
@@ -40,7 +41,7 @@ const std::vector<Counters::Field>& Counters::fields() {
   };
   return all;
 }
-static_assert(sizeof(Counters) == 31 * sizeof(std::uint64_t), "a new counter must be listed in fields()");
+static_assert(sizeof(Counters) == 32 * sizeof(std::uint64_t), "a new counter must be listed in fields()");
 
 Counters& Counters::operator+=(const Counters& other) {
   for (const Field& field : fields()) this->*field.member += other.*field.member;

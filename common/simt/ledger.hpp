@@ -38,6 +38,7 @@ struct Counters {
   std::uint64_t tma_read_bytes = 0;     ///< Bytes of global memory that such loads read.
   std::uint64_t tma_written_bytes = 0;  ///< Bytes of global memory that such stores write.
   std::uint64_t wgmmas = 0;             ///< Each once per warpgroup.
+  std::uint64_t wgmma_waits = 0;        ///< Waits for them, each once per thread.
   std::uint64_t wgmma_read_bytes = 0;   ///< Bytes of shared memory that the tensor cores read for them.
   std::uint64_t bulk_reduces = 0;       ///< Bulk reductions, each once per thread that begins it.
   std::uint64_t tiles = 0;              ///< Tiles visited: count_tile(), once per block.

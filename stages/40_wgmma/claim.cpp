@@ -31,6 +31,7 @@ Claim claim() {
   claim.forward.as_before = true;
   claim.forward.forms = {
       {"wgmmas", BH * sum(live_i) * warpgroups * (D / 16 + Bc / 16)},
+      {"wgmma_waits", 256 * BH * sum(live_i) * warpgroups},
       {"wgmma_read_bytes", 2 * BH * sum(live_i) * (Br + 2 * warpgroups * Bc) * D},
       {"flops_during_copies", 4 * Br * Bc * D * BH * sum(max(live_i - 1, 0))},
       {"copying_threads", 32 * warps * BH * Tr},

@@ -121,7 +121,9 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
   auto&& empty = dynamic_tile<mbarrier, num_buffers, 2, "empty">(Shared<d>::empty);  // likewise
   auto&& Q_full = dynamic_tile<mbarrier, 1, 1, "Q_full">(Shared<d>::Q_full);
 
-  const int i0 = blockIdx.x * Br, h = blockIdx.y, b = blockIdx.z;
+  // Under the mask the last rows come first, of all heads, since they see the most keys.
+  const int h = n.causal ? blockIdx.x : blockIdx.y, b = n.causal ? blockIdx.y : blockIdx.z;
+  const int i0 = (n.causal ? gridDim.z - 1 - blockIdx.z : blockIdx.x) * Br;
   const int visible = n.visible_keys(i0 + Br - 1);  // to the last row, which sees the most
 
   if (threadIdx.x == 0) {
@@ -258,10 +260,11 @@ void forward(const Forward& f) {
   for_half_dtype(f.problem.dtype, [&]<class T>(T) {
     const ForwardBuffers<T> x(f);
     for_head_dim<T, 64, 96, 128, 192, 256>(f.problem.d, [&](auto d) {
-      launch("wgmma_forward", wgmma_forward<T, d>, dim3(tiles(f.problem.Nq, Tile<d>::Br), x.heads, x.batch),
-             Tile<d>::threads, Shared<d>::bytes, map_of<QTile<d>>(f, "Q", x.Q),
-             map_of<KVTile<d>>(f, "K", x.K), map_of<KVTile<d>>(f, "V", x.V), x.O, x.L, x.sizes,
-             static_cast<int>(f.problem.d));
+      const unsigned heads = x.heads, batch = x.batch, Tr = tiles(f.problem.Nq, Tile<d>::Br);
+      launch("wgmma_forward", wgmma_forward<T, d>,
+             f.problem.causal ? dim3(heads, batch, Tr) : dim3(Tr, heads, batch), Tile<d>::threads,
+             Shared<d>::bytes, map_of<QTile<d>>(f, "Q", x.Q), map_of<KVTile<d>>(f, "K", x.K),
+             map_of<KVTile<d>>(f, "V", x.V), x.O, x.L, x.sizes, static_cast<int>(f.problem.d));
     });
   });
 }
