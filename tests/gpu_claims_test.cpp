@@ -346,10 +346,9 @@ TEST_CASE("no stage races, reads what nobody wrote or depends on the order of th
         simt::Options options;
         const simt::Ledger counts = pass.count(*stage, inputs, options, nullptr);
         options.check = true;
-        for (const auto& [schedule, units] :
-             {std::pair(simt::Schedule::forward, simt::Units::lazy),
-              {simt::Schedule::reverse, simt::Units::eager},
-              {simt::Schedule::random, simt::Units::random}}) {
+        for (const auto& [schedule, units] : {std::pair(simt::Schedule::forward, simt::Units::lazy),
+                                              {simt::Schedule::reverse, simt::Units::eager},
+                                              {simt::Schedule::random, simt::Units::random}}) {
           options.schedule = schedule;
           options.units = units;
           options.seed = 5;
