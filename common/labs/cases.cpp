@@ -194,7 +194,9 @@ std::vector<Job> clean_cases(const Stage& stage) {
   const std::int64_t most_d = stage.supports.head_dims.back();
   const std::int64_t rows = 2 * claim_of(stage)->tile.Br + 6;
   const bool of_rows = graded_pass(stage) == Pass::backward;  // there it is tiles of rows that follow
-  for (const auto schedule : {simt::Schedule::forward, simt::Schedule::reverse, simt::Schedule::random}) {
+  for (const auto& [schedule, units] : {std::pair(simt::Schedule::forward, simt::Units::lazy),
+                                        {simt::Schedule::reverse, simt::Units::eager},
+                                        {simt::Schedule::random, simt::Units::random}}) {
     jobs.push_back(random_job(stage, {1, 2, 1, of_rows ? rows : 65, of_rows ? 65 : keys, true}, 32));
     jobs.push_back(random_job(stage, {2, 1, 1, of_rows ? rows : 30, of_rows ? 30 : keys, false}, 64, 1));
     jobs.push_back(random_job(stage, {1, 1, 1, 140, 8, true}, 32, 1));
@@ -216,6 +218,7 @@ std::vector<Job> clean_cases(const Stage& stage) {
     for (Job& job : std::span(jobs).last(added)) {
       job.check = true;
       job.schedule = schedule;
+      job.units = units;
     }
   }
   return taken(stage, std::move(jobs));

@@ -103,8 +103,8 @@ template <class Archive, class Part>
 void transfer_job(Archive& archive, Part& job) {
   archive(job.pass, job.inputs.problem, job.inputs.Q, job.inputs.K, job.inputs.V, job.given.forward.O,
           job.given.forward.L, job.given.saved.m, job.given.saved.l, job.given.saved.P, job.given.dO,
-          job.layout, job.check, job.banks, job.schedule, job.threads, job.count_reads, job.far_apart,
-          job.intermediates, job.watched, job.fewer_keys, job.timed);
+          job.layout, job.check, job.banks, job.schedule, job.units, job.threads, job.count_reads,
+          job.far_apart, job.intermediates, job.watched, job.fewer_keys, job.timed);
 }
 
 template <class Archive, class Part>

@@ -32,6 +32,7 @@ struct Job {
   bool check = false;                                 ///< As simt::Options::check.
   bool banks = false;                                 ///< As simt::Options::banks.
   simt::Schedule schedule = simt::Schedule::forward;  ///< As simt::Options::schedule.
+  simt::Units units = simt::Units::lazy;              ///< As simt::Options::units.
   int threads = 1;                                    ///< Of a CPU stage.
   bool count_reads = false;                           ///< Also run forward_counting.
   bool far_apart = false;      ///< The rows of O, or of dQ, are so far apart that an int holds no offset.

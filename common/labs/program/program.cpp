@@ -253,6 +253,7 @@ Report run_job(const Stage& stage, const Job& job) {
   options.banks = job.banks;
   options.check = job.check;
   options.schedule = job.schedule;
+  options.units = job.units;
   options.seed = 7;
   options.os_threads = 1;  // a kernel with a race in it does the same every time
   options.access_budget = 100'000;
