@@ -211,6 +211,11 @@ std::vector<Job> clean_cases(const Stage& stage) {
       if (stage.supports.head_dim(d) && (tile.num_buffers < usual.num_buffers || tile.share > usual.share))
         add(d);
     }
+    if (!of_rows) {  // tiles of keys that the first tile of rows does not see; and a sign that goes into Q
+      const ClaimedTile tile = tile_for(64);
+      jobs.push_back(random_job(stage, {1, 1, 1, tile.Br + tile.Bc, tile.Br + tile.Bc, true, -0.2f}, 64));
+      ++added;
+    }
     if (of_rows) {  // blocks of several tiles of keys add to the same rows, and one may take several tiles
       jobs.push_back(random_job(stage, {2, 1, 1, 30, keys, true}, 32, 2));
       ++added;
