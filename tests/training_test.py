@@ -339,7 +339,7 @@ class CompareTest(Script):
                 for row in rows:
                     right = flops * 128 * row["N"] / (2 if row["causal"] else 1)
                     self.assertAlmostEqual(row["tflops"] * row["ms"] * 1e9, right, delta=1e-6 * right)
-                    self.assertLess(row["ms_upper_quartile"], 1e3 * COMPILES_S)
+                    self.assertLess(row["ms_upper_quartile"], 1e3 * COMPILES_S / 2)  # 3/4 of it is in that of 4 runs
                 self.assertRegex(printed, rf"{package}: \d+\.\d+ of memory-efficient|absent: memory-efficient")
 
     def test_a_package_that_is_not_there_or_wrong_is_absent(self):
