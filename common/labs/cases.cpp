@@ -91,6 +91,13 @@ bool is_kernel(const Stage& stage) {
   return stage.backend != Backend::cpu;
 }
 
+/// What a block works on at head dimension d.
+ClaimedTile tile_for(const Stage& stage, std::int64_t d) {
+  Problem p;
+  p.d = d;
+  return tile_of(stage, p);
+}
+
 /// Whether `stage` takes the problem and the layout of a job.
 bool takes(const Stage& stage, const Job& job) {
   return stage.supports.takes(job.inputs.problem) &&
@@ -186,11 +193,6 @@ std::vector<Job> clean_cases(const Stage& stage) {
   // memory do so twice for each tile, and stage 29 has one buffer for K, in which the next tile comes. And
   // a tile of rows that sees no key.
   const std::int64_t keys = 2 * claim_of(stage)->tile.Bc + 6;
-  const auto tile_for = [&](std::int64_t d) {
-    Problem p;
-    p.d = d;
-    return tile_of(stage, p);
-  };
   const std::int64_t most_d = stage.supports.head_dims.back();
   const std::int64_t rows = 2 * claim_of(stage)->tile.Br + 6;
   const bool of_rows = graded_pass(stage) == Pass::backward;  // there it is tiles of rows that follow
@@ -207,12 +209,12 @@ std::vector<Job> clean_cases(const Stage& stage) {
     };
     // Tiles of K that take turns in a buffer, and warps that share their keys, have other barriers.
     for (const std::int64_t d : {std::int64_t{96}, most_d}) {
-      const ClaimedTile tile = tile_for(d), usual = tile_for(64);
+      const ClaimedTile tile = tile_for(stage, d), usual = tile_for(stage, 64);
       if (stage.supports.head_dim(d) && (tile.num_buffers < usual.num_buffers || tile.share > usual.share))
         add(d);
     }
     if (!of_rows) {  // tiles of keys that the first tile of rows does not see; and a sign that goes into Q
-      const ClaimedTile tile = tile_for(64);
+      const ClaimedTile tile = tile_for(stage, 64);
       jobs.push_back(random_job(stage, {1, 1, 1, tile.Br + tile.Bc, tile.Br + tile.Bc, true, -0.2f}, 64));
       ++added;
     }
@@ -281,14 +283,9 @@ std::vector<Job> counted_cases(const Stage& stage) {
     jobs.back().banks = true;
   }
   // Where warpgroups have another tile for each head dimension, that of each counts.
-  const auto tile_for = [&](std::int64_t d) {
-    Problem p;
-    p.d = d;
-    return tile_of(stage, p);
-  };
   for (const std::int64_t d : {128, 192, 256}) {
-    const ClaimedTile tile = tile_for(d);
-    if (!stage.supports.head_dim(d) || tile.warpgroups == 0 || tile.Bc == tile_for(64).Bc) continue;
+    const ClaimedTile tile = tile_for(stage, d);
+    if (!stage.supports.head_dim(d) || tile.warpgroups == 0 || tile.Bc == tile_for(stage, 64).Bc) continue;
     jobs.push_back(random_job(stage, {1, 1, 1, 130, 200, false}, d, jobs.size()));
   }
   return taken(stage, std::move(jobs));

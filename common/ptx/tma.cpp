@@ -67,6 +67,20 @@ std::int64_t use_global(const TensorMap& map, const int (&at)[4], std::uint32_t 
   return bytes;
 }
 
+/// Counts and checks what a unit reads of shared memory for a thread, in one of the thread's groups.
+void begin_read(SharedArray* array, std::uint32_t offset, std::int64_t bytes, Where where) {
+  Block& block = *running.block;
+  Thread& me = *running.thread;
+  if (block.launch->options->check) {
+    if (const auto conflict = block.races.read_by_unit(
+            me.warp, me.lane, offset, static_cast<std::uint32_t>(bytes), array->granule, where))
+      report_conflict(*conflict, *array, offset, false, where, true);
+  }
+  array->traffic.read_bytes += static_cast<std::uint64_t>(bytes);
+  ++me.stores;
+  me.stored_by = where;
+}
+
 }  // namespace
 
 void expect_at_mbarrier(SharedArray* array, std::byte* at, int bytes, Where where) {
@@ -142,19 +156,12 @@ void store_box(const TensorMap& map, SharedArray* array, const std::byte* from, 
   Thread& me = *running.thread;
   const std::uint32_t offset = block.shared.offset_of(from);
   require_box(map, *array, offset, bytes, "tma_store", where);
-  if (block.launch->options->check) {
-    if (const auto conflict = block.races.read_by_unit(
-            me.warp, me.lane, offset, static_cast<std::uint32_t>(map.box_bytes()), array->granule, where))
-      report_conflict(*conflict, *array, offset, false, where, true);
-  }
+  begin_read(array, offset, map.box_bytes(), where);
   ++running.counts.tma_stores;
   const auto written =
       static_cast<std::uint64_t>(use_global(map, at, offset, GlobalMarks::Use::write, where));
   running.counts.tma_written_bytes += written;
   running.global[map.buffer->slot].written_bytes += written;
-  array->traffic.read_bytes += static_cast<std::uint64_t>(map.box_bytes());
-  ++me.stores;
-  me.stored_by = where;
   const std::byte* const base = block.shared.base();
   block.units.add(
       [map, at0 = at[0], at1 = at[1], at2 = at[2], at3 = at[3], offset, base] {
@@ -182,18 +189,13 @@ void reduce_bulk(gmem<f32> to, SharedArray* array, const std::byte* from, int by
   gmem<f32>::check<4>(to.buffer(), to.offset(), where);
   if (to.offset() + count > to.buffer()->elements)
     fail_global(to.buffer(), to.offset(), count, where.file, where.line);
+  begin_read(array, offset, bytes, where);
   if (block.launch->options->check) {
-    if (const auto conflict = block.races.read_by_unit(
-            me.warp, me.lane, offset, static_cast<std::uint32_t>(bytes), array->granule, where))
-      report_conflict(*conflict, *array, offset, false, where, true);
     for (int i = 0; i < count; ++i)
       check_global(*to.buffer(), to.offset() + i, GlobalMarks::Use::atomic, where);
   }
   ++running.counts.bulk_reduces;
   running.global[to.buffer()->slot].atomic_bytes += static_cast<std::uint64_t>(bytes);
-  array->traffic.read_bytes += static_cast<std::uint64_t>(bytes);
-  ++me.stores;
-  me.stored_by = where;
   auto* const sums = reinterpret_cast<float*>(to.buffer()->data) + to.offset();
   block.units.add(
       [sums, from, count] {

@@ -35,6 +35,11 @@ struct Begun {
   SharedRaces::Clock known;  ///< What all of its warps knew when they came.
 };
 
+/// Who AsyncQueue has a warpgroup's work of: behind the threads, whose stores have owners too.
+constexpr unsigned owner_of(unsigned group) {
+  return max_threads + 1 + group;
+}
+
 /// The row of A and of C that element pair `i` (0 or 1) of the running thread is in.
 int row_of(const Thread& me, int i) {
   return static_cast<int>(me.warp % group_warps * 16 + me.lane / 4) + 8 * i;
@@ -179,7 +184,7 @@ void require_same(const Begun& begun, const WgmmaOperands& mine, std::size_t cha
   };
   const WgmmaOperands& first = begun.what;
   std::string what;
-  if (begun.where.line != where.line || std::strcmp(begun.where.file, where.file) != 0) {
+  if (!same_place(begun.where, where)) {
     what = "this one and that of " + to_string(begun.where);
   } else if (!same_matrix(first.A, mine.A) || !same_matrix(first.B, mine.B)) {
     what = "A in " + matrix_text(mine.A) + " with B in " + matrix_text(mine.B) + ", and A in " +
@@ -217,7 +222,7 @@ void start(WarpgroupState& group, std::size_t number, unsigned group_number) {
         report_conflict(*conflict, *matrix.array, byte, false, begun.where, true);
     });
   }
-  block.units.add([&group] { group.do_next(); }, max_threads + 1 + group_number);
+  block.units.add([&group] { group.do_next(); }, owner_of(group_number));
   for (unsigned w = 0; w < group_warps; ++w) {
     wake(group_number * group_warps + w, std::exchange(group.waiters[w], 0));
   }
@@ -347,7 +352,7 @@ void wait_for_wgmmas(std::size_t pending, std::initializer_list<Accumulators> na
     suspend("wgmma_wait", where);
   }
   if (group.done < me.wgmmas_waited)
-    block.units.finish(max_threads + 1 + me.warp / group_warps, me.wgmmas_waited - group.done);
+    block.units.finish(owner_of(me.warp / group_warps), me.wgmmas_waited - group.done);
   if (block.launch->options->check) block.races.wait_for_wgmmas(me.warp, me.wgmmas_waited);
   for (const Accumulators& one : named) {
     const auto open = std::ranges::find(me.accumulators, one.C, &OpenAccumulators::C);

@@ -125,16 +125,16 @@ struct Thread {
   Busiest work;                           ///< In this block; counted when observed.
   std::size_t tiles = 0;                  ///< That it has come to in this block.
   std::uint64_t exponentials = 0;         ///< Since its last product on tensor cores.
-  bool copies_ahead = false;              ///< Whether it has begun asynchronous copies, or loads by TMA.
+  bool has_copied = false;                ///< Whether it has begun asynchronous copies, or loads by TMA.
   std::vector<PendingCopy> copies;        ///< Oldest first.
   std::vector<std::size_t> copy_groups;   ///< Sizes of the committed groups, oldest first.
   std::size_t stores = 0;                 ///< By TMA, with bulk reductions, since the last group of them.
   Where stored_by;                        ///< The last of them.
   std::vector<std::size_t> store_groups;  ///< Sizes of its groups that it has not waited for, oldest first.
-  bool wgmma_fenced = false;              ///< Nothing that it has done since with registers is known.
-  std::size_t wgmmas = 0;                 ///< That it has begun;
-  std::size_t wgmmas_waited = 0;          ///< of them, those that it has waited for.
-  std::vector<std::size_t> wgmma_groups;  ///< How many it had begun at each commit, oldest first.
+  bool wgmma_fenced = false;      ///< It has executed wgmma_fence and may not have used registers since.
+  std::size_t wgmmas = 0;         ///< That it has begun;
+  std::size_t wgmmas_waited = 0;  ///< of them, those that it has waited for.
+  std::vector<std::size_t> wgmma_groups;       ///< How many it had begun at each commit, oldest first.
   std::vector<OpenAccumulators> accumulators;  ///< Oldest first.
   Where began_wgmma;                           ///< The last of them.
 };

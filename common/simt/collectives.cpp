@@ -13,9 +13,6 @@ namespace {
 bool same(const char* a, const char* b) {
   return a == b || std::strcmp(a, b) == 0;
 }
-bool same(Where a, Where b) {
-  return a.line == b.line && same(a.file, b.file);
-}
 
 /// Of two places at odds, which the report names first: the later line, whoever came first, so that a
 /// report does not depend on the schedule.
@@ -77,7 +74,7 @@ Meeting* meet(std::uint32_t mask, const char* name, Where where, void* operands)
     meeting->name = name;
     meeting->where = where;
     ++warp.pending;
-  } else if (!same(meeting->name, name) || !same(meeting->where, where)) {
+  } else if (!same(meeting->name, name) || !same_place(meeting->where, where)) {
     fail_mixed(*meeting, mask, name, where);
   }
   meeting->operands[me.lane] = operands;
@@ -142,7 +139,7 @@ void barrier(unsigned id, unsigned threads, bool waits, const char* name, Where 
              " threads have returned from the kernel and will never come to this barrier:" +
              where_all_are());
   if (barrier.arrived != 0 &&
-      (barrier.expected != threads || (whole_block && !same(barrier.where, where)))) {
+      (barrier.expected != threads || (whole_block && !same_place(barrier.where, where)))) {
     const bool mine_first = later(where, barrier.where);
     fail(ErrorKind::divergent_barrier, mine_first ? where : barrier.where, "",
          "some threads wait at " + to_string(barrier.where) + " and others at " + to_string(where) + ":" +

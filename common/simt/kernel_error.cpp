@@ -1,5 +1,6 @@
 #include "common/simt/kernel_error.hpp"
 
+#include <cstring>
 #include <string_view>
 
 namespace flashladder::simt {
@@ -91,10 +92,8 @@ constexpr Meaning meanings[] = {
      "bulk reduction is of whole rows of 16 bytes"},
     {wgmma_mismatch, "wgmma_mismatch", "the threads of a warpgroup come to different wgmmas",
      "a wgmma belongs to 128 threads, of four warps from a multiple of four on: all of them must come to "
-     "the "
-     "same wgmmas in the same order, with the same matrices; compute what they depend on from threadIdx.x "
-     "/ "
-     "128, never from a lane's or a warp's number"},
+     "the same wgmmas in the same order, with the same matrices; compute what they depend on from "
+     "threadIdx.x / 128, never from a lane's or a warp's number"},
     {missing_wgmma_fence, "missing_wgmma_fence",
      "a wgmma takes registers that were used since the last wgmma_fence",
      "wgmma_fence() must stand between what a thread does with C, or with an A in registers, and the next "
@@ -103,18 +102,14 @@ constexpr Meaning meanings[] = {
      "wgmma_wait<...>(C) is missing between the wgmma and the first use of C, or does not name this C"},
     {unfinished_wgmma, "unfinished_wgmma", "a wgmma is not in a group that is waited for",
      "wgmma_commit() is missing behind it, wgmma_wait lets too many groups be under way, or the kernel "
-     "ends "
-     "without one"},
+     "ends without one"},
     {bad_matrix_descriptor, "bad_matrix_descriptor", "a wgmma's matrix lies where none can",
      "the tile of a wgmma lies in dynamic shared memory, at a multiple of 1024 bytes; its rows are as long "
-     "as "
-     "the swizzle that TMA wrote it with, or that the kernel wrote it with; and rows, panels and what is "
-     "added "
-     "to a descriptor are in bytes"},
+     "as the swizzle that TMA wrote it with, or that the kernel wrote it with; and rows, panels and what "
+     "is added to a descriptor are in bytes"},
     {register_misuse, "register_misuse", "registers are given back or taken in a way that no GPU takes",
      "all four warps of a warpgroup execute the same registers_down or registers_up, with a barrier "
-     "between "
-     "two of them; down keeps no more than there are, and up asks for no fewer"},
+     "between two of them; down keeps no more than there are, and up asks for no fewer"},
     {endless_loop, "endless_loop", "a thread never stops and never synchronises",
      "the loop's counter does not move towards its end, or the loop waits for another thread's store "
      "without "
@@ -162,6 +157,10 @@ const char* usual_cause(ErrorKind kind) {
 }
 
 KernelError::KernelError(const KernelFault& fault) : Error(message(fault)), KernelFault(fault) {}
+
+bool same_place(Where a, Where b) {
+  return a.line == b.line && (a.file == b.file || std::strcmp(a.file, b.file) == 0);
+}
 
 std::string to_string(Where where) {
   const std::string_view file = where.file;

@@ -21,6 +21,9 @@ struct Where {
   }
 };
 
+/// Whether two places are one: a file may have its name in several copies.
+bool same_place(Where a, Where b);
+
 /// The ways a kernel can be wrong that the emulator tells apart. Those marked (check) are found only with
 /// Options::check.
 enum class ErrorKind {

@@ -1,7 +1,6 @@
 #include "common/simt/register_pool.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <string>
 
 #include "common/simt/scheduler.hpp"
@@ -16,9 +15,6 @@ std::string name_of(int registers, bool up) {
 }
 std::string warp_name(unsigned warp) {
   return "warp " + std::to_string(warp);
-}
-bool same(Where a, Where b) {
-  return a.line == b.line && std::strcmp(a.file, b.file) == 0;
 }
 [[noreturn]] void fail_misused(Where where, const std::string& details, Where other = {}) {
   fail(ErrorKind::register_misuse, where, "", details, other);
@@ -60,7 +56,7 @@ void RegisterPool::own(unsigned warp, int registers) {
 void RegisterPool::require_same(unsigned warp, std::size_t number, const Change& mine) const {
   const unsigned group = warp / warps_of_group;
   const Change& first = changes_[group][number];
-  if (first.registers != mine.registers || first.up != mine.up || !same(first.where, mine.where)) {
+  if (first.registers != mine.registers || first.up != mine.up || !same_place(first.where, mine.where)) {
     // The later line first, whoever came first.
     const bool mine_first = mine.where.line > first.where.line;
     const Change& one = mine_first ? mine : first;

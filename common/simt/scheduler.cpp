@@ -215,7 +215,7 @@ void run_block(Block& block, unsigned linear) {
     thread.work = {};
     thread.tiles = 0;
     thread.exponentials = 0;
-    thread.copies_ahead = false;
+    thread.has_copied = false;
     thread.copies.clear();
     thread.copy_groups.clear();
     thread.stores = 0;
@@ -374,8 +374,8 @@ std::string name_of(const Mbarrier& bar) {
 }
 
 void count_copying_thread() {
-  running.counts.copying_threads += running.thread->copies_ahead ? 0 : 1;
-  running.thread->copies_ahead = true;
+  running.counts.copying_threads += running.thread->has_copied ? 0 : 1;
+  running.thread->has_copied = true;
 }
 
 void report_unfinished_work(const Thread& thread, bool last) {

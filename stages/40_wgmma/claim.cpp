@@ -1,5 +1,6 @@
 // What this stage moves, computes and allocates: what changed since the stage before.
 #include "common/claims/closed_form.hpp"
+#include "common/kernel/host.hpp"
 
 namespace flashladder::stage_40 {
 
@@ -9,8 +10,7 @@ namespace {
 
 /// As in attention.cu, with as many columns as the kernel has that takes d.
 ClaimedTile tile_for(const Problem& p) {
-  int D = 256;
-  for (const int columns : {192, 128, 96, 64}) D = p.d <= columns ? columns : D;
+  const int D = columns_for<64, 96, 128, 192, 256>(p.d);
   return {.Br = 128,
           .Bc = 64,
           .R = 4,
