@@ -208,7 +208,8 @@ void start(WarpgroupState& group, std::size_t number, unsigned group_number) {
   ++group.complete;
   ++running.counts.wgmmas;
   running.counts.flops_tensor_cores += 2ull * rows * inner * static_cast<std::uint64_t>(what.columns);
-  for (const auto& [matrix, extent] : {std::pair(what.A, rows), std::pair(what.B, what.columns)}) {
+  for (const auto& [operand, extent] : {std::pair(what.A, rows), std::pair(what.B, what.columns)}) {
+    const auto& matrix = operand;  // Clang 14 cannot capture a name of a structured binding
     if (matrix.array == nullptr) continue;
     require_matrix(matrix, extent, begun.where);
     const auto bytes = static_cast<std::uint64_t>(2 * inner * extent);
