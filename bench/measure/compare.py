@@ -87,13 +87,15 @@ def backward_contenders(torch, flashladder, stages, q, k, v, causal):
 
 def measure(torch, runs, rounds, device):
     """Milliseconds of each function, one after the other in every round."""
-    times = {name: [] for name in runs}
+    times, out_of_memory = {name: [] for name in runs}, set()
     flush = torch.empty(FLUSH_BYTES if device == "cuda" else 1, dtype=torch.int8, device=device)
     for turn in range(rounds + 2):
         events = {}
         for _ in range(HEAD_START if device == "cuda" else 0):
             flush.zero_()
         for name, run in runs.items():
+            if name in out_of_memory:
+                continue
             if device == "cpu":
                 events[name] = milliseconds(torch, run, device)
                 continue
@@ -101,7 +103,11 @@ def measure(torch, runs, rounds, device):
                 flush.zero_()
             begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             begin.record()
-            run()
+            try:
+                run()
+            except torch.OutOfMemoryError:  # beside the others' results there is less than when it was alone
+                out_of_memory.add(name)
+                continue
             end.record()
             events[name] = begin, end
         if device == "cuda":
@@ -110,7 +116,7 @@ def measure(torch, runs, rounds, device):
         if turn >= 2:  # the first two are the warm-up
             for name, ms in events.items():
                 times[name].append(ms)
-    return times
+    return {name: [] if name in out_of_memory else found for name, found in times.items()}
 
 
 def chosen_stages(flashladder, chosen):
@@ -151,6 +157,7 @@ def rows_of(torch, flashladder, chosen, stages, d, causal, N):
     batch, heads, _, _ = q.shape
     flops = 4 * N * N * d * batch * heads / (2 if causal else 1) * (2.5 if chosen.backward else 1)
     times = measure(torch, runs, chosen.rounds, chosen.device)
+    absent |= {name: "this GPU has too little memory for it" for name, found in times.items() if not found}
     rows = []
     for name in all_:
         if name in absent:
