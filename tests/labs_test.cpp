@@ -552,7 +552,8 @@ TEST_CASE("what a kernel's counters count is said in words", "[labs]") {
     INFO(name);
     if (name.find('_') != name.npos) CHECK(words_of_counter(name) != name);
   }
-  CHECK(words_of_counter("wgmma_bytes_in_flight") == "bytes of copies under way, added up over the wgmmas");
+  CHECK(words_of_counter("wgmma_bytes_in_flight") ==
+        "bytes of copies under way, added up over the wgmmas of each warp");
   CHECK(words_of_counter("global.K.read_elements") == "elements of K read from global memory");
 }
 

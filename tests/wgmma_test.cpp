@@ -178,10 +178,11 @@ __device__ void write_sums(gmem<f32> out, const Sums& C) {
     for (int e = 0; e < 4; ++e) out[(threadIdx.x * (tile_rows / 8) + x) * 4 + e] = C[x][e];
 }
 
-/// One of the threads that multiply brings tiles by TMA: the next one before this one is multiplied, or
-/// each when it is needed.
+/// One of the threads that multiply brings tiles by TMA: each when it is needed, or the next one before
+/// this one is multiplied, or when it has been by this thread.
+enum class Bring { when_needed, ahead, behind_its_product };
 __global__ void multiply_and_bring(const __grid_constant__ tensor_map map, gmem<f32> out, int tiles,
-                                   bool ahead) {
+                                   Bring when) {
   auto&& tile = dynamic_tile<bf16, 2 * tile_rows, 16, "tile">(0);
   auto&& full = dynamic_tile<mbarrier, 2, 1, "full">(barriers_at);
   const auto bring = [&](int k) {
@@ -191,15 +192,16 @@ __global__ void multiply_and_bring(const __grid_constant__ tensor_map map, gmem<
   if (threadIdx.x == 0) {
     for (int s = 0; s < 2; ++s) mbarrier_init(full.at(s, 0), 1);
     fence_mbarrier_init();
-    if (ahead) bring(0);
+    if (when != Bring::when_needed) bring(0);
   }
   Sums C;
   for (int k = 0; k < tiles; ++k) {
     __syncthreads();
-    const int next = ahead ? k + 1 : k;
-    if (threadIdx.x == 0 && next < tiles) bring(next);
+    if (threadIdx.x == 0 && when == Bring::when_needed) bring(k);
+    if (threadIdx.x == 0 && when == Bring::ahead && k + 1 < tiles) bring(k + 1);
     mbarrier_wait(full.at(k % 2, 0), k / 2 % 2);
-    add_square(C, tile.at(k % 2 * tile_rows, 0), k, ahead);
+    add_square(C, tile.at(k % 2 * tile_rows, 0), k, when == Bring::ahead);
+    if (threadIdx.x == 0 && when == Bring::behind_its_product && k + 1 < tiles) bring(k + 1);
   }
   write_sums(out, C);
 }
@@ -297,20 +299,21 @@ tensor_map map_of_tiles(const DeviceBuffer<bf16>& x) {
 
 TEST_CASE("what is in flight beside a wgmma: by TMA, of a thread that multiplies", "[wgmma]") {
   constexpr int tiles = 5;
-  for (const bool ahead : {false, true}) {
-    INFO("ahead " << ahead);
+  for (const Bring when : {Bring::when_needed, Bring::ahead, Bring::behind_its_product}) {
+    INFO("bring " << static_cast<int>(when));
     const simt::Ledger ledger = count(128, tiles, [&](const auto& x, const auto& out) {
       launch("multiply_and_bring", multiply_and_bring, dim3(1), dim3(128), barriers_at + 16,
-             map_of_tiles(x), out, tiles, ahead);
+             map_of_tiles(x), out, tiles, when);
     });
+    // Of four warps. Where a thread brings behind its product, that of its own warp is done.
+    const std::uint64_t warps = when == Bring::when_needed ? 0 : when == Bring::ahead ? 4 : 3;
     CHECK(ledger.wgmmas == tiles);
     CHECK(ledger.exp == 128 * tiles);
-    // The last tile has none behind it.
-    CHECK(ledger.wgmma_bytes_in_flight == (ahead ? tile_bytes * (tiles - 1) : 0));
-    CHECK(ledger.flops_during_copies == (ahead ? product_flops * (tiles - 1) : 0));
-    CHECK(ledger.exp_during_wgmmas == (ahead ? 128 * tiles : 0));
-    CHECK(ledger.bytes_in_flight == (ahead ? tile_bytes * tiles : 0));
-    CHECK(ledger.most_bytes_in_flight == (ahead ? tile_bytes : 0));
+    CHECK(ledger.wgmma_bytes_in_flight == warps * tile_bytes * (tiles - 1));  // behind the last is none
+    CHECK(ledger.flops_during_copies == warps * (product_flops / 4) * (tiles - 1));
+    CHECK(ledger.exp_during_wgmmas == (when == Bring::ahead ? 128 * tiles : 0));
+    CHECK(ledger.bytes_in_flight == (when == Bring::when_needed ? 0 : tile_bytes * tiles));
+    CHECK(ledger.most_bytes_in_flight == (when == Bring::when_needed ? 0 : tile_bytes));
   }
 }
 
@@ -329,7 +332,7 @@ TEST_CASE("what is in flight beside a wgmma: as many tiles as a ring allows", "[
         ahead += static_cast<std::uint64_t>(behind);
         products += behind > 0;
       }
-      CHECK(ledger.wgmma_bytes_in_flight == tile_bytes * ahead);
+      CHECK(ledger.wgmma_bytes_in_flight == 4 * tile_bytes * ahead);
       CHECK(ledger.flops_during_copies == product_flops * products);
       CHECK(ledger.exp_during_wgmmas == 0);
       CHECK(ledger.bytes_in_flight == 0);  // at the only barrier of the block nothing has begun
@@ -348,7 +351,8 @@ TEST_CASE(
              wait_before);
     });
     CHECK(ledger.wgmmas == 2);
-    CHECK(ledger.wgmma_bytes_in_flight == static_cast<std::uint64_t>(tile_bytes * (wait_before ? 2 : 4)));
+    // Beside each warp's part are the copies of all, but for those that it has waited for.
+    CHECK(ledger.wgmma_bytes_in_flight == 8 * (2 * tile_bytes - (wait_before ? 32 * 16 : 0)));
     CHECK(ledger.flops_during_copies == (wait_before ? 0 : 2 * product_flops));
   }
 }

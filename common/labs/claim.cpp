@@ -412,7 +412,7 @@ std::string words_of_counter(const std::string& name) {
       {"wgmmas", "wgmmas of a warpgroup"},
       {"wgmma_waits", "waits of threads for wgmmas"},
       {"wgmma_read_bytes", "bytes of shared memory that wgmmas read"},
-      {"wgmma_bytes_in_flight", "bytes of copies under way, added up over the wgmmas"},
+      {"wgmma_bytes_in_flight", "bytes of copies under way, added up over the wgmmas of each warp"},
       {"exp_during_wgmmas", "exponentials of threads with wgmmas of their own under way"},
       {"most_registers", "registers of a thread after setmaxnreg, the most"},
       {"fewest_registers", "registers of a thread after setmaxnreg, the fewest"},

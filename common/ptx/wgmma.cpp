@@ -205,7 +205,6 @@ void start(WarpgroupState& group, std::size_t number, unsigned group_number) {
   const WgmmaOperands& what = begun.what;
   ++group.complete;
   ++running.counts.wgmmas;
-  block.flight.begin_wgmma(group_number);
   running.counts.flops_tensor_cores += 2ull * rows * inner * static_cast<std::uint64_t>(what.columns);
   for (const auto& [operand, extent] : {std::pair(what.A, rows), std::pair(what.B, what.columns)}) {
     const auto& matrix = operand;  // Clang 14 cannot capture a name of a structured binding

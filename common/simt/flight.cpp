@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "common/simt/block.hpp"
 
@@ -29,8 +30,13 @@ void Flight::begin() {
   copied_ = 0;
   loads_ = {};
   for (std::vector<Loads>& one : loads_until_) one.clear();
-  groups_.fill({});
-  groups_used_ = 0;
+  for (OfWarp& warp : warps_) {
+    warp.parts.clear();
+    warp = {
+        .come_to = 0, .begun = 0, .parts = std::move(warp.parts), .known = {}, .arrived = 0, .settled = 0};
+  }
+  settled_ = 0;
+  multiplying_ = 0;
 }
 
 Flight::Loads Flight::arrived(const Knowledge& known) const {
@@ -45,33 +51,36 @@ Flight::Loads Flight::arrived(const Knowledge& known) const {
   return all;
 }
 
-std::size_t Flight::done(const Thread& thread, unsigned warpgroup) {
-  const auto first = thread.knows.wgmmas.begin() + 4 * warpgroup;
-  return static_cast<std::size_t>(*std::min_element(first, first + 4));
+void Flight::count_all_of(const Part& part) {
+  running.counts.flops_during_copies +=
+      static_cast<std::uint64_t>(std::popcount(part.alone)) * part.flops_of_thread;
 }
 
-void Flight::count_wgmmas_beside(std::uint64_t bytes) {
-  for (unsigned g = 0; g < groups_used_; ++g)
-    running.counts.wgmma_bytes_in_flight += bytes * (groups_[g].begun - done(*running.thread, g));
+void Flight::count_parts_beside(std::uint64_t bytes) {
+  const Knowledge& known = running.thread->knows;
+  for (unsigned w = 0; w < multiplying_; ++w) {
+    const std::size_t done = static_cast<std::size_t>(known.wgmmas[w]);
+    running.counts.wgmma_bytes_in_flight += bytes * (warps_[w].begun - done);
+  }
 }
 
 void Flight::begin_copy(std::uint64_t bytes) {
   const Thread& me = *running.thread;
   copied_ += bytes;
-  if (groups_used_ == 0) return;
-  count_wgmmas_beside(bytes);
-  std::deque<Product>& products = groups_[me.warp / 4].products;
-  for (auto one = products.rbegin(); one != products.rend() && one->number >= me.wgmmas_waited; ++one) {
-    if (!one->alone[me.linear % group_threads]) continue;
-    one->alone.reset(me.linear % group_threads);
-    running.counts.flops_during_copies += one->flops_of_thread;
+  if (multiplying_ == 0) return;
+  count_parts_beside(bytes);
+  std::vector<Part>& parts = warps_[me.warp].parts;
+  for (auto part = parts.rbegin(); part != parts.rend() && part->number >= me.wgmmas_waited; ++part) {
+    if ((part->alone >> me.lane & 1) == 0) continue;
+    part->alone &= ~(1u << me.lane);
+    running.counts.flops_during_copies += part->flops_of_thread;
   }
 }
 
 void Flight::end_copy(std::uint64_t bytes) {
   Thread& me = *running.thread;
   me.arrived += bytes;
-  groups_[me.warp / 4].arrived += bytes;
+  warps_[me.warp].arrived += bytes;
 }
 
 void Flight::begin_load(unsigned mbarrier, std::uint64_t phase, std::uint64_t bytes) {
@@ -83,49 +92,49 @@ void Flight::begin_load(unsigned mbarrier, std::uint64_t phase, std::uint64_t by
   ++until[phase].count;
   until[phase].bytes += bytes;
 
-  count_wgmmas_beside(bytes);
-  for (unsigned g = 0; g < groups_used_; ++g) {
-    std::deque<Product>& products = groups_[g].products;
-    const auto first = std::ranges::lower_bound(products, done(*running.thread, g), {}, &Product::number),
-               last = std::ranges::lower_bound(products, groups_[g].begun, {}, &Product::number);
-    for (auto one = first; one < last; ++one)
-      running.counts.flops_during_copies += one->alone.count() * one->flops_of_thread;
-    if (first < last) products.erase(first, last);
+  count_parts_beside(bytes);
+  const Knowledge& known = running.thread->knows;
+  for (unsigned w = 0; w < multiplying_; ++w) {
+    std::vector<Part>& parts = warps_[w].parts;
+    const auto done = static_cast<std::size_t>(known.wgmmas[w]);
+    const auto first = std::ranges::lower_bound(parts, done, {}, &Part::number),
+               last = std::ranges::lower_bound(parts, warps_[w].begun, {}, &Part::number);
+    for (auto part = first; part < last; ++part) count_all_of(*part);
+    if (first < last) parts.erase(first, last);
   }
 }
 
 void Flight::come_to_wgmma(std::uint64_t flops_of_thread) {
   Thread& me = *running.thread;
   looks_ = true;
-  groups_used_ = std::max(groups_used_, me.warp / 4 + 1);
-  Group& group = groups_[me.warp / 4];
-  if (me.wgmmas == group.come_to) group.products.push_back({group.come_to++, flops_of_thread, {}});
-  auto found = group.products.end() - 1;  // nearly always
-  while (found->number != me.wgmmas) --found;
-  Product& product = *found;
+  multiplying_ = std::max(multiplying_, me.warp + 1);
+  OfWarp& warp = warps_[me.warp];
+  if (me.wgmmas == warp.come_to) warp.parts.push_back({warp.come_to++, flops_of_thread});
+  auto part = warp.parts.end() - 1;  // nearly always
+  while (part->number != me.wgmmas) --part;
+  part->came |= 1u << me.lane;
   if (me.copies.empty()) {
-    product.alone.set(me.linear % group_threads);
+    part->alone |= 1u << me.lane;
   } else {
     running.counts.flops_during_copies += flops_of_thread;
   }
-  product.arrived_of_group += me.arrived;
-  if (me.has_news) product.known.join(me.knows);
+  part->arrived += me.arrived;
+  if (me.has_news) part->known.join(me.knows);
   me.has_news = false;
+  if (part->came == ~0u) begin_part(warp, part);
 }
 
-void Flight::begin_wgmma(unsigned warpgroup) {
-  Group& group = groups_[warpgroup];
-  const auto product = std::ranges::lower_bound(group.products, group.begun++, {}, &Product::number);
-  group.known.join(product->known);
-  const Loads there = arrived(group.known);
-  std::uint64_t copies_there = product->arrived_of_group;
-  for (unsigned g = 0; g < groups_.size(); ++g) copies_there += g == warpgroup ? 0 : groups_[g].settled;
+void Flight::begin_part(OfWarp& warp, std::vector<Part>::iterator part) {
+  ++warp.begun;
+  warp.known.join(part->known);
+  const Loads there = arrived(warp.known);
+  const std::uint64_t copies_there = part->arrived + settled_ - warp.settled;
   running.counts.wgmma_bytes_in_flight += copied_ - copies_there + loads_.bytes - there.bytes;
   if (loads_.count != there.count) {
-    running.counts.flops_during_copies += product->alone.count() * product->flops_of_thread;
-    product->alone.reset();
+    count_all_of(*part);
+    part->alone = 0;
   }
-  if (product->alone.none()) group.products.erase(product);
+  if (part->alone == 0) warp.parts.erase(part);
 }
 
 void Flight::wait_for_wgmmas() {
@@ -154,12 +163,12 @@ void Flight::synchronise(std::uint32_t lanes) const {
 }
 
 std::uint64_t Flight::at_block_barrier(const Knowledge& all) {
-  std::uint64_t bytes = copied_ + loads_.bytes - arrived(all).bytes;
-  for (Group& group : groups_) {
-    group.settled = group.arrived;
-    bytes -= group.settled;
+  settled_ = 0;
+  for (unsigned w = 0; w < running.block->warps; ++w) {
+    warps_[w].settled = warps_[w].arrived;
+    settled_ += warps_[w].settled;
   }
-  return bytes;
+  return copied_ - settled_ + loads_.bytes - arrived(all).bytes;
 }
 
 }  // namespace flashladder::simt

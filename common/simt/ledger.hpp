@@ -15,7 +15,7 @@ struct Counters {
   std::uint64_t blocks = 0;               ///< Blocks that ran.
   std::uint64_t flops_cuda_cores = 0;     ///< Matrix products by mac(): 2 each.
   std::uint64_t flops_tensor_cores = 0;   ///< Matrix products by mma instructions.
-  std::uint64_t flops_during_copies = 0;  ///< Those of them by threads beside which copies are in flight.
+  std::uint64_t flops_during_copies = 0;  ///< Those of them beside which copies are in flight (Flight).
   std::uint64_t add = 0;                  ///< f32 additions and subtractions.
   std::uint64_t mul = 0;                  ///< f32 multiplications.
   std::uint64_t div = 0;                  ///< f32 divisions.
@@ -23,7 +23,7 @@ struct Counters {
   std::uint64_t fma = 0;                  ///< Of add and of mul, each: those of a fused multiply-add.
   std::uint64_t exp = 0;                  ///< Exponentials, to any base.
   std::uint64_t exp2 = 0;                 ///< Of them: those to base 2.
-  std::uint64_t exp_during_wgmmas = 0;    ///< Of exp: those of threads with wgmmas under way.
+  std::uint64_t exp_during_wgmmas = 0;    ///< Of exp: those of threads with wgmmas begun, not waited for.
   std::uint64_t log = 0;                  ///< Logarithms, to any base.
   std::uint64_t barriers = 0;             ///< __syncthreads, each once per block.
   std::uint64_t named_barriers = 0;       ///< Completed named barriers.
@@ -41,7 +41,7 @@ struct Counters {
   std::uint64_t wgmmas = 0;             ///< Each once per warpgroup.
   std::uint64_t wgmma_waits = 0;        ///< Waits for them, each once per thread.
   std::uint64_t wgmma_read_bytes = 0;   ///< Bytes of shared memory that the tensor cores read for them.
-  std::uint64_t wgmma_bytes_in_flight = 0;  ///< Bytes of copies in flight beside one, summed over them.
+  std::uint64_t wgmma_bytes_in_flight = 0;  ///< Bytes in flight beside one, summed over warps (Flight).
   std::uint64_t bulk_reduces = 0;           ///< Bulk reductions, each once per thread that begins it.
   std::uint64_t tiles = 0;                  ///< Tiles visited: count_tile(), once per block.
   std::uint64_t masked_tiles = 0;           ///< Those of them that were masked.

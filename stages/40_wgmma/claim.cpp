@@ -34,7 +34,7 @@ Claim claim() {
       {"wgmma_waits", 256 * BH * sum(live_i) * warpgroups},
       {"wgmma_read_bytes", 2 * BH * sum(live_i) * (Br + 2 * warpgroups * Bc) * D},
       {"wgmma_bytes_in_flight",
-       4 * BH * warpgroups * (D / 16 + Bc / 16) * sum(max(min(live_i * Bc, Nk) - Bc, 0)) * d},
+       4 * BH * warps * (D / 16 + Bc / 16) * sum(max(min(live_i * Bc, Nk) - Bc, 0)) * d},
       {"exp_during_wgmmas", 0},
       {"flops_during_copies", 4 * Br * Bc * D * BH * sum(max(live_i - 1, 0))},
       {"copying_threads", 32 * warps * BH * Tr},
