@@ -9,6 +9,7 @@
 #include <csignal>
 #include <cstring>
 #include <functional>
+#include <set>
 #include <sstream>
 
 #include "catch.hpp"
@@ -437,6 +438,8 @@ TEST_CASE("what a lab's file may not say is found, and its line is named", "[lab
       {"__CONCAT(si, mt)", "__CONCAT is not accepted"},
       {"#define private public\n", "#define private gives a word another meaning"},
       {"#define expf fast\n", "#define expf"},
+      {"#define wgmma(C, A, B, add) nothing(C)\n", "#define wgmma gives a word another meaning"},
+      {"#define registers_up registers_down\n", "#define registers_up gives a word another meaning"},
       {"#define where_to x\n#include <cmath>\n", "#define where_to stands before an #include"},
       {"#undef threadIdx\n", "#undef threadIdx takes away"},
       {"#include \"stages/12_fa2_deferred_scaling/attention.cu\"\n", "a stage is written, not included"},
@@ -507,6 +510,51 @@ TEST_CASE("what a lab's file may not say is found, and its line is named", "[lab
   CHECK(refused(std::string("int a;\n\0", 8)).starts_with("attention.cu:2: it is no plain text"));
   CHECK(refused(std::string(most_source_bytes + 1, ' '))
             .starts_with("attention.cu: it has more than 1024 KiB"));
+}
+
+TEST_CASE("no word of the vocabulary gets another meaning", "[labs]") {
+  const std::string page = text_of(std::filesystem::path(FLASHLADDER_SOURCE_DIR) / "docs/vocabulary.md");
+  std::set<std::string> words;
+  std::istringstream lines(page.substr(0, page.find("## One kernel, complete")));
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with("| `")) continue;
+    // The words of a row: `gmem<T>`; `load4(p)`, `store4(p, v)`; `auto&& P = dynamic_tile<T, R,
+    // C>(offset);`.
+    const std::string first = line.substr(2, line.find(" | ", 2) - 2);
+    for (std::size_t begin = 0; (begin = first.find('`', begin)) != first.npos;) {
+      const std::size_t end = first.find('`', begin + 1);
+      const std::string code = first.substr(begin + 1, end - begin - 1);
+      begin = end + 1;
+      if (code.starts_with(".") || code.ends_with(".hpp") || code.starts_with("descriptor")) continue;
+      const auto is_of_word = [](char c) {
+        return std::isalnum(static_cast<unsigned char>(c)) || c == '_';
+      };
+      const std::size_t stop = std::min(code.find_first_of("<("), code.size());
+      std::size_t start = stop;
+      while (start > 0 && is_of_word(code[start - 1])) --start;
+      const std::string word = code.substr(start, stop - start);
+      if (word != "swizzle") words.insert(code.starts_with("Uncounted") ? "Uncounted" : word);
+    }
+  }
+  CHECK(words.size() >= 75);
+  for (const char* one : {"f32", "smem_array", "dynamic_tile", "store4", "mma_m16n8k16", "mbarrier_wait",
+                          "tma_load", "wgmma", "registers_up", "Panels", "launch"})
+    CHECK(words.contains(one));
+  for (const std::string& word : words) {
+    const std::string why = refused_source({find_stage(43), "attention.cu", "#define " + word + " 1\n"});
+    INFO(word << ": " << why);
+    CHECK(why.find(word + " gives a word another meaning") != why.npos);
+  }
+}
+
+TEST_CASE("what a kernel's counters count is said in words", "[labs]") {
+  for (const auto& [name, count] : simt::Ledger().entries()) {
+    INFO(name);
+    if (name.find('_') != name.npos) CHECK(words_of_counter(name) != name);
+  }
+  CHECK(words_of_counter("wgmma_bytes_in_flight") ==
+        "bytes of copies under way, added up over the wgmmas of each warp");
+  CHECK(words_of_counter("global.K.read_elements") == "elements of K read from global memory");
 }
 
 TEST_CASE("honest files are accepted: all stages that are labs, and what students may write", "[labs]") {

@@ -1,14 +1,19 @@
-// wgmma on the emulator: where a matrix descriptor finds each element, every N, both element types, and
-// that results and counts do not depend on when the tensor cores work. What is wrong with a kernel that
-// uses it wrongly: zoo_test.cpp.
+// wgmma on the emulator: where a matrix descriptor finds each element, every N, both element types, that
+// results and counts do not depend on when the tensor cores work, and what is in flight beside them. What
+// is wrong with a kernel that uses it wrongly: zoo_test.cpp.
+#include <algorithm>
 #include <cstring>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "catch.hpp"
+#include "common/ptx/cp_async.hpp"
+#include "common/ptx/exp2.hpp"
 #include "common/ptx/mma.hpp"
 #include "common/ptx/tensor_map.hpp"
+#include "common/ptx/tma.hpp"
 #include "common/ptx/wgmma.hpp"
 
 namespace {
@@ -148,6 +153,207 @@ TEST_CASE("wgmma multiplies at every N, with every swizzle, from every layout", 
     check<bf16, 32, 32, Of::shared, Major::k>(units, false);
     check<f16, 48, 32, Of::shared_mn, Major::mn>(units, false);
     check<bf16, 80, 128, Of::registers, Major::mn>(units, true);
+  }
+}
+
+// --- what is in flight
+
+constexpr int tile_rows = 64, tile_bytes = 2 * tile_rows * 16;  // of a tile that is A and B of one wgmma
+constexpr int most_buffers = 4, barriers_at = most_buffers * tile_bytes;
+constexpr std::uint64_t product_flops = 2 * 64 * tile_rows * 16;
+using Sums = f32[tile_rows / 8][4];
+
+/// C += T T^T for tile number k, and one exponential: while the tensor cores work, or behind the wait.
+__device__ void add_square(Sums& C, smem<bf16> tile, int k, bool exp_beside) {
+  const auto T = k_major<32, bf16>(tile);
+  wgmma_fence();
+  wgmma<bf16>(C, T, T, k > 0);
+  wgmma_commit();
+  if (exp_beside) ex2_approx(1.f);
+  wgmma_wait<0>(C);
+  if (!exp_beside) ex2_approx(1.f);
+}
+__device__ void write_sums(gmem<f32> out, const Sums& C) {
+  for (int x = 0; x < tile_rows / 8; ++x)
+    for (int e = 0; e < 4; ++e) out[(threadIdx.x * (tile_rows / 8) + x) * 4 + e] = C[x][e];
+}
+
+/// One of the threads that multiply brings tiles by TMA: each when it is needed, or the next one before
+/// this one is multiplied, or when it has been by this thread.
+enum class Bring { when_needed, ahead, behind_its_product };
+__global__ void multiply_and_bring(const __grid_constant__ tensor_map map, gmem<f32> out, int tiles,
+                                   Bring when) {
+  auto&& tile = dynamic_tile<bf16, 2 * tile_rows, 16, "tile">(0);
+  auto&& full = dynamic_tile<mbarrier, 2, 1, "full">(barriers_at);
+  const auto bring = [&](int k) {
+    mbarrier_arrive_expect_tx(full.at(k % 2, 0), tile_bytes);
+    tma_load<bf16>(tile.at(k % 2 * tile_rows, 0), map, full.at(k % 2, 0), 0, tile_rows * k, 0, 0);
+  };
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < 2; ++s) mbarrier_init(full.at(s, 0), 1);
+    fence_mbarrier_init();
+    if (when != Bring::when_needed) bring(0);
+  }
+  Sums C;
+  for (int k = 0; k < tiles; ++k) {
+    __syncthreads();
+    if (threadIdx.x == 0 && when == Bring::when_needed) bring(k);
+    if (threadIdx.x == 0 && when == Bring::ahead && k + 1 < tiles) bring(k + 1);
+    mbarrier_wait(full.at(k % 2, 0), k / 2 % 2);
+    add_square(C, tile.at(k % 2 * tile_rows, 0), k, when == Bring::ahead);
+    if (threadIdx.x == 0 && when == Bring::behind_its_product && k + 1 < tiles) bring(k + 1);
+  }
+  write_sums(out, C);
+}
+
+/// A producer keeps a ring of tiles full, and one warpgroup multiplies; all of its lanes wait for a tile,
+/// or one lane of each warp, and the others for that one.
+__global__ void multiply_from_ring(const __grid_constant__ tensor_map map, gmem<f32> out, int tiles,
+                                   int num_buffers, bool one_lane_waits) {
+  auto&& tile = dynamic_tile<bf16, most_buffers * tile_rows, 16, "tile">(0);
+  auto&& full = dynamic_tile<mbarrier, most_buffers, 1, "full">(barriers_at);
+  auto&& empty = dynamic_tile<mbarrier, most_buffers, 1, "empty">(barriers_at + 8 * most_buffers);
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < num_buffers; ++s) {
+      mbarrier_init(full.at(s, 0), 1);
+      mbarrier_init(empty.at(s, 0), 4);
+    }
+    fence_mbarrier_init();
+  }
+  __syncthreads();
+  if (threadIdx.x >= 128) {
+    for (int k = 0; k < tiles && threadIdx.x == 128; ++k) {
+      const int s = k % num_buffers;
+      mbarrier_wait(empty.at(s, 0), 1 - k / num_buffers % 2);
+      mbarrier_arrive_expect_tx(full.at(s, 0), tile_bytes);
+      tma_load<bf16>(tile.at(s * tile_rows, 0), map, full.at(s, 0), 0, tile_rows * k, 0, 0);
+    }
+    return;
+  }
+  const bool first = threadIdx.x % 32 == 0;
+  Sums C;
+  for (int k = 0; k < tiles; ++k) {
+    const int s = k % num_buffers;
+    if (first || !one_lane_waits) mbarrier_wait(full.at(s, 0), k / num_buffers % 2);
+    if (one_lane_waits) __syncwarp();
+    add_square(C, tile.at(s * tile_rows, 0), k, false);
+    if (first) mbarrier_arrive(empty.at(s, 0));
+  }
+  write_sums(out, C);
+}
+
+/// Each of two warpgroups multiplies one tile, and in the meantime copies one that nobody multiplies, 16
+/// bytes a thread. It waits for its copies behind the product, or before it.
+__global__ void multiply_and_copy(gmem<const bf16> from, gmem<f32> out, bool wait_before) {
+  auto&& tile = dynamic_tile<bf16, tile_rows, 16, "tile">(0);
+  auto&& copies = dynamic_tile<bf16, 2 * tile_rows, 16, "copies">(tile_bytes);
+  const int t = threadIdx.x;
+  if (t < 128) cp_async_16B<bf16>(tile.at(t / 2, t % 2 * 8), from + 8 * t);
+  cp_async_commit();
+  cp_async_wait<0>();
+  fence_proxy_async();
+  __syncthreads();
+  cp_async_16B<bf16>(copies.at(t / 2, t % 2 * 8), from + 8 * t);
+  cp_async_commit();
+  if (wait_before) cp_async_wait<0>();
+  Sums C;
+  add_square(C, tile.at(0, 0), 0, false);
+  cp_async_wait<0>();
+  write_sums(out, C);
+}
+
+/// What a kernel of `threads` threads counts on `tiles` tiles, whatever order threads and units work in,
+/// and with checks or without.
+template <class Kernel>
+simt::Ledger count(int threads, int tiles, Kernel run) {
+  std::optional<simt::Ledger> first;
+  for (const bool check : {false, true}) {
+    for (const Units units : {Units::lazy, Units::eager, Units::random}) {
+      for (const simt::Schedule schedule :
+           {simt::Schedule::forward, simt::Schedule::reverse, simt::Schedule::random}) {
+        for (const std::uint64_t seed : {1, 2, 3}) {
+          INFO("check " << check << ", units " << static_cast<int>(units) << ", schedule "
+                        << static_cast<int>(schedule) << ", seed " << seed);
+          simt::Emulator emulator({.check = check, .schedule = schedule, .units = units, .seed = seed});
+          const simt::UseEmulator use(emulator);
+          DeviceBuffer<bf16> x("x", tiles * tile_rows * 16);
+          x.fill_zero();
+          const DeviceBuffer<f32> out("out", threads * tile_rows / 2);
+          run(x, out);
+          if (!first) first = emulator.last();
+          CHECK(emulator.last() == *first);
+        }
+      }
+    }
+  }
+  return *first;
+}
+tensor_map map_of_tiles(const DeviceBuffer<bf16>& x) {
+  const std::int64_t N = x.elements() / 16;
+  return make_tensor_map<bf16>("x", x,
+                               {.dims = {16, N, 1, 1},
+                                .strides = {16, 16 * N, 16 * N},
+                                .box = {16, tile_rows, 1, 1},
+                                .swizzle = 32});
+}
+
+TEST_CASE("what is in flight beside a wgmma: by TMA, of a thread that multiplies", "[wgmma]") {
+  constexpr int tiles = 5;
+  for (const Bring when : {Bring::when_needed, Bring::ahead, Bring::behind_its_product}) {
+    INFO("bring " << static_cast<int>(when));
+    const simt::Ledger ledger = count(128, tiles, [&](const auto& x, const auto& out) {
+      launch("multiply_and_bring", multiply_and_bring, dim3(1), dim3(128), barriers_at + 16,
+             map_of_tiles(x), out, tiles, when);
+    });
+    // Of four warps. Where a thread brings behind its product, that of its own warp is done.
+    const std::uint64_t warps = when == Bring::when_needed ? 0 : when == Bring::ahead ? 4 : 3;
+    CHECK(ledger.wgmmas == tiles);
+    CHECK(ledger.exp == 128 * tiles);
+    CHECK(ledger.wgmma_bytes_in_flight == warps * tile_bytes * (tiles - 1));  // behind the last is none
+    CHECK(ledger.flops_during_copies == warps * (product_flops / 4) * (tiles - 1));
+    CHECK(ledger.exp_during_wgmmas == (when == Bring::ahead ? 128 * tiles : 0));
+    CHECK(ledger.bytes_in_flight == (when == Bring::when_needed ? 0 : tile_bytes * tiles));
+    CHECK(ledger.most_bytes_in_flight == (when == Bring::when_needed ? 0 : tile_bytes));
+  }
+}
+
+TEST_CASE("what is in flight beside a wgmma: as many tiles as a ring allows", "[wgmma]") {
+  constexpr int tiles = 7;
+  for (const int num_buffers : {1, 2, 3, 4}) {
+    for (const bool one_lane_waits : {false, true}) {
+      INFO("buffers " << num_buffers << ", one lane of a warp waits: " << one_lane_waits);
+      const simt::Ledger ledger = count(128, tiles, [&](const auto& x, const auto& out) {
+        launch("multiply_from_ring", multiply_from_ring, dim3(1), dim3(256),
+               barriers_at + 16 * most_buffers, map_of_tiles(x), out, tiles, num_buffers, one_lane_waits);
+      });
+      std::uint64_t ahead = 0, products = 0;  // beside which something is in flight
+      for (int k = 0; k < tiles; ++k) {
+        const int behind = std::min(num_buffers - 1, tiles - 1 - k);
+        ahead += static_cast<std::uint64_t>(behind);
+        products += behind > 0;
+      }
+      CHECK(ledger.wgmma_bytes_in_flight == 4 * tile_bytes * ahead);
+      CHECK(ledger.flops_during_copies == product_flops * products);
+      CHECK(ledger.exp_during_wgmmas == 0);
+      CHECK(ledger.bytes_in_flight == 0);  // at the only barrier of the block nothing has begun
+    }
+  }
+}
+
+TEST_CASE(
+    "what is in flight beside a wgmma: copies of its own threads until they wait, of others until a "
+    "barrier",
+    "[wgmma]") {
+  for (const bool wait_before : {false, true}) {
+    INFO("wait before " << wait_before);
+    const simt::Ledger ledger = count(256, 2, [&](const auto& x, const auto& out) {
+      launch("multiply_and_copy", multiply_and_copy, dim3(1), dim3(256), 3 * tile_bytes, x, out,
+             wait_before);
+    });
+    CHECK(ledger.wgmmas == 2);
+    // Beside each warp's part are the copies of all, but for those that it has waited for.
+    CHECK(ledger.wgmma_bytes_in_flight == 8 * (2 * tile_bytes - (wait_before ? 32 * 16 : 0)));
+    CHECK(ledger.flops_during_copies == (wait_before ? 0 : 2 * product_flops));
   }
 }
 

@@ -68,7 +68,10 @@ std::int64_t cpu_count(std::string_view name, const CpuClaim& claim, const Repor
 // --- the claims of the stages of kernels
 
 Rule rule_of(std::string_view counter) {
-  if (counter == "bytes_in_flight" || counter == "flops_during_copies") return Rule::at_least;
+  for (const std::string_view overlap :
+       {"bytes_in_flight", "flops_during_copies", "wgmma_bytes_in_flight", "exp_during_wgmmas"}) {
+    if (counter == overlap) return Rule::at_least;
+  }
   for (const std::string_view cost : {"exp", "div", "mul", "log", "barriers", "device_bytes",
                                       "shared_bytes_per_block", "most_exp_before_product"}) {
     if (counter == cost) return Rule::at_most;
@@ -357,9 +360,10 @@ std::vector<Counter> cpu_counters(const Lab& lab, const std::vector<Job>& jobs) 
   return all;
 }
 
+}  // namespace
+
 // --- feedback
 
-/// What a counter counts, in words: "elements of K read from global memory".
 std::string words_of_counter(const std::string& name) {
   const std::size_t dot = name.find('.'), last = name.rfind('.');
   if (dot != last) {
@@ -395,12 +399,31 @@ std::string words_of_counter(const std::string& name) {
       {"flops_tensor_cores", "matmul FLOPs on tensor cores"},
       {"flops_during_copies", "matmul FLOPs while copies are under way"},
       {"bytes_in_flight", "bytes of copies under way, added up over the barriers"},
+      {"most_bytes_in_flight", "bytes of copies under way at a barrier, the most"},
+      {"async_copies", "copies by cp.async"},
+      {"copying_threads", "threads that begin copies"},
+      {"tma_loads", "loads of a box by TMA"},
+      {"tma_stores", "stores of a box by TMA"},
+      {"tma_read_bytes", "bytes that TMA reads from global memory"},
+      {"tma_written_bytes", "bytes that TMA writes to global memory"},
+      {"bulk_reduces", "reductions in bulk"},
+      {"mbarrier_arrivals", "arrivals of threads at mbarriers"},
+      {"mbarrier_waits", "waits of threads at mbarriers"},
+      {"wgmmas", "wgmmas of a warpgroup"},
+      {"wgmma_waits", "waits of threads for wgmmas"},
+      {"wgmma_read_bytes", "bytes of shared memory that wgmmas read"},
+      {"wgmma_bytes_in_flight", "bytes of copies under way, added up over the wgmmas of each warp"},
+      {"exp_during_wgmmas", "exponentials of threads with wgmmas of their own under way"},
+      {"most_registers", "registers of a thread after setmaxnreg, the most"},
+      {"fewest_registers", "registers of a thread after setmaxnreg, the fewest"},
       {"bank_conflicts", "passes over the banks of shared memory more than are needed"},
       {"half_sectors", "sectors of O, 32 bytes, written more than its bytes fill"},
       {"most_exp_before_product", "exponentials of a thread before a product or between two, the most"},
       {"exp", "exponentials"},
+      {"exp2", "exponentials to base 2"},
       {"div", "divisions"},
       {"mul", "multiplications"},
+      {"fma", "fused multiply-adds"},
       {"log", "logarithms"},
       {"masked_tiles", "masked tiles"},
       {"add", "additions"},
@@ -422,6 +445,8 @@ std::string words_of_counter(const std::string& name) {
       std::ranges::find(words, name, &std::pair<std::string_view, const char*>::first);
   return found == std::end(words) ? name : found->second;
 }
+
+namespace {
 
 /// What usually makes a count of this kind wrong, where the handout does not say.
 std::string usual_cause(const std::string& name, bool too_many, bool none_claimed) {
@@ -471,6 +496,25 @@ std::string usual_cause(const std::string& name, bool too_many, bool none_claime
       {"bytes_in_flight", "", "does a wait come too early, or does the copy begin too late?"},
       {"flops_during_copies", "",
        "does the copy of the next tile begin before the products of this one, and is it not waited for?"},
+      {"wgmma_bytes_in_flight", "",
+       "does the copy of the next tile begin before the products of this one, and is it not waited for?"},
+      {"exp_during_wgmmas", "",
+       "is a product waited for before the exponentials that could run beside it?"},
+      {"copying_threads", "does more than one thread begin what one could?",
+       "look at which threads begin copies."},
+      {"tma_loads", "is a tile loaded that no row sees, or in more boxes than it has panels?",
+       "is a tile left out, or a panel of it?"},
+      {"tma_read_bytes", "is something loaded again that is there already?",
+       "are the coordinates those of the tile, the fastest first?"},
+      {"mbarrier_arrivals", "who arrives: each thread, or one of those that the mbarrier expects?",
+       "does everybody arrive that the mbarrier expects?"},
+      {"mbarrier_waits", "is the same phase waited for twice?",
+       "does each thread wait that uses what comes with the phase?"},
+      {"wgmmas", "is a product computed more than once?", "is a product left out?"},
+      {"wgmma_waits", "is each wgmma waited for, where one wait behind the last of them is enough?",
+       "is every product waited for?"},
+      {"most_registers", "", "do those that multiply take the registers that others have given away?"},
+      {"fewest_registers", "does the producer's warpgroup give its registers away?", ""},
       {"add", "is something added up twice, or apart from what it could be added to at once?", ""},
       {"max", "is a maximum taken again, or by every lane of what the lanes could share?", ""},
       {"shuffles", "is a sum or a maximum over the lanes taken inside a loop, or of what all lanes have?",

@@ -31,6 +31,9 @@ std::vector<Counter> counters_of(const Lab& lab, const std::vector<Job>& jobs);
 /// Whether a count keeps its rule.
 bool reaches(Rule rule, std::int64_t counted, std::int64_t claimed);
 
+/// What a counter counts, in words: "elements of K read from global memory".
+std::string words_of_counter(const std::string& name);
+
 /// What a wrong count says of the code; `counted` in the order of `jobs`.
 std::string feedback_on(const Lab& lab, const Counter& counter, const std::vector<Job>& jobs,
                         const std::vector<std::int64_t>& counted);

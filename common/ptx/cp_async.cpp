@@ -24,7 +24,7 @@ void issue_copy(SharedArray* array, std::byte* to, GlobalBuffer* buffer, std::in
   std::memset(to, 0xff, size);
   const std::uint32_t read_bytes = valid ? size : 0;
   me.copies.push_back({array, offset, size, read_bytes, valid ? buffer->data + byte : nullptr, where});
-  block.bytes_in_flight += read_bytes;
+  block.flight.begin_copy(read_bytes);
 }
 
 void commit_copies() {
@@ -46,7 +46,7 @@ void wait_for_copies(std::size_t pending) {
     std::byte* to = block.shared.base() + copy.offset;
     std::memset(to, 0, copy.bytes);
     if (copy.read_bytes != 0) std::memcpy(to, copy.source, copy.read_bytes);
-    block.bytes_in_flight -= copy.read_bytes;
+    block.flight.end_copy(copy.read_bytes);
     if (!block.launch->options->check) continue;
     if (const auto conflict = block.races.end_copy(me.warp, me.lane, copy.offset, copy.bytes,
                                                    copy.array->granule, copy.where))

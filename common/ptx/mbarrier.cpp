@@ -43,6 +43,8 @@ void end_phase_if_complete(Mbarrier& bar) {
   if (running.block->launch->options->check)
     running.block->races.end_phase(bar.ended, bar.number, bar.phase);
   ++bar.phase;
+  bar.known = bar.told;
+  bar.known.phases[bar.number] = static_cast<std::int32_t>(bar.phase);
   bar.pending = bar.arrivals;
   bar.expected = bar.begun = 0;
   for (unsigned w = 0; w < running.block->warps; ++w) {
@@ -50,6 +52,7 @@ void end_phase_if_complete(Mbarrier& bar) {
     bar.waited = bar.phase;
     // Now, and not when they run: by then another phase may have ended, which they do not wait for.
     if (running.block->launch->options->check) running.block->races.acquire(bar.ended, w);
+    running.block->flight.learn(w, bar.waiters[w], bar.known);
     wake(w, bar.waiters[w]);
     bar.waiters[w] = 0;
   }
@@ -94,6 +97,7 @@ void arrive_at_mbarrier(SharedArray* array, std::byte* at, Where where) {
                  "has had all " + std::to_string(bar.arrivals) + " arrivals of phase " +
                      std::to_string(bar.phase) + ", and bytes are still to come: this is one too many");
   if (block.launch->options->check) block.races.release(bar.now, me.warp);
+  block.flight.tell(bar.told);
   --bar.pending;
   end_phase_if_complete(bar);
 }
@@ -109,6 +113,7 @@ void wait_at_mbarrier(SharedArray* array, std::byte* at, int parity, Where where
   if ((bar.phase & 1) != static_cast<std::uint64_t>(parity)) {  // the phase before has ended
     bar.waited = std::max(bar.waited, bar.phase);
     if (block.launch->options->check) block.races.acquire(bar.ended, me.warp);
+    block.flight.learn(me.warp, 1u << me.lane, bar.known);
     return;
   }
   me.accesses = 0;

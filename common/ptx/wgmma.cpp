@@ -7,8 +7,6 @@
 #include <string>
 #include <utility>
 
-#include "common/ptx/mma.hpp"
-
 namespace flashladder::simt {
 
 namespace {
@@ -270,13 +268,12 @@ void begin_wgmma(const WgmmaOperands& mine, Where where) {
   Thread& me = *running.thread;
   WarpgroupState& group = state_of_group(me, where);
   const unsigned group_number = me.warp / group_warps;
+  block.flight.come_to_wgmma(2ull * rows * inner * static_cast<std::uint64_t>(mine.columns) /
+                             group_threads);
   const std::size_t number = me.wgmmas++;
   me.began_wgmma = where;
   std::uint64_t& most = block.most_exp_before_product;
   most = std::max(most, std::exchange(me.exponentials, 0));
-  if (is_copying())
-    running.counts.flops_during_copies +=
-        2ull * rows * inner * static_cast<std::uint64_t>(mine.columns) / group_threads;
 
   const auto open = std::ranges::find(me.accumulators, mine.C, &OpenAccumulators::C);
   const bool goes_on = open != me.accumulators.end() && open->columns == mine.columns;
@@ -355,6 +352,7 @@ void wait_for_wgmmas(std::size_t pending, std::initializer_list<Accumulators> na
   if (group.done < me.wgmmas_waited)
     block.units.finish(owner_of(me.warp / group_warps), me.wgmmas_waited - group.done);
   if (block.launch->options->check) block.races.wait_for_wgmmas(me.warp, me.wgmmas_waited);
+  block.flight.wait_for_wgmmas();
   for (const Accumulators& one : named) {
     const auto open = std::ranges::find(me.accumulators, one.C, &OpenAccumulators::C);
     if (open == me.accumulators.end()) continue;

@@ -13,6 +13,7 @@
 #include "common/simt/access_log.hpp"
 #include "common/simt/async_queue.hpp"
 #include "common/simt/fiber.hpp"
+#include "common/simt/flight.hpp"
 #include "common/simt/kernel_error.hpp"
 #include "common/simt/ledger.hpp"
 #include "common/simt/options.hpp"
@@ -128,6 +129,7 @@ struct Thread {
   bool has_copied = false;                ///< Whether it has begun asynchronous copies, or loads by TMA.
   std::vector<PendingCopy> copies;        ///< Oldest first.
   std::vector<std::size_t> copy_groups;   ///< Sizes of the committed groups, oldest first.
+  std::uint64_t arrived = 0;              ///< Bytes that those read which it has waited for.
   std::size_t stores = 0;                 ///< By TMA, with bulk reductions, since the last group of them.
   Where stored_by;                        ///< The last of them.
   std::vector<std::size_t> store_groups;  ///< Sizes of its groups that it has not waited for, oldest first.
@@ -137,6 +139,8 @@ struct Thread {
   std::vector<std::size_t> wgmma_groups;       ///< How many it had begun at each commit, oldest first.
   std::vector<OpenAccumulators> accumulators;  ///< Oldest first.
   Where began_wgmma;                           ///< The last of them.
+  Knowledge knows;                             ///< Of what units have done.
+  bool has_news = false;                       ///< Whether that is more than at its last wgmma.
 };
 
 /// Lanes of a warp that gather at one warp instruction.
@@ -166,7 +170,8 @@ struct Barrier {
   Where where;                                                      ///< Of the first to come.
   std::array<std::uint32_t, max_threads / warp_size> members = {};  ///< Who came, by warp.
   std::array<std::uint32_t, max_threads / warp_size> waiters = {};  ///< Who waits.
-  SharedRaces::Clock clock = {};                                    ///< What the members knew.
+  SharedRaces::Clock clock = {};                                    ///< What the members knew,
+  Knowledge knowledge;                                              ///< and of what units have done.
 };
 
 /// An mbarrier that was initialised.
@@ -187,6 +192,8 @@ struct Mbarrier {
   std::uint64_t phase = 0;        ///< That is under way.
   SharedRaces::Clock now = {};    ///< What those who arrived in this phase knew,
   SharedRaces::Clock ended = {};  ///< and those of the phases before.
+  Knowledge told = {};            ///< What those know of units who have arrived so far,
+  Knowledge known = {};           ///< and who had when the last phase ended.
   std::array<std::uint32_t, max_threads / warp_size> waiters = {};  ///< Who waits, by warp.
 };
 
@@ -217,6 +224,7 @@ struct Block {
   std::array<Barrier, 16> barrier;                 ///< By number.
   std::deque<Mbarrier> mbarriers;                  ///< In the order in which they were initialised.
   AsyncQueue units;                                ///< What works beside the threads.
+  Flight flight;                                   ///< Which copies are in flight beside what.
   /// By number: the wgmmas of those that have some.
   std::array<std::shared_ptr<WarpgroupState>, max_threads / 128> warpgroup;
   RegisterPool registers;  ///< That setmaxnreg moves.
@@ -230,7 +238,6 @@ struct Block {
   std::size_t tiles = 0;                      ///< That the furthest of its threads has come to.
   std::vector<bool> masked;                   ///< By tile: whether it was masked.
   Busiest busiest;                            ///< Thread of this launch.
-  std::uint64_t bytes_in_flight = 0;          ///< Asynchronous copies under way.
   std::uint64_t most_bytes_in_flight = 0;     ///< The most seen at a barrier in this launch.
   std::uint64_t most_exp_before_product = 0;  ///< The most exponentials of a thread between two products.
   std::unique_ptr<StackPool> stacks;          ///< One per thread.

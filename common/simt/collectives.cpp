@@ -112,8 +112,9 @@ std::uint32_t shuffle_bits(const char* name, std::uint32_t mask, std::uint32_t v
 
 void synchronise_warp(std::uint32_t mask, Where where) {
   int nothing = 0;
-  collective(mask, "__syncwarp", where, nothing, [](int* const*) {
+  collective(mask, "__syncwarp", where, nothing, [mask](int* const*) {
     ++running.counts.syncwarps;
+    running.block->flight.synchronise(mask);
     if (!running.block->launch->options->check) return;
     report_early_read(1u << running.thread->warp);
     running.block->races.synchronise(running.thread->warp);
@@ -151,6 +152,7 @@ void barrier(unsigned id, unsigned threads, bool waits, const char* name, Where 
   barrier.members[me.warp] |= 1u << me.lane;
   if (waits) barrier.waiters[me.warp] |= 1u << me.lane;
   if (check) block.races.arrive(barrier.clock, me.warp);
+  block.flight.tell(barrier.knowledge);
   if (++barrier.arrived < threads) {
     if (waits) suspend(name, where);
     return;
@@ -161,12 +163,16 @@ void barrier(unsigned id, unsigned threads, bool waits, const char* name, Where 
     report_early_read(warps);
   }
   ++(whole_block ? running.counts.barriers : running.counts.named_barriers);
-  running.counts.bytes_in_flight += block.bytes_in_flight;
-  block.most_bytes_in_flight = std::max(block.most_bytes_in_flight, block.bytes_in_flight);
+  if (whole_block) {
+    const std::uint64_t bytes = block.flight.at_block_barrier(barrier.knowledge);
+    running.counts.bytes_in_flight += bytes;
+    block.most_bytes_in_flight = std::max(block.most_bytes_in_flight, bytes);
+  }
   for (unsigned w = 0; w < block.warps; ++w) {
     if (barrier.members[w] == 0) continue;
     if (running.observed) block.warp[w].log.flush(barrier.members[w]);
     if (check) block.races.leave(barrier.clock, w, barrier.waiters[w] != 0);
+    block.flight.learn(w, barrier.waiters[w], barrier.knowledge);
     wake(w, w == me.warp ? barrier.waiters[w] & ~(1u << me.lane) : barrier.waiters[w]);
   }
   barrier = {};

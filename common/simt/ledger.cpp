@@ -17,6 +17,7 @@ const std::vector<Counters::Field>& Counters::fields() {
       {"fma", &Counters::fma},
       {"exp", &Counters::exp},
       {"exp2", &Counters::exp2},
+      {"exp_during_wgmmas", &Counters::exp_during_wgmmas},
       {"log", &Counters::log},
       {"barriers", &Counters::barriers},
       {"named_barriers", &Counters::named_barriers},
@@ -34,6 +35,7 @@ const std::vector<Counters::Field>& Counters::fields() {
       {"wgmmas", &Counters::wgmmas},
       {"wgmma_waits", &Counters::wgmma_waits},
       {"wgmma_read_bytes", &Counters::wgmma_read_bytes},
+      {"wgmma_bytes_in_flight", &Counters::wgmma_bytes_in_flight},
       {"bulk_reduces", &Counters::bulk_reduces},
       {"tiles", &Counters::tiles},
       {"masked_tiles", &Counters::masked_tiles},
@@ -41,7 +43,7 @@ const std::vector<Counters::Field>& Counters::fields() {
   };
   return all;
 }
-static_assert(sizeof(Counters) == 32 * sizeof(std::uint64_t), "a new counter must be listed in fields()");
+static_assert(sizeof(Counters) == 34 * sizeof(std::uint64_t), "a new counter must be listed in fields()");
 
 Counters& Counters::operator+=(const Counters& other) {
   for (const Field& field : fields()) this->*field.member += other.*field.member;

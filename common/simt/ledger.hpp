@@ -15,7 +15,7 @@ struct Counters {
   std::uint64_t blocks = 0;               ///< Blocks that ran.
   std::uint64_t flops_cuda_cores = 0;     ///< Matrix products by mac(): 2 each.
   std::uint64_t flops_tensor_cores = 0;   ///< Matrix products by mma instructions.
-  std::uint64_t flops_during_copies = 0;  ///< Those of them by threads with asynchronous copies under way.
+  std::uint64_t flops_during_copies = 0;  ///< Those of them beside which copies are in flight (Flight).
   std::uint64_t add = 0;                  ///< f32 additions and subtractions.
   std::uint64_t mul = 0;                  ///< f32 multiplications.
   std::uint64_t div = 0;                  ///< f32 divisions.
@@ -23,6 +23,7 @@ struct Counters {
   std::uint64_t fma = 0;                  ///< Of add and of mul, each: those of a fused multiply-add.
   std::uint64_t exp = 0;                  ///< Exponentials, to any base.
   std::uint64_t exp2 = 0;                 ///< Of them: those to base 2.
+  std::uint64_t exp_during_wgmmas = 0;    ///< Of exp: those of threads with wgmmas begun, not waited for.
   std::uint64_t log = 0;                  ///< Logarithms, to any base.
   std::uint64_t barriers = 0;             ///< __syncthreads, each once per block.
   std::uint64_t named_barriers = 0;       ///< Completed named barriers.
@@ -40,10 +41,11 @@ struct Counters {
   std::uint64_t wgmmas = 0;             ///< Each once per warpgroup.
   std::uint64_t wgmma_waits = 0;        ///< Waits for them, each once per thread.
   std::uint64_t wgmma_read_bytes = 0;   ///< Bytes of shared memory that the tensor cores read for them.
-  std::uint64_t bulk_reduces = 0;       ///< Bulk reductions, each once per thread that begins it.
-  std::uint64_t tiles = 0;              ///< Tiles visited: count_tile(), once per block.
-  std::uint64_t masked_tiles = 0;       ///< Those of them that were masked.
-  std::uint64_t bytes_in_flight = 0;    ///< Bytes of asynchronous copies under way, summed over barriers.
+  std::uint64_t wgmma_bytes_in_flight = 0;  ///< Bytes in flight beside one, summed over warps (Flight).
+  std::uint64_t bulk_reduces = 0;           ///< Bulk reductions, each once per thread that begins it.
+  std::uint64_t tiles = 0;                  ///< Tiles visited: count_tile(), once per block.
+  std::uint64_t masked_tiles = 0;           ///< Those of them that were masked.
+  std::uint64_t bytes_in_flight = 0;  ///< Bytes of copies in flight at __syncthreads, summed over them.
 
   /// A counter and its name.
   struct Field {
@@ -105,7 +107,7 @@ struct Ledger : Counters {
   std::map<std::string, GlobalTraffic> global;  ///< By buffer; only buffers that were touched.
   std::map<std::string, SharedTraffic> shared;  ///< By array; all that the kernel declared.
   std::uint64_t shared_bytes_per_block = 0;     ///< On-chip memory of a block; the largest launch's.
-  std::uint64_t most_bytes_in_flight = 0;  ///< Most bytes of asynchronous copies under way at a barrier.
+  std::uint64_t most_bytes_in_flight = 0;       ///< Most bytes of copies in flight at a __syncthreads.
   /// The most exponentials that a thread computes before or between its products on tensor cores.
   std::uint64_t most_exp_before_product = 0;
   std::uint64_t most_registers = 0;    ///< The most that a thread has after setmaxnreg; 0: it is not used.

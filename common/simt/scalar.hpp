@@ -135,7 +135,9 @@ inline f32 fabsf(f32 a) {
 /// Counts an exponential of the running thread.
 inline void count_exponential() {
   ++running.counts.exp;
-  if (running.thread != nullptr) ++running.thread->exponentials;
+  if (running.thread == nullptr) return;
+  ++running.thread->exponentials;
+  running.counts.exp_during_wgmmas += running.thread->wgmmas > running.thread->wgmmas_waited;
 }
 /// e^a.
 inline f32 expf(f32 a) {

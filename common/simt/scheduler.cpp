@@ -181,7 +181,6 @@ void run_block(Block& block, unsigned linear) {
   block.exited = 0;
   block.error = nullptr;
   block.early_read.reset();
-  block.bytes_in_flight = 0;
   block.tiles = 0;
   block.masked.clear();
   block.ready.clear();
@@ -191,6 +190,7 @@ void run_block(Block& block, unsigned linear) {
   block.warpgroup.fill(nullptr);
   block.registers.begin(block.threads);
   block.units.begin(options.units, options.seed * 0x9e3779b97f4a7c15u + linear);
+  block.flight.begin();
   block.shared.begin_block();
   if (options.check) {
     block.races.begin(block.warps);
@@ -218,12 +218,15 @@ void run_block(Block& block, unsigned linear) {
     thread.has_copied = false;
     thread.copies.clear();
     thread.copy_groups.clear();
+    thread.arrived = 0;
     thread.stores = 0;
     thread.store_groups.clear();
     thread.wgmma_fenced = false;
     thread.wgmmas = thread.wgmmas_waited = 0;
     thread.wgmma_groups.clear();
     thread.accumulators.clear();
+    thread.knows = {};
+    thread.has_news = false;
     thread.fiber.prepare((*block.stacks)[static_cast<int>(t)], thread_main, std::size_t{64} + t % 32 * 192);
   }
   ++running.counts.blocks;
