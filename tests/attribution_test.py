@@ -402,20 +402,23 @@ class ProfileTest(Repository):
             self.assertEqual(self.out.read_text(), text)
 
     def test_the_counts_are_still_held_against_the_ledger(self):
-        names = [metric for metrics in nsight.HARDWARE.values() for metric in metrics]
+        names = [metric for metrics in (nsight.HARDWARE | nsight.HOPPER).values() for metric in metrics]
         table = io.StringIO()
         rows = csv.writer(table, quoting=csv.QUOTE_ALL)
         rows.writerow(["ID", "Kernel Name", *names, held.THREADS, nsight.OPCODES])
         rows.writerow(["", "", *("byte" for _ in names), "", ""])
         rows.writerow([0, "logsumexp", *("7" for _ in names), "128", "FFMA: 1; BAR: 4"])
-        rows.writerow([1, "forward", *("1,000" for _ in names), "128 (0: 128)", "FFMA: 1; BAR: 8; MUFU: 3"])
+        rows.writerow([1, "forward", *("1,000" for _ in names), "128 (0: 128)", "FFMA: 1; BAR: 8; MUFU: 3; HGMMA: 8; UTMALDG: 4"])
         (self.root / "table").write_text(table.getvalue())
         self.script("ncu", f"cat '{self.root}/table'")
         counts = {"global.Q.distinct_read_bytes": 2000, "global.O.distinct_written_bytes": 1000,
                   "global.O.atomic_bytes": 2000, "global.Q.sectors": 2000, "global.O.sectors": 2000,
-                  "global.O.atomic_sectors": 2000, "shared.P.wavefronts": 1601, "async_copies": 8, "barriers": 2}
-        for stored, code in ((1000, 0), (999, 1)):
-            counts["global.O.distinct_written_bytes"] = stored
+                  "global.O.atomic_sectors": 2000, "shared.P.wavefronts": 1601, "async_copies": 8, "barriers": 2,
+                  "tma_read_bytes": 900, "wgmma_read_bytes": 128000, "tma_loads": 3}
+        of_hopper = ("bytes by TMA | 900 | 1000 | x1.111", "wavefronts of wgmma | 1000 | 1000 | equal",
+                     "wgmmas | 8 | 8 | equal", "TMA loads | 3 | 4 | x1.333")
+        for stored, wgmmas, code in ((1000, 0, 0), (1000, 2, 0), (999, 0, 1)):
+            counts |= {"global.O.distinct_written_bytes": stored, "wgmmas": wgmmas}
             said = json.dumps({"stages": [{"counts": counts}]})
             listed = (self.bin / "flashladder").read_text().splitlines()[-1]
             self.script("flashladder", f"[ $1 = list ] || exec echo '{said}'\n{listed}")
@@ -425,6 +428,8 @@ class ProfileTest(Repository):
             self.assertIn("| 13 | forward | square | 32 | barriers | 2 | 2 | equal |", result.stdout)
             for name in ("global sectors", "global sectors of atomics"):
                 self.assertIn(f"| 13 | forward | square | 32 | {name} | 2000 | 2000 | equal |", result.stdout)
+            for row in of_hopper:
+                (self.assertIn if wgmmas else self.assertNotIn)(f"| 13 | forward | square | 32 | {row} |", result.stdout)
             data = json.loads(self.out.read_text())
             self.assertEqual((data["gpu"], data["commit"]), ("A GPU, 1.2", "abc"))
         self.assertIn("global bytes stored: 999 and 1000", result.stderr)

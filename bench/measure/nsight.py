@@ -45,6 +45,11 @@ HARDWARE = {
     "shared wavefronts": ["l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",
                           "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum"],
 }
+HOPPER = {  # of a stage that wgmma is used in; other GPUs have no such counters
+    "bytes by TMA": ["l1tex__m_xbar2l1tex_read_bytes_mem_global_op_tma_ld.sum"],
+    "wavefronts of wgmma": ["l1tex__data_pipe_lsu_wavefronts_mem_shared_op_gmma.sum"],
+}
+OF_OPCODE = {"wgmmas": "HGMMA", "TMA loads": "UTMALDG"}  # the instructions of a warp, wgmma's of each of four
 OPCODES = "sass__inst_executed_per_opcode"
 HEAD_DIMS = (32, 64, 96, 128, 256)
 MUST_BE_EQUAL = [name for name in HARDWARE if name.startswith("global bytes")]
@@ -87,7 +92,13 @@ def ledger(stage, options):
     def total(ending):
         return sum(count for name, count in counts.items() if re.fullmatch(ending, name))
 
-    return {
+    hopper = {} if counts["wgmmas"] == 0 else {
+        "bytes by TMA": counts["tma_read_bytes"],
+        "wavefronts of wgmma": counts["wgmma_read_bytes"] // 128,
+        "wgmmas": 4 * counts["wgmmas"],
+        "TMA loads": counts["tma_loads"],
+    }
+    return hopper | {
         "global bytes loaded": total(r"global\..*\.distinct_read_bytes"),
         "global bytes stored": total(r"global\..*\.distinct_written_bytes"),
         "global bytes of atomics": total(r"global\..*\.atomic_bytes"),
@@ -114,17 +125,22 @@ def whole(text):
     return int(float(text.split()[0].replace(",", "")))
 
 
-def hardware(ncu, stage, options):
-    metrics = [metric for names in HARDWARE.values() for metric in names]
+def hardware(ncu, stage, options, wanted):
+    """The counts `wanted` that the GPU has counters for, of all kernels of a stage."""
+    counters = {name: columns for name, columns in (HARDWARE | HOPPER).items() if name in wanted}
+    metrics = [metric for names in counters.values() for metric in names]
     _, rows = kernels(ncu, [*metrics, THREADS, OPCODES], ["--print-metric-instances", "details"], stage, options)
-    counts = dict.fromkeys(HARDWARE, 0)
+    counts = dict.fromkeys([*counters, *(name for name in OF_OPCODE if name in wanted)], 0)
     barriers = 0
     for row in rows:
         if UNCOUNTED in row["Kernel Name"]:
             continue
-        for name, columns in HARDWARE.items():
+        for name, columns in counters.items():
             for metric in columns:
                 counts[name] += whole(row[metric])
+        for name, opcode in OF_OPCODE.items():
+            if name in counts:
+                counts[name] += sum(whole(found) for found in re.findall(rf"\b{opcode}: ([\d,]+)", row.get(OPCODES) or ""))
         match = re.search(r"\bBAR: ([\d,]+)", row.get(OPCODES) or "")
         if match:
             barriers += whole(match[1]) // (whole(row[THREADS]) // 32)
@@ -234,7 +250,8 @@ def main():
 
     def both(run):
         stage, *_, options = run
-        return ledger(stage, options), hardware(arguments.ncu, stage, options)
+        ours = ledger(stage, options)
+        return ours, hardware(arguments.ncu, stage, options, ours)
 
     results, differ = [], []
     print("| stage | pass | shape | d | count | ledger | hardware | |\n|---|---|---|---|---|---|---|---|")
