@@ -94,6 +94,12 @@ __device__ __forceinline__ f32 lanes_sum(f32 x) {
   return x;
 }
 
+/// x, of which all lanes of a warp have the same. A shuffle from lane 0 tells the compiler so, which then
+/// keeps x, and what follows from it, in the registers that a warp has once for all lanes.
+__device__ __forceinline__ int uniform(int x) {
+  return __shfl_sync(~0u, x, 0);
+}
+
 /// Copies rows row0 ... row0 + rows - 1 of a matrix [N, d] into shared memory with a block of `threads`
 /// threads, neighbours next to each other; rows from N on become 0.
 template <int d, int threads, int rows, int pitch>

@@ -43,31 +43,34 @@ struct matrix_descriptor {
 
   /// The matrix that begins `bytes` bytes further on, a multiple of 16.
   __device__ __forceinline__ matrix_descriptor operator+(int bytes) const {
-    return {bits + static_cast<unsigned>(bytes) / 16};
+    return {bits + static_cast<unsigned>(bytes >> 4)};  // a division would take more instructions
   }
 };
 
 /// A descriptor: 8 rows of `row_bytes` bytes make a pattern, patterns follow each other, and panels, where
-/// there are more columns than in a row, begin `panel_bytes` bytes apart.
+/// there are more columns than in a row, begin `panel_bytes` bytes apart. By a shuffle the compiler knows
+/// that all lanes have the same address: it computes the descriptor once, and not before each wgmma.
 template <Major major, int row_bytes, class T>
 __device__ __forceinline__ matrix_descriptor<major> describe(const T* p, int panel_bytes) {
   static_assert(row_bytes == 32 || row_bytes == 64 || row_bytes == 128, "a swizzle of 32, 64 or 128 bytes");
   constexpr unsigned long long swizzle = row_bytes == 128 ? 1 : row_bytes == 64 ? 2 : 3;
   constexpr unsigned long long pattern = 8 * row_bytes;
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(p));
+  const unsigned address = __shfl_sync(~0u, static_cast<unsigned>(__cvta_generic_to_shared(p)), 0);
   const unsigned long long lead = static_cast<unsigned>(panel_bytes) / 16;
   return {(address & 0x3ffffu) / 16 | lead << 16 | pattern / 16 << 32 | swizzle << 62};
 }
 
 /// A matrix whose rows, of row_bytes bytes, run along the inner dimension. An A or B of a wgmma are 32
-/// bytes of each row; those of the next 16 of the inner dimension begin 32 bytes further on.
+/// bytes of each row; those of the next 16 of the inner dimension begin 32 bytes further on. All lanes of a
+/// warp execute it, with the same address: it is one shuffle.
 template <int row_bytes, class T>
 __device__ __forceinline__ matrix_descriptor<Major::k> k_major(const T* p) {
   return describe<Major::k, row_bytes>(p, 16);
 }
 /// A matrix whose rows, of row_bytes bytes, run along the other dimension; where that is longer, the next
 /// panel of row_bytes bytes a row begins `panel_bytes` bytes behind the one before. An A or B of a wgmma
-/// are 16 rows; those of the next 16 of the inner dimension begin 16 row_bytes further on.
+/// are 16 rows; those of the next 16 of the inner dimension begin 16 row_bytes further on. Executed as
+/// k_major.
 template <int row_bytes, class T>
 __device__ __forceinline__ matrix_descriptor<Major::mn> mn_major(const T* p, int panel_bytes) {
   return describe<Major::mn, row_bytes>(p, panel_bytes);
@@ -175,20 +178,24 @@ struct matrix_descriptor {
 };
 
 /// A matrix whose rows, of row_bytes bytes, run along the inner dimension. An A or B of a wgmma are 32
-/// bytes of each row; those of the next 16 of the inner dimension begin 32 bytes further on.
+/// bytes of each row; those of the next 16 of the inner dimension begin 32 bytes further on. All lanes of a
+/// warp execute it, with the same address: it is one shuffle.
 template <int row_bytes, class T>
 matrix_descriptor<Major::k> k_major(simt::smem<T> p, simt::Where where = simt::Where::here()) {
   static_assert(row_bytes == 32 || row_bytes == 64 || row_bytes == 128, "a swizzle of 32, 64 or 128 bytes");
+  simt::shuffle("k_major", ~0u, 0, 0, where);
   return {simt::describe(p.array(), reinterpret_cast<const std::byte*>(p.template find<1>(0, where)),
                          row_bytes, 16, false, where)};
 }
 /// A matrix whose rows, of row_bytes bytes, run along the other dimension; where that is longer, the next
 /// panel of row_bytes bytes a row begins `panel_bytes` bytes behind the one before. An A or B of a wgmma
-/// are 16 rows; those of the next 16 of the inner dimension begin 16 row_bytes further on.
+/// are 16 rows; those of the next 16 of the inner dimension begin 16 row_bytes further on. Executed as
+/// k_major.
 template <int row_bytes, class T>
 matrix_descriptor<Major::mn> mn_major(simt::smem<T> p, int panel_bytes,
                                       simt::Where where = simt::Where::here()) {
   static_assert(row_bytes == 32 || row_bytes == 64 || row_bytes == 128, "a swizzle of 32, 64 or 128 bytes");
+  simt::shuffle("mn_major", ~0u, 0, 0, where);
   return {simt::describe(p.array(), reinterpret_cast<const std::byte*>(p.template find<1>(0, where)),
                          row_bytes, panel_bytes, true, where)};
 }

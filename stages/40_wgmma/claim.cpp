@@ -39,6 +39,7 @@ Claim claim() {
       {"flops_during_copies", 4 * Br * Bc * D * BH * sum(max(live_i - 1, 0))},
       {"copying_threads", 32 * warps * BH * Tr},
       {"barriers", BH * sum(live_i + 1 + scale_is_negative)},
+      {"shuffles", BH * (sum(live_i) + 2 * Tr) * Br / 4},
       {"most_exp_before_product", min(sum(live_i), 1) * (Bc / 2 + 2), least},
       {"shared.K.read_bytes", 2 * warpgroups * BH * sum(live_i) * Bc * D},
       {"shared.V.read_bytes", 2 * warpgroups * BH * sum(live_i) * Bc * D},

@@ -102,12 +102,13 @@ __global__ void __launch_bounds__(Tile<d>::threads)
   auto&& V = dynamic_tile<T, num_buffers * KVt::panels * Bc, KVt::columns, "V">(Shared<d>::V);
   auto&& full = dynamic_tile<mbarrier, num_buffers, 1, "full">(Shared<d>::full);
 
-  const int warpgroup = threadIdx.x / 128, warp = threadIdx.x / 32, lane = threadIdx.x % 32,
+  const int warp = uniform(threadIdx.x / 32), warpgroup = warp / 4, lane = threadIdx.x % 32,
             quad = lane / key_lanes, quad_lane = lane % key_lanes;
   const int r0 = warp * 16 + quad;  // its rows of a tile: r0 + a * row_lanes
-  // Under the mask the last rows come first, of all heads, since they see the most keys.
-  const int h = n.causal ? blockIdx.x : blockIdx.y, b = n.causal ? blockIdx.y : blockIdx.z;
-  const int i0 = (n.causal ? gridDim.z - 1 - blockIdx.z : blockIdx.x) * Br;
+  // The row tiles of a head follow each other: they read the same K and V, which L2 then has. Under the
+  // mask the last come first, since they see the most keys.
+  const int h = blockIdx.y, b = blockIdx.z;
+  const int i0 = (n.causal ? gridDim.x - 1 - blockIdx.x : blockIdx.x) * Br;
   // exp(scale * s - scale * m) = 2^(s * scale_log2 - m * scale_log2). The scale's sign is moved into Q.
   const float abs_scale = n.scale < 0 ? -n.scale : n.scale, scale_log2 = abs_scale * log2_e;
 
@@ -221,11 +222,10 @@ void forward(const Forward& f) {
   for_half_dtype(f.problem.dtype, [&]<class T>(T) {
     const ForwardBuffers<T> x(f);
     for_head_dim<T, 64, 96, 128, 192, 256>(f.problem.d, [&](auto d) {
-      const unsigned heads = x.heads, batch = x.batch, Tr = tiles(f.problem.Nq, Tile<d>::Br);
-      launch("wgmma_forward", wgmma_forward<T, d>,
-             f.problem.causal ? dim3(heads, batch, Tr) : dim3(Tr, heads, batch), Tile<d>::threads,
-             Shared<d>::bytes, map_of<QTile<d>>(f, "Q", x.Q), map_of<KVTile<d>>(f, "K", x.K),
-             map_of<KVTile<d>>(f, "V", x.V), x.O, x.L, x.sizes, static_cast<int>(f.problem.d));
+      const dim3 grid(tiles(f.problem.Nq, Tile<d>::Br), x.heads, x.batch);
+      launch("wgmma_forward", wgmma_forward<T, d>, grid, Tile<d>::threads, Shared<d>::bytes,
+             map_of<QTile<d>>(f, "Q", x.Q), map_of<KVTile<d>>(f, "K", x.K), map_of<KVTile<d>>(f, "V", x.V),
+             x.O, x.L, x.sizes, static_cast<int>(f.problem.d));
     });
   });
 }

@@ -121,9 +121,10 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
   auto&& empty = dynamic_tile<mbarrier, num_buffers, 2, "empty">(Shared<d>::empty);  // likewise
   auto&& Q_full = dynamic_tile<mbarrier, 1, 1, "Q_full">(Shared<d>::Q_full);
 
-  // Under the mask the last rows come first, of all heads, since they see the most keys.
-  const int h = n.causal ? blockIdx.x : blockIdx.y, b = n.causal ? blockIdx.y : blockIdx.z;
-  const int i0 = (n.causal ? gridDim.z - 1 - blockIdx.z : blockIdx.x) * Br;
+  // The row tiles of a head follow each other: they read the same K and V, which L2 then has. Under the
+  // mask the last come first, since they see the most keys.
+  const int h = blockIdx.y, b = blockIdx.z;
+  const int i0 = (n.causal ? gridDim.x - 1 - blockIdx.x : blockIdx.x) * Br;
   const int visible = n.visible_keys(i0 + Br - 1);  // to the last row, which sees the most
 
   if (threadIdx.x == 0) {
@@ -163,8 +164,8 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
   }
 
   registers_up<Tile<d>::registers>();
-  const int thread = threadIdx.x - 128, warpgroup = thread / 128, warp = thread / 32, lane = thread % 32,
-            quad = lane / key_lanes, quad_lane = lane % key_lanes;
+  const int thread = threadIdx.x - 128, warp = uniform(thread / 32), warpgroup = warp / 4,
+            lane = thread % 32, quad = lane / key_lanes, quad_lane = lane % key_lanes;
   const int r0 = warp * 16 + quad;  // its rows of a tile: r0 + a * row_lanes
   // exp(scale * s - scale * m) = 2^(s * scale_log2 - m * scale_log2). The scale's sign is moved into Q.
   const float abs_scale = n.scale < 0 ? -n.scale : n.scale, scale_log2 = abs_scale * log2_e;
@@ -260,11 +261,10 @@ void forward(const Forward& f) {
   for_half_dtype(f.problem.dtype, [&]<class T>(T) {
     const ForwardBuffers<T> x(f);
     for_head_dim<T, 64, 96, 128, 192, 256>(f.problem.d, [&](auto d) {
-      const unsigned heads = x.heads, batch = x.batch, Tr = tiles(f.problem.Nq, Tile<d>::Br);
-      launch("wgmma_forward", wgmma_forward<T, d>,
-             f.problem.causal ? dim3(heads, batch, Tr) : dim3(Tr, heads, batch), Tile<d>::threads,
-             Shared<d>::bytes, map_of<QTile<d>>(f, "Q", x.Q), map_of<KVTile<d>>(f, "K", x.K),
-             map_of<KVTile<d>>(f, "V", x.V), x.O, x.L, x.sizes, static_cast<int>(f.problem.d));
+      const dim3 grid(tiles(f.problem.Nq, Tile<d>::Br), x.heads, x.batch);
+      launch("wgmma_forward", wgmma_forward<T, d>, grid, Tile<d>::threads, Shared<d>::bytes,
+             map_of<QTile<d>>(f, "Q", x.Q), map_of<KVTile<d>>(f, "K", x.K), map_of<KVTile<d>>(f, "V", x.V),
+             x.O, x.L, x.sizes, static_cast<int>(f.problem.d));
     });
   });
 }

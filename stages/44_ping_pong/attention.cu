@@ -1,0 +1,288 @@
+// Ping-pong: the warpgroups take turns at the tensor cores. While one has its products made, the others
+// compute exponentials.
+#include "common/kernel/host.hpp"
+#include "common/kernel/tensor_maps.hpp"
+#include "common/ptx/exp2.hpp"
+#include "common/ptx/named_barrier.hpp"
+#include "common/ptx/registers.hpp"
+#include "common/ptx/wgmma.hpp"
+
+namespace flashladder::stage_44 {
+namespace {
+
+/// What a block works on, and what its threads have for it. O~ takes d / 2 registers of a thread, S as many
+/// as half the keys of a tile, and P a quarter.
+template <int d>
+struct Tile {
+  static constexpr int warpgroups = d <= 96 ? 3 : 2;      // that multiply
+  static constexpr int threads = 128 * (1 + warpgroups);  // with the producer's
+  static constexpr int Br = 64 * warpgroups;              // rows of a tile of Q, 64 of each warpgroup
+  static constexpr int Bc = d <= 64 ? 128 : d <= 96 ? 112 : d <= 128 ? 176 : d <= 192 ? 112 : 80;  // keys
+  static constexpr int registers = d <= 96 ? 160 : 240;  // of a thread that multiplies
+  static constexpr int producer_registers = d <= 96 ? 32 : 24;
+};
+constexpr int num_buffers = 2;  // of K, and of V
+
+// Of its 64 rows a warp has 16, as wgmma's fragments are laid out: the four lanes of a quad have rows quad
+// and quad + 8, each columns 2 quad_lane and 2 quad_lane + 1 of every 8.
+constexpr int row_lanes = 8, key_lanes = 4;
+constexpr int of_K = 0, of_V = 1;
+constexpr float log2_e = 1.4426950408889634f, ln_2 = 0.6931471805599453f;
+constexpr float most_growth = 8;  // of a row's maximum over its m, in powers of 2: P~ is at most 2^8
+
+template <int d>
+using QTile = Panels<Tile<d>::Br, d>;
+template <int d>
+using KVTile = Panels<Tile<d>::Bc, d>;
+
+/// Where the tiles and the mbarriers begin in dynamic shared memory, in bytes, and how many bytes they
+/// take.
+template <int d>
+struct Shared {
+  static constexpr int Q = 0, K = Q + QTile<d>::bytes, V = K + num_buffers * KVTile<d>::bytes,
+                       full = V + num_buffers * KVTile<d>::bytes, empty = full + 16 * num_buffers,
+                       Q_full = empty + 16 * num_buffers, bytes = Q_full + 16;
+};
+
+/// Scores of keys that their row does not see become -infinity.
+template <int d>
+__device__ __forceinline__ void mask_tile(f32 (&S)[Tile<d>::Bc / 8][4], const Sizes& n, int i, int j) {
+#pragma unroll
+  for (int c = 0; c < Tile<d>::Bc / 8; ++c) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      if (j + 8 * c + e % 2 >= n.visible_keys(i + e / 2 * row_lanes)) S[c][e] = -INFINITY;
+    }
+  }
+}
+
+/// m = scale_log2 rowmax S where the old m is too small, P~ = 2^(scale_log2 S - m), l += rowsum P~, of
+/// which each lane keeps its own part; O~ is scaled where m changes. P~ is packed as the A of P~ V.
+template <class T, int d>
+__device__ __forceinline__ void online_softmax(f32 (&S)[Tile<d>::Bc / 8][4], f32 (&O)[d / 8][4],
+                                               f32 (&m)[2], f32 (&l)[2],
+                                               std::uint32_t (&P)[Tile<d>::Bc / 16][4], float scale_log2) {
+  constexpr int Bc = Tile<d>::Bc;
+#pragma unroll
+  for (int a = 0; a < 2; ++a) {
+    f32 m_tile = -INFINITY;
+#pragma unroll
+    for (int c = 0; c < Bc / 8; ++c) m_tile = fmaxf(m_tile, fmaxf(S[c][2 * a], S[c][2 * a + 1]));
+    m_tile = lanes_max<key_lanes>(m_tile);
+    const f32 m_new = m_tile * scale_log2;
+    if (!(m_new - m[a] <= most_growth)) {  // in the first tile, too: m is -infinity
+      const f32 alpha = ex2_approx(m[a] - finite(m_new));
+      l[a] *= alpha;
+#pragma unroll
+      for (int x = 0; x < d / 8; ++x) {
+        O[x][2 * a] *= alpha;
+        O[x][2 * a + 1] *= alpha;
+      }
+      m[a] = finite(m_new);
+    }
+  }
+#pragma unroll
+  for (int c = 0; c < Bc / 16; ++c) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int a = e % 2;
+      const f32 p0 = ex2_approx(fmaf(S[2 * c + e / 2][2 * a], scale_log2, -m[a]));
+      const f32 p1 = ex2_approx(fmaf(S[2 * c + e / 2][2 * a + 1], scale_log2, -m[a]));
+      l[a] += p0 + p1;
+      P[c][e] = round_pair<T>(p0, p1);
+    }
+  }
+}
+
+template <class T, int d>
+__global__ void __launch_bounds__(Tile<d>::threads, 1)
+    wgmma_forward(const __grid_constant__ tensor_map Q_map,  // [batch, q_heads, Nq, columns]
+                  const __grid_constant__ tensor_map K_map,  // [batch, kv_heads, Nk, columns]
+                  const __grid_constant__ tensor_map V_map,  // [batch, kv_heads, Nk, columns]
+                  gmem<T> Og,                                // [batch, q_heads, Nq, columns]
+                  gmem<f32> Lg,                              // [batch, q_heads, Nq]
+                  Sizes n,
+                  int columns) {  // the head dimension, at most d; in the tiles zeros follow
+  constexpr int warpgroups = Tile<d>::warpgroups, Br = Tile<d>::Br, Bc = Tile<d>::Bc;
+  using Qt = QTile<d>;
+  using KVt = KVTile<d>;
+  auto&& Q = dynamic_tile<T, Qt::panels * Br, Qt::columns, "Q">(Shared<d>::Q);
+  auto&& K = dynamic_tile<T, num_buffers * KVt::panels * Bc, KVt::columns, "K">(Shared<d>::K);
+  auto&& V = dynamic_tile<T, num_buffers * KVt::panels * Bc, KVt::columns, "V">(Shared<d>::V);
+  auto&& full = dynamic_tile<mbarrier, num_buffers, 2, "full">(Shared<d>::full);     // of K, and of V
+  auto&& empty = dynamic_tile<mbarrier, num_buffers, 2, "empty">(Shared<d>::empty);  // likewise
+  auto&& Q_full = dynamic_tile<mbarrier, 1, 1, "Q_full">(Shared<d>::Q_full);
+
+  // The row tiles of a head follow each other: they read the same K and V, which L2 then has. Under the
+  // mask the last come first, since they see the most keys.
+  const int h = blockIdx.y, b = blockIdx.z;
+  const int i0 = (n.causal ? gridDim.x - 1 - blockIdx.x : blockIdx.x) * Br;
+  const int visible = n.visible_keys(i0 + Br - 1);  // to the last row, which sees the most
+
+  if (threadIdx.x == 0) {
+    for (int buffer = 0; buffer < num_buffers; ++buffer) {
+      for (int of : {of_K, of_V}) {
+        mbarrier_init(full.at(buffer, of), 1);
+        mbarrier_init(empty.at(buffer, of), 4 * warpgroups);  // a warp of those that multiply says so once
+      }
+    }
+    mbarrier_init(Q_full.at(0, 0), 1);
+    fence_mbarrier_init();
+  }
+  __syncthreads();  // the mbarriers must be initialised
+
+  // Tells TMA to bring a tile of K or V as soon as its buffer is empty; in the first round it is.
+  const auto bring = [&](auto&& tile, const tensor_map& map, int of, int j0) {
+    const int buffer = j0 / Bc % num_buffers, round = j0 / Bc / num_buffers;
+    mbarrier_wait(empty.at(buffer, of), 1 - round % 2);
+    mbarrier_arrive_expect_tx(full.at(buffer, of), KVt::bytes);
+    for (int p = 0; p < KVt::panels; ++p)
+      tma_load<T>(tile.at((buffer * KVt::panels + p) * Bc, 0), map, full.at(buffer, of), p * KVt::columns,
+                  j0, n.kv_head(h), b);
+  };
+  if (threadIdx.x < 128) {  // the producer's warpgroup, of which one thread has something to do
+    registers_down<Tile<d>::producer_registers>();
+    if (threadIdx.x > 0) return;
+    for (int j0 = 0; j0 < visible; j0 += Bc) {
+      bring(K, K_map, of_K, j0);
+      if (j0 == 0) {
+        mbarrier_arrive_expect_tx(Q_full.at(0, 0), Qt::bytes);
+        for (int p = 0; p < Qt::panels; ++p)
+          tma_load<T>(Q.at(p * Br, 0), Q_map, Q_full.at(0, 0), p * Qt::columns, i0, h, b);
+      }
+      bring(V, V_map, of_V, j0);
+    }
+    return;
+  }
+
+  registers_up<Tile<d>::registers>();
+  const int thread = threadIdx.x - 128, warp = uniform(thread / 32), warpgroup = warp / 4,
+            lane = thread % 32, quad = lane / key_lanes, quad_lane = lane % key_lanes;
+  const int r0 = warp * 16 + quad;  // its rows of a tile: r0 + a * row_lanes
+  // exp(scale * s - scale * m) = 2^(s * scale_log2 - m * scale_log2). The scale's sign is moved into Q.
+  const float abs_scale = n.scale < 0 ? -n.scale : n.scale, scale_log2 = abs_scale * log2_e;
+  // What the tensor cores read of the warpgroup's rows of Q, of the first buffer of K, and of V
+  const auto Q_rows = k_major<Qt::row_bytes, T>(Q) + warpgroup * 64 * Qt::row_bytes;
+  const auto K_first = k_major<KVt::row_bytes, T>(K);
+  const auto V_first = mn_major<KVt::row_bytes, T>(V, KVt::panel_bytes);
+
+  // Begins, and ends, what the warpgroup wants of the tensor cores: behind the one before it, in a circle.
+  const auto take_turn = [&] { named_barrier_sync(1 + warpgroups + warpgroup, 256); };
+  const auto pass_turn = [&] { named_barrier_arrive(1 + warpgroups + (warpgroup + 1) % warpgroups, 256); };
+
+  if (visible > 0) mbarrier_wait(Q_full.at(0, 0), 0);
+  if (visible > 0 && n.scale < 0.f) {
+    constexpr int part = 64 * Qt::columns;  // of a panel: the warpgroup's rows
+    for (int e = thread % 128; e < 64 * d; e += 128) {
+      const int at = (e / part * Br + warpgroup * 64) * Qt::columns + e % part;
+      Q[at] = T(-static_cast<f32>(static_cast<T>(Q[at])));
+    }
+    fence_proxy_async();  // what this thread has written is for the tensor cores
+    // Q is read: all threads of the warpgroup must have written theirs
+    named_barrier_sync(1 + warpgroup, 128);
+  }
+  f32 m[2] = {-INFINITY, -INFINITY}, l[2] = {};  // of its rows, m in powers of 2
+  f32 O[d / 8][4] = {};                          // O~ as wgmma has it
+  for (int j0 = 0; j0 < visible; j0 += Bc) {
+    const int buffer = j0 / Bc % num_buffers, parity = j0 / Bc / num_buffers % 2;
+    const int now = buffer * KVt::bytes;               // where this tile's K and V lie
+    const bool masked = j0 + Bc > n.visible_keys(i0);  // the first row sees the least
+    count_tile(masked);
+
+    // S = Q K^T
+    f32 S[Bc / 8][4];
+    mbarrier_wait(full.at(buffer, of_K), parity);
+    if (j0 == 0 && warpgroup > 0) take_turn();
+    wgmma_fence();  // S and O are the tensor cores' from here on, until they are waited for
+#pragma unroll
+    for (int k = 0; k < d; k += 16)
+      wgmma<T>(S, Q_rows + Qt::at_column(k), K_first + now + KVt::at_column(k), k > 0);
+    wgmma_commit();
+    pass_turn();
+    wgmma_wait<0>(S);
+    if (lane == 0) mbarrier_arrive(empty.at(buffer, of_K));  // this warp's product has read K
+
+    if (masked) mask_tile<d>(S, n, i0 + r0, j0 + 2 * quad_lane);
+    for (int c = 0; c < Bc / 8; ++c) {
+      for (int e = 0; e < 4; ++e)
+        probe("S", n.head(b, h), i0 + r0 + e / 2 * row_lanes, j0 + 8 * c + 2 * quad_lane + e % 2, S[c][e],
+              abs_scale);
+    }
+    std::uint32_t P[Bc / 16][4];
+    online_softmax<T, d>(S, O, m, l, P, scale_log2);
+
+    // O~ += P~ V
+    mbarrier_wait(full.at(buffer, of_V), parity);
+    take_turn();
+    wgmma_fence();  // P and O have been written
+#pragma unroll
+    for (int k = 0; k < Bc; k += 16) wgmma<T>(O, P[k / 16], V_first + now + KVt::at_row(k));
+    wgmma_commit();
+    wgmma_wait<0>(O);
+    if (lane == 0) mbarrier_arrive(empty.at(buffer, of_V));
+    if (j0 + Bc >= visible && warpgroup + 1 < warpgroups) pass_turn();
+
+    for (int e = 0; e < 4; ++e) {
+      const int i = i0 + r0 + e / 2 * row_lanes;
+      if (e % 2 == 0) probe("m~", n.head(b, h), i, j0, m[e / 2], ln_2);
+      for (int x = 0; x < d / 8; ++x) probe("O~", n.head(b, h), i, 8 * x + 2 * quad_lane + e % 2, O[x][e]);
+    }
+  }
+
+  // O = O~ / l, L = m + log l. O goes to the place of Q, and from there to memory 16 bytes a lane, whole
+  // rows at a time.
+  // Q changes: all warps of the warpgroup, whose products alone read these rows, must have waited for them
+  named_barrier_sync(1 + warpgroup, 128);
+  const gmem<T> Oh = Og + n.O.at(b, h);
+  const gmem<f32> Lh = Lg + n.row0(b, h);
+#pragma unroll
+  for (int a = 0; a < 2; ++a) {
+    const int r = r0 + a * row_lanes, i = i0 + r;
+    const f32 l_all = lanes_sum<key_lanes>(l[a]);
+    probe("l", n.head(b, h), i, n.Nk - 1, l_all);
+    const f32 inverse = 1.f / (l_all == 0.f ? f32(1.f) : l_all);  // a row that sees no key keeps O = 0
+#pragma unroll
+    for (int x = 0; x < d / 8; ++x)
+      store_pair(Q.at(Qt::row(r, 8 * x), Qt::column(r, 8 * x) + 2 * quad_lane),
+                 round_pair<T>(O[x][2 * a] * inverse, O[x][2 * a + 1] * inverse));
+    if (quad_lane == 0 && i < n.Nq) Lh[i] = m[a] * ln_2 + logf(l_all);
+  }
+  __syncwarp();  // each row of O is read by lanes that have not written it: all must have
+  constexpr int chunks = Qt::columns / 8;  // of a row of a panel: neighbouring lanes stay in one panel
+#pragma unroll 4
+  for (int e = lane; e < 16 * (d / 8); e += 32) {
+    const int r = warp * 16 + e / chunks % 16, i = i0 + r;
+    const int c = e / (16 * chunks) * Qt::columns + e % chunks * 8;
+    store_16B<T>(Oh + (i * n.O.row + c), Q.at(Qt::row(r, c), Qt::column(r, c)), i < n.Nq && c < columns);
+  }
+}
+
+void forward(const Forward& f) {
+  for_half_dtype(f.problem.dtype, [&]<class T>(T) {
+    const ForwardBuffers<T> x(f);
+    for_head_dim<T, 64, 96, 128, 192, 256>(f.problem.d, [&](auto d) {
+      const dim3 grid(tiles(f.problem.Nq, Tile<d>::Br), x.heads, x.batch);
+      launch("wgmma_forward", wgmma_forward<T, d>, grid, Tile<d>::threads, Shared<d>::bytes,
+             map_of<QTile<d>>(f, "Q", x.Q), map_of<KVTile<d>>(f, "K", x.K), map_of<KVTile<d>>(f, "V", x.V),
+             x.O, x.L, x.sizes, static_cast<int>(f.problem.d));
+    });
+  });
+}
+
+}  // namespace
+
+extern const Stage stage;
+const Stage stage{
+    .number = 44,
+    .name = "ping_pong",
+    .title = "ping-pong",
+    .idea = "named barriers let the warpgroups use the tensor cores in turns",
+    .claim = "a tile takes one sync and one arrive of each warpgroup; sections open at once W -> 1",
+    .before = 43,
+    .supports = {.dtypes = half_dtypes, .head_dims = multiples_of_8},
+    .backend = kernel_backend,
+    .gpu = Gpu::hopper,
+    .forward = forward,
+};
+
+}  // namespace flashladder::stage_44
