@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(threads) scores(gmem<const f32> Qg,  // [batch
   // S = scale * Q K^T
   f32 s[thread_rows][thread_keys] = {};
   // lab: the sums over d of this thread's scores, from Q and K in shared memory
-#pragma unroll 16
+#pragma unroll 8
   for (int k = 0; k < d; ++k) {
     f32 q[thread_rows];
 #pragma unroll

@@ -19,17 +19,20 @@ constexpr int warp_rows = Br * splits / warps;
 constexpr int row_lanes = 8, key_lanes = 4;
 constexpr int thread_rows = warp_rows / row_lanes;  // of a thread
 
-// All threads add up what the warps exchange: four threads for each row, 16 columns of O at a time.
+// All threads add up what the warps exchange: four threads for each row, some columns of O at a time.
 constexpr int own_lanes = threads / Br;
-constexpr int columns = 16, own_columns = columns / own_lanes;
+template <int d>
+constexpr int exchanged_columns = d == 32 ? 16 : 32;  // as many as shared memory has room for
 
-/// Where the tiles begin in dynamic shared memory, in bytes, and how many bytes they take.
+/// Where the tiles begin in dynamic shared memory, in bytes, and how many bytes they take. O_part
+/// takes the place of a tile that no warp reads any more by then.
 template <int d>
 struct Shared {
   static constexpr int pitch = d + 2;  // a row is two words longer: no bank conflicts
-  static constexpr int KV_tile = 4 * tile_keys<d> * pitch;
-  static constexpr int Q = 0, K = Q + 4 * Br * pitch, V = K + KV_tile, P = V + KV_tile,
-                       bytes = P + 4 * Br * (tile_keys<d> + key_lanes);
+  static constexpr int Q_bytes = 4 * Br * pitch, KV_bytes = 4 * tile_keys<d> * pitch,
+                       O_part_bytes = 4 * splits * Br * (exchanged_columns<d> + 4);
+  static constexpr int Q = 0, O_part = 0, K = std::max(Q_bytes, O_part_bytes), V = K + KV_bytes,
+                       P = V + KV_bytes, bytes = P + 4 * Br * (tile_keys<d> + key_lanes);
 };
 
 /// The maximum of row r over what the warps found.
@@ -42,24 +45,25 @@ __device__ __forceinline__ f32 sum_over_warps(smem_tile<f32, splits, Br>& part, 
 }
 
 template <int d>
-__global__ void __launch_bounds__(threads) fa1_forward(gmem<const f32> Qg,  // [batch, q_heads, Nq, d]
-                                                       gmem<const f32> Kg,  // [batch, kv_heads, Nk, d]
-                                                       gmem<const f32> Vg,  // [batch, kv_heads, Nk, d]
-                                                       gmem<f32> Og,        // [batch, q_heads, Nq, d]
-                                                       gmem<f32> mg,        // [batch, q_heads, Nq]
-                                                       gmem<f32> lg,        // [batch, q_heads, Nq]
-                                                       Sizes n) {
+__global__ void __launch_bounds__(threads, 2) fa1_forward(gmem<const f32> Qg,  // [batch, q_heads, Nq, d]
+                                                          gmem<const f32> Kg,  // [batch, kv_heads, Nk, d]
+                                                          gmem<const f32> Vg,  // [batch, kv_heads, Nk, d]
+                                                          gmem<f32> Og,        // [batch, q_heads, Nq, d]
+                                                          gmem<f32> mg,        // [batch, q_heads, Nq]
+                                                          gmem<f32> lg,        // [batch, q_heads, Nq]
+                                                          Sizes n) {
   constexpr int Bc = tile_keys<d>, warp_keys = Bc / splits, thread_keys = warp_keys / key_lanes;
+  constexpr int columns = exchanged_columns<d>, own_columns = columns / own_lanes;
   constexpr int pitch = Shared<d>::pitch;
   auto&& Q = dynamic_tile<f32, Br, pitch, "Q">(Shared<d>::Q);
   auto&& K = dynamic_tile<f32, Bc, pitch, "K">(Shared<d>::K);
   auto&& V = dynamic_tile<f32, Bc, pitch, "V">(Shared<d>::V);
   auto&& P = dynamic_tile<f32, Br, Bc + key_lanes, "P">(Shared<d>::P);
+  auto&& O_part = dynamic_tile<f32, splits * Br, columns + 4, "O_part">(Shared<d>::O_part);
   __shared__ smem_array<f32, Br, 1, "m"> m;
   __shared__ smem_array<f32, Br, 1, "l"> l;
   __shared__ smem_array<f32, splits, Br, "m_part"> m_part;
   __shared__ smem_array<f32, splits, Br, "l_part"> l_part;
-  __shared__ smem_array<f32, splits * Br, columns + 4, "O_part"> O_part;
 
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
   const int split = warp % splits, k0 = split * warp_keys;      // which keys its warp takes
@@ -97,7 +101,7 @@ __global__ void __launch_bounds__(threads) fa1_forward(gmem<const f32> Qg,  // [
 
       // S = scale * Q K^T
       f32 s[thread_rows][thread_keys] = {};
-#pragma unroll 16
+#pragma unroll 8
       for (int k = 0; k < d; ++k) {
         f32 q[thread_rows];
 #pragma unroll
@@ -166,10 +170,16 @@ __global__ void __launch_bounds__(threads) fa1_forward(gmem<const f32> Qg,  // [
 
       // O = (l e^(m - m_new) O + e^(m~ - m_new) P~ V) / l_new
       const int i = i0 + own_r;
-#pragma unroll
+#pragma unroll 1  // registers for one chunk alone
       for (int d0 = 0; d0 < d; d0 += columns) {
-        f32 pv[thread_rows][columns / key_lanes] = {};  // this warp's part of P~ V: its rows and keys
+        f32 o[own_columns] = {};  // of the tile before: asked for now, it comes during the products
+        // lab: O of this thread's row and columns, unless this is the first tile of keys
 #pragma unroll
+        for (int x = 0; x < own_columns; ++x)
+          if (j0 > 0 && i < n.Nq) o[x] = Oh[i * n.O.row + d0 + own_x0 + x * own_lanes];
+        // end of lab
+        f32 pv[thread_rows][columns / key_lanes] = {};  // this warp's part of P~ V: its rows and keys
+#pragma unroll 4
         for (int k = 0; k < warp_keys; ++k) {
           f32 p[thread_rows];
 #pragma unroll
@@ -191,15 +201,14 @@ __global__ void __launch_bounds__(threads) fa1_forward(gmem<const f32> Qg,  // [
 #pragma unroll
         for (int x = 0; x < own_columns; ++x) {
           const int c = own_x0 + x * own_lanes;
-          f32 sum = 0.f, o = 0.f;
-          // lab: one element of O: as the tile before has left it, updated, stored
+          f32 sum = 0.f;
+          // lab: one element of O: updated, stored
 #pragma unroll
           for (int w = 0; w < splits; ++w) sum += O_part(w * Br + own_r, c);
-          if (j0 > 0 && i < n.Nq) o = Oh[i * n.O.row + d0 + c];
-          o = weight_old * o + weight_new * sum;
-          if (i < n.Nq) Oh[i * n.O.row + d0 + c] = o;
+          o[x] = weight_old * o[x] + weight_new * sum;
+          if (i < n.Nq) Oh[i * n.O.row + d0 + c] = o[x];
           // end of lab
-          probe("O", n.head(b, h), i, d0 + c, o);
+          probe("O", n.head(b, h), i, d0 + c, o[x]);
         }
         __syncthreads();  // O_part changes: all warps have read it
       }

@@ -35,7 +35,7 @@ Claim claim() {
       {"div", 2 * BH * Tr * Tc * Br * R},
       {"mul", BH * Tr * Tc * Br * (Bc + 2 * d + 2 * R)},
       {"log", 0},
-      {"barriers", BH * Tr * Tc * (3 + 2 * (d / 16))},
+      {"barriers", BH * Tr * Tc * (3 + max(4, d / 16))},
       {"shared.m_part.written_elements", 4 * BH * Tr * Tc * Br},  // 4 splits of the keys
       {"shared.m_part.read_elements", 4 * BH * Tr * Tc * Br * (4 * R + R)},
       {"shared.l_part.written_elements", 4 * BH * Tr * Tc * Br},

@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(threads) fa2_forward(gmem<const f32> Qg,  // [
 
     // S = scale * Q K^T
     f32 s[thread_rows][thread_keys] = {};
-#pragma unroll 16
+#pragma unroll 8
     for (int k = 0; k < d; ++k) {
       f32 q[thread_rows];
 #pragma unroll
@@ -175,7 +175,7 @@ const Stage stage{
     .name = "fa2_split_q",
     .title = "FA2: split-Q warps",
     .idea = "the warps split Q, not K: each has whole rows, and nothing is exchanged between warps",
-    .claim = "shared m_part, l_part and O_part gone; barriers per tile 3 + d/8 -> 2",
+    .claim = "shared m_part, l_part and O_part gone; barriers per tile 3 + max(4, d/16) -> 2",
     .before = 13,
     .supports = {.dtypes = fp32_only, .head_dims = fp32_head_dims},
     .backend = kernel_backend,

@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(threads) fa2_forward(gmem<const f32> Qg,  // [
 
     // S = scale * Q K^T
     f32 s[thread_rows][thread_keys] = {};
-#pragma unroll 16
+#pragma unroll 8
     for (int k = 0; k < d; ++k) {
       f32 q[thread_rows];
 #pragma unroll
