@@ -15,7 +15,7 @@ ClaimedTile tile_for(const Problem& p) {
 }  // namespace
 
 Claim claim() {
-  Claim claim{.tile_for = tile_for};
+  Claim claim{.tile = {.Br = 64, .Bc = 128, .R = 32}, .tile_for = tile_for};
   claim.forward.forms = {
       {"global.Q.read_elements", BH * Tc * Nq * d},
       {"global.K.read_elements", BH * Tr * Nk * d},

@@ -15,7 +15,7 @@ ClaimedTile tile_for(const Problem& p) {
 }  // namespace
 
 Claim claim() {
-  Claim claim{.tile_for = tile_for};
+  Claim claim{.tile = {.Br = 64, .Bc = 128, .R = 4}, .tile_for = tile_for};
   claim.forward.as_before = true;
   claim.forward.dropped = {"global.S.read_elements", "global.P.read_elements", "global.S.written_elements",
                            "global.P.written_elements"};

@@ -15,7 +15,7 @@ ClaimedTile tile_for(const Problem& p) {
 }  // namespace
 
 Claim claim() {
-  Claim claim{.tile_for = tile_for};
+  Claim claim{.tile = {.Br = 64, .Bc = 128, .R = 4}, .tile_for = tile_for};
   claim.forward.as_before = true;
   claim.forward.forms = {
       {"global.m.written_elements", BH * (Tc - 1) * Nq},

@@ -15,7 +15,7 @@ ClaimedTile tile_for(const Problem& p) {
 }  // namespace
 
 Claim claim() {
-  Claim claim{.tile_for = tile_for};
+  Claim claim{.tile = {.Br = 64, .Bc = 128, .R = 4}, .tile_for = tile_for};
   claim.forward.as_before = true;
   claim.forward.dropped = {"global.m.read_elements", "global.l.read_elements", "global.m.written_elements",
                            "global.l.written_elements"};

@@ -16,7 +16,7 @@ ClaimedTile tile_for(const Problem& p) {
 
 Claim claim() {
   // R, threads that hold a row of S and O: exp, div and mul are as before, with this one.
-  Claim claim{.tile_for = tile_for};
+  Claim claim{.tile = {.Br = 64, .Bc = 128, .R = 16}, .tile_for = tile_for};
   claim.forward.as_before = true;
   claim.forward.dropped = {"shared.m_part.written_elements", "shared.m_part.read_elements",
                            "shared.l_part.written_elements", "shared.O_part.written_elements"};

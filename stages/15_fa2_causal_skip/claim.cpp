@@ -16,7 +16,7 @@ ClaimedTile tile_for(const Problem& p) {
 }  // namespace
 
 Claim claim() {
-  Claim claim{.tile_for = tile_for};
+  Claim claim{.tile = {.Br = 64, .Bc = 128, .R = 16}, .tile_for = tile_for};
   claim.forward.as_before = true;
   claim.forward.forms = {
       {"global.K.read_elements", BH * sum(min(live_i * Bc, Nk)) * d},
