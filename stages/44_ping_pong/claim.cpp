@@ -46,6 +46,7 @@ Claim claim() {
            (warps * sum(D / 16 * (keys + 2 * next) + Bc / 16 * (next + behind_it)) +
             4 * Bc / 16 * sum(next)) *
            d},
+      {"unordered_wgmmas", 0},
   };
   return claim;
 }
