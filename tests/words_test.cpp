@@ -1,5 +1,5 @@
-// Hopper's smaller words on the emulator: elect.sync, vote.any, stmatrix, setmaxnreg, and reductions in bulk. What is
-// wrong with a kernel that uses them wrongly: zoo_test.cpp.
+// Hopper's smaller words on the emulator: elect.sync, vote.any, stmatrix, setmaxnreg, and reductions in
+// bulk. What is wrong with a kernel that uses them wrongly: zoo_test.cpp.
 #include <algorithm>
 #include <string>
 #include <vector>
