@@ -240,6 +240,8 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
     }
   };
 
+  // lab: the tiles: the first one's S and softmax; S of each other one, and P~ V of the one before it;
+  //   P~ V of the last one
   // The first tile: no P~ V yet.
   if (visible > 0) {
     wait_for(of_K, now);
@@ -297,6 +299,7 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
     release(of_V, now);
     probe_O();
   }
+  // end of lab
 
   // O = O~ / l, L = m + log l. O goes to the place of Q, and from there to memory 16 bytes a lane, whole
   // rows at a time.
