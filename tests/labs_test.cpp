@@ -141,7 +141,7 @@ TEST_CASE("every lab's markers and hints can be read, and its hints are of count
     // There is an idea, and the stage before does not have it.
     CHECK(std::ranges::any_of(counters, [](const Counter& counter) { return counter.idea; }));
   }
-  CHECK(labs == std::ssize(stages()));  // every stage has one
+  CHECK(labs == std::ssize(stages()) - 1);  // every stage has one but 46, which takes lines away
 }
 
 TEST_CASE("a stage that has no lab is answered with those that have one", "[labs]") {

@@ -12,6 +12,7 @@
 #include "common/ptx/cp_async.hpp"
 #include "common/ptx/exp2.hpp"
 #include "common/ptx/mma.hpp"
+#include "common/ptx/named_barrier.hpp"
 #include "common/ptx/tensor_map.hpp"
 #include "common/ptx/tma.hpp"
 #include "common/ptx/wgmma.hpp"
@@ -262,6 +263,30 @@ __global__ void multiply_and_copy(gmem<const bf16> from, gmem<f32> out, bool wai
   write_sums(out, C);
 }
 
+/// Three warpgroups multiply one tile, again and again: as they like, in turns, or each passes its turn on
+/// before its product begins.
+enum class Turns { none, behind_each_other, passed_too_early };
+__global__ void multiply_in_turns(gmem<f32> out, int times, Turns turns) {
+  auto&& tile = dynamic_tile<bf16, tile_rows, 16, "tile">(0);
+  const int t = threadIdx.x, warpgroup = t / 128;
+  for (int e = t; e < tile_rows * 16; e += 384) tile[e] = bf16(0.f);
+  fence_proxy_async();
+  __syncthreads();
+  const auto pass = [&] { named_barrier_arrive(1 + (warpgroup + 1) % 3, 256); };
+  Sums C;
+  for (int k = 0; k < times; ++k) {
+    if (turns != Turns::none && (k > 0 || warpgroup > 0)) named_barrier_sync(1 + warpgroup, 256);
+    const bool last = k + 1 == times && warpgroup == 2;  // the first has no turn any more
+    if (turns == Turns::passed_too_early && !last) pass();
+    wgmma_fence();
+    wgmma<bf16>(C, k_major<32, bf16>(tile.at(0, 0)), k_major<32, bf16>(tile.at(0, 0)), k > 0);
+    wgmma_commit();
+    if (turns == Turns::behind_each_other && !last) pass();
+    wgmma_wait<0>(C);
+  }
+  write_sums(out, C);
+}
+
 /// What a kernel of `threads` threads counts on `tiles` tiles, whatever order threads and units work in,
 /// and with checks or without.
 template <class Kernel>
@@ -354,6 +379,24 @@ TEST_CASE(
     // Beside each warp's part are the copies of all, but for those that it has waited for.
     CHECK(ledger.wgmma_bytes_in_flight == 8 * (2 * tile_bytes - (wait_before ? 32 * 16 : 0)));
     CHECK(ledger.flops_during_copies == (wait_before ? 0 : 2 * product_flops));
+  }
+}
+
+TEST_CASE("wgmmas of two warpgroups, either of which may begin first, are counted in pairs", "[wgmma]") {
+  constexpr std::uint64_t times = 4;
+  for (const Turns turns : {Turns::none, Turns::behind_each_other, Turns::passed_too_early}) {
+    INFO("turns " << static_cast<int>(turns));
+    const simt::Ledger ledger = count(384, 1, [&](const auto&, const auto& out) {
+      launch("multiply_in_turns", multiply_in_turns, dim3(1), dim3(384), tile_bytes, out,
+             static_cast<int>(times), turns);
+    });
+    CHECK(ledger.wgmmas == 3 * times);
+    // Of the three pairs of warpgroups nothing orders any product of the one with any of the other; or
+    // those of the same turn and of neighbouring ones, which begin only behind the turn.
+    CHECK(ledger.unordered_wgmmas == (turns == Turns::none                ? 3 * times * times
+                                      : turns == Turns::behind_each_other ? 0
+                                                                          : 3 * (2 * times - 1)));
+    CHECK(ledger.named_barriers == (turns == Turns::none ? 0 : 3 * times - 1));
   }
 }
 

@@ -1,4 +1,4 @@
-// Hopper's smaller words on the emulator: elect.sync, stmatrix, setmaxnreg, and reductions in bulk. What is
+// Hopper's smaller words on the emulator: elect.sync, vote.any, stmatrix, setmaxnreg, and reductions in bulk. What is
 // wrong with a kernel that uses them wrongly: zoo_test.cpp.
 #include <algorithm>
 #include <string>
@@ -11,6 +11,7 @@
 #include "common/ptx/registers.hpp"
 #include "common/ptx/stmatrix.hpp"
 #include "common/ptx/tma.hpp"
+#include "common/ptx/vote.hpp"
 #include "common/simt/simt_host.hpp"
 
 namespace {
@@ -65,6 +66,28 @@ TEST_CASE("one lane of each warp is elected, always the same one", "[simt]") {
     std::vector<std::uint32_t> got(96);
     elected.download(got.data());
     for (std::size_t t = 0; t < got.size(); ++t) CHECK(got[t] == (t % 32 == 0 ? 1 : 0));
+    CHECK(emulator.last().syncwarps == 0);
+  }
+}
+
+// --- vote.any
+
+/// Which threads ask: none of warp 0, thread 45 alone, all of warp 2.
+__global__ void ask(gmem<std::uint32_t> answer) {
+  const int t = threadIdx.x;
+  answer[t] = any_lane(t == 45 || t >= 64) ? 1 : 0;
+}
+
+TEST_CASE("all lanes of a warp learn whether one of them asks", "[simt]") {
+  for (const Schedule schedule : schedules) {
+    simt::Emulator emulator(checked(schedule));
+    const simt::UseEmulator use(emulator);
+    DeviceBuffer<std::uint32_t> answer("answer", 96);
+    launch("ask", ask, dim3(1), dim3(96), 0, answer);
+    std::vector<std::uint32_t> got(96);
+    answer.download(got.data());
+    for (std::size_t t = 0; t < got.size(); ++t) CHECK(got[t] == (t < 32 ? 0 : 1));
+    CHECK(emulator.last().shuffles == 0);
     CHECK(emulator.last().syncwarps == 0);
   }
 }

@@ -23,6 +23,7 @@ void for_each_lane(unsigned warp, std::uint32_t lanes, Body body) {
 void Knowledge::join(const Knowledge& other) {
   for (unsigned m = 0; m < phases.size(); ++m) phases[m] = std::max(phases[m], other.phases[m]);
   for (unsigned w = 0; w < wgmmas.size(); ++w) wgmmas[w] = std::max(wgmmas[w], other.wgmmas[w]);
+  for (unsigned g = 0; g < begun.size(); ++g) begun[g] = std::max(begun[g], other.begun[g]);
 }
 
 void Flight::begin() {
@@ -35,6 +36,7 @@ void Flight::begin() {
     warp = {
         .come_to = 0, .begun = 0, .parts = std::move(warp.parts), .known = {}, .arrived = 0, .settled = 0};
   }
+  begun_ = {};
   settled_ = 0;
   multiplying_ = 0;
 }
@@ -108,6 +110,7 @@ void Flight::come_to_wgmma(std::uint64_t flops_of_thread) {
   Thread& me = *running.thread;
   looks_ = true;
   multiplying_ = std::max(multiplying_, me.warp + 1);
+  if (me.warp % 4 == 0 && me.lane == 0) begin_of_warpgroup();
   OfWarp& warp = warps_[me.warp];
   if (me.wgmmas == warp.come_to) warp.parts.push_back({warp.come_to++, flops_of_thread});
   auto part = warp.parts.end() - 1;  // nearly always
@@ -122,6 +125,16 @@ void Flight::come_to_wgmma(std::uint64_t flops_of_thread) {
   if (me.has_news) part->known.join(me.knows);
   me.has_news = false;
   if (part->came == ~0u) begin_part(warp, part);
+}
+
+void Flight::begin_of_warpgroup() {
+  Knowledge& known = running.thread->knows;
+  const unsigned mine = running.thread->warp / 4;
+  for (unsigned g = 0; g < begun_.size(); ++g) {
+    if (g != mine)
+      running.counts.unordered_wgmmas += static_cast<std::uint64_t>(begun_[g] - known.begun[g]);
+  }
+  known.begun[mine] = ++begun_[mine];
 }
 
 void Flight::begin_part(OfWarp& warp, std::vector<Part>::iterator part) {

@@ -16,6 +16,7 @@ struct Knowledge {
   /// By mbarrier: how many of its phases have ended.
   std::array<std::int32_t, SharedRaces::most_mbarriers> phases = {};
   std::array<std::int32_t, 32> wgmmas = {};  ///< By warp: how many of its wgmmas it has waited for.
+  std::array<std::int32_t, 8> begun = {};    ///< By warpgroup: how many wgmmas have begun.
 
   /// And what another one knows.
   void join(const Knowledge& other);
@@ -34,6 +35,9 @@ struct Knowledge {
 /// __syncwarps behind it. The arrival of a cp.async is known to the thread that has waited for it, to its
 /// warp at the next wgmma, and to all behind the next __syncthreads; other barriers are not looked at for
 /// it.
+///
+/// Of wgmmas of two warpgroups either may begin first where neither knows, when it begins, that the other
+/// has begun. A warpgroup's first thread stands for it. (Again the one that begins second counts the pair.)
 ///
 /// Bytes in flight are those of all copies of the block. FLOPs are during copies by thread: where one is in
 /// flight that the thread could wait for, by cp.async its own, by TMA any. Those of mma, where a lane's own
@@ -93,6 +97,8 @@ class Flight {
 
   /// The lanes that a part had no copies beside have one.
   static void count_all_of(const Part& part);
+  /// The first thread of a warpgroup comes to its next wgmma.
+  void begin_of_warpgroup();
   /// All lanes of a warp have come to a part.
   void begin_part(OfWarp& warp, std::vector<Part>::iterator part);
   /// What has come by TMA for those who know this.
@@ -106,8 +112,9 @@ class Flight {
   /// By mbarrier and phase: those that come with it or with a phase before.
   std::array<std::vector<Loads>, SharedRaces::most_mbarriers> loads_until_;
   std::array<OfWarp, 32> warps_;
-  std::uint64_t settled_ = 0;  ///< OfWarp::settled of all.
-  unsigned multiplying_ = 0;   ///< One more than the last warp that has wgmmas.
+  std::array<std::int32_t, 8> begun_ = {};  ///< By warpgroup: wgmmas that its first thread has come to.
+  std::uint64_t settled_ = 0;               ///< OfWarp::settled of all.
+  unsigned multiplying_ = 0;                ///< One more than the last warp that has wgmmas.
 };
 
 }  // namespace flashladder::simt

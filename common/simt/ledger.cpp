@@ -36,6 +36,7 @@ const std::vector<Counters::Field>& Counters::fields() {
       {"wgmma_waits", &Counters::wgmma_waits},
       {"wgmma_read_bytes", &Counters::wgmma_read_bytes},
       {"wgmma_bytes_in_flight", &Counters::wgmma_bytes_in_flight},
+      {"unordered_wgmmas", &Counters::unordered_wgmmas},
       {"bulk_reduces", &Counters::bulk_reduces},
       {"tiles", &Counters::tiles},
       {"masked_tiles", &Counters::masked_tiles},
@@ -43,7 +44,7 @@ const std::vector<Counters::Field>& Counters::fields() {
   };
   return all;
 }
-static_assert(sizeof(Counters) == 34 * sizeof(std::uint64_t), "a new counter must be listed in fields()");
+static_assert(sizeof(Counters) == 35 * sizeof(std::uint64_t), "a new counter must be listed in fields()");
 
 Counters& Counters::operator+=(const Counters& other) {
   for (const Field& field : fields()) this->*field.member += other.*field.member;

@@ -42,9 +42,11 @@ struct Counters {
   std::uint64_t wgmma_waits = 0;        ///< Waits for them, each once per thread.
   std::uint64_t wgmma_read_bytes = 0;   ///< Bytes of shared memory that the tensor cores read for them.
   std::uint64_t wgmma_bytes_in_flight = 0;  ///< Bytes in flight beside one, summed over warps (Flight).
-  std::uint64_t bulk_reduces = 0;           ///< Bulk reductions, each once per thread that begins it.
-  std::uint64_t tiles = 0;                  ///< Tiles visited: count_tile(), once per block.
-  std::uint64_t masked_tiles = 0;           ///< Those of them that were masked.
+  std::uint64_t unordered_wgmmas =
+      0;                           ///< Pairs, of two warpgroups, either of which may begin first (Flight).
+  std::uint64_t bulk_reduces = 0;  ///< Bulk reductions, each once per thread that begins it.
+  std::uint64_t tiles = 0;         ///< Tiles visited: count_tile(), once per block.
+  std::uint64_t masked_tiles = 0;  ///< Those of them that were masked.
   std::uint64_t bytes_in_flight = 0;  ///< Bytes of copies in flight at __syncthreads, summed over them.
 
   /// A counter and its name.

@@ -166,9 +166,12 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
   const auto K_first = k_major<KVt::row_bytes, T>(K);
   const auto V_first = mn_major<KVt::row_bytes, T>(V, KVt::panel_bytes);
 
-  // Begins, and ends, what the warpgroup wants of the tensor cores: behind the one before it, in a circle.
+  // lab: take_turn() and pass_turn(): a warpgroup's turn begins when the one before it has passed it on
+  // A turn begins when the warpgroup before, in a circle, has passed it on. It protects no memory: it only
+  // decides which warpgroup's products come first.
   const auto take_turn = [&] { named_barrier_sync(1 + warpgroups + warpgroup, 256); };
   const auto pass_turn = [&] { named_barrier_arrive(1 + warpgroups + (warpgroup + 1) % warpgroups, 256); };
+  // end of lab
 
   if (visible > 0) mbarrier_wait(Q_full.at(0, 0), 0);
   if (visible > 0 && n.scale < 0.f) {
@@ -191,16 +194,26 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
 
     // S = Q K^T
     f32 S[Bc / 8][4];
+    // lab: the product as it is, in a turn where it needs one, and the turn's end
+    // given: mbarrier_wait(full.at(buffer, of_K), parity);
+    // given: wgmma_fence();  // S and O are the tensor cores' from here on, until they are waited for
+    // given: #pragma unroll
+    // given: for (int k = 0; k < d; k += 16)
+    // given:   wgmma<T>(S, Q_rows + Qt::at_column(k), K_first + now + KVt::at_column(k), k > 0);
+    // given: wgmma_commit();
+    // given: wgmma_wait<0>(S);
+    // given: if (lane == 0) mbarrier_arrive(empty.at(buffer, of_K));  // this warp's product has read K
     mbarrier_wait(full.at(buffer, of_K), parity);
-    if (j0 == 0 && warpgroup > 0) take_turn();
+    if (j0 == 0 && warpgroup > 0) take_turn();  // later it still has the one of P~ V
     wgmma_fence();  // S and O are the tensor cores' from here on, until they are waited for
 #pragma unroll
     for (int k = 0; k < d; k += 16)
       wgmma<T>(S, Q_rows + Qt::at_column(k), K_first + now + KVt::at_column(k), k > 0);
     wgmma_commit();
-    pass_turn();
+    pass_turn();  // the product has begun: those of the next warpgroup come behind it
     wgmma_wait<0>(S);
     if (lane == 0) mbarrier_arrive(empty.at(buffer, of_K));  // this warp's product has read K
+    // end of lab
 
     if (masked) mask_tile<d>(S, n, i0 + r0, j0 + 2 * quad_lane);
     for (int c = 0; c < Bc / 8; ++c) {
@@ -212,6 +225,14 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
     online_softmax<T, d>(S, O, m, l, P, scale_log2);
 
     // O~ += P~ V
+    // lab: the product as it is, in a turn, and what is left to pass on behind the last tile
+    // given: mbarrier_wait(full.at(buffer, of_V), parity);
+    // given: wgmma_fence();  // P and O have been written
+    // given: #pragma unroll
+    // given: for (int k = 0; k < Bc; k += 16) wgmma<T>(O, P[k / 16], V_first + now + KVt::at_row(k));
+    // given: wgmma_commit();
+    // given: wgmma_wait<0>(O);
+    // given: if (lane == 0) mbarrier_arrive(empty.at(buffer, of_V));
     mbarrier_wait(full.at(buffer, of_V), parity);
     take_turn();
     wgmma_fence();  // P and O have been written
@@ -220,7 +241,8 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
     wgmma_commit();
     wgmma_wait<0>(O);
     if (lane == 0) mbarrier_arrive(empty.at(buffer, of_V));
-    if (j0 + Bc >= visible && warpgroup + 1 < warpgroups) pass_turn();
+    if (j0 + Bc >= visible && warpgroup + 1 < warpgroups) pass_turn();  // the first has no turn any more
+    // end of lab
 
     for (int e = 0; e < 4; ++e) {
       const int i = i0 + r0 + e / 2 * row_lanes;
@@ -277,7 +299,9 @@ const Stage stage{
     .name = "ping_pong",
     .title = "ping-pong",
     .idea = "named barriers let the warpgroups use the tensor cores in turns",
-    .claim = "a tile takes one sync and one arrive of each warpgroup; sections open at once W -> 1",
+    .claim =
+        "pairs of wgmmas of two warpgroups that may begin in either order -> 0, by one named barrier a "
+        "tile and warpgroup",
     .before = 43,
     .supports = {.dtypes = half_dtypes, .head_dims = multiples_of_8},
     .backend = kernel_backend,
