@@ -1,11 +1,13 @@
-// Hopper's smaller words on the emulator: elect.sync, vote.any, stmatrix, setmaxnreg, and reductions in
-// bulk. What is wrong with a kernel that uses them wrongly: zoo_test.cpp.
+// Hopper's smaller words on the emulator: elect.sync, vote.any, vimnmx3, stmatrix, setmaxnreg, and
+// reductions in bulk. What is wrong with a kernel that uses them wrongly: zoo_test.cpp.
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <vector>
 
 #include "catch.hpp"
 #include "common/ptx/elect.hpp"
+#include "common/ptx/max3.hpp"
 #include "common/ptx/mma.hpp"
 #include "common/ptx/named_barrier.hpp"
 #include "common/ptx/registers.hpp"
@@ -90,6 +92,41 @@ TEST_CASE("all lanes of a warp learn whether one of them asks", "[simt]") {
     CHECK(emulator.last().shuffles == 0);
     CHECK(emulator.last().syncwarps == 0);
   }
+}
+
+// --- vimnmx3
+
+/// The largest of every three numbers of a row, for the rows of a matrix [N, 3], a thread each.
+__global__ void largest_of_three(gmem<const f32> numbers, gmem<f32> largest) {
+  const int t = threadIdx.x;
+  largest[t] = max3_unless_negative(numbers[3 * t], numbers[3 * t + 1], numbers[3 * t + 2]);
+}
+
+TEST_CASE("three floats are compared as integers: right unless all have a minus sign", "[simt]") {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const std::vector<float> some = {-infinity, -2.5f,      -1e-30f, 0.f,     1e-38f,
+                                   1.f,       1.0000001f, 3e38f,   infinity};
+  std::vector<float> numbers, expected;
+  for (float a : some) {
+    for (float b : some) {
+      for (float c : some) {
+        numbers.insert(numbers.end(), {a, b, c});
+        // Of negative numbers the farthest from 0 has the largest bits.
+        expected.push_back(std::max({a, b, c}) < 0 ? std::min({a, b, c}) : std::max({a, b, c}));
+      }
+    }
+  }
+  simt::Emulator emulator;
+  const simt::UseEmulator use(emulator);
+  DeviceBuffer<f32> from("numbers", static_cast<std::int64_t>(numbers.size())),
+      to("largest", static_cast<std::int64_t>(expected.size()));
+  from.upload(numbers.data());
+  launch("largest_of_three", largest_of_three, dim3(1), dim3(static_cast<unsigned>(expected.size())), 0,
+         from, to);
+  std::vector<float> got(expected.size());
+  to.download(got.data());
+  CHECK(got == expected);
+  CHECK(emulator.last().max == expected.size());
 }
 
 // --- stmatrix

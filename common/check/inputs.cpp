@@ -167,6 +167,17 @@ Inputs random_inputs(const Problem& problem, std::uint64_t seed) {
   return make_inputs(families[0], problem, seed);
 }
 
+Inputs steady_inputs(const Problem& problem, std::int64_t first) {
+  Inputs inputs = random_inputs(problem, 1);
+  for (float& q : inputs.Q) q = round_to(problem.dtype, 0.5f + std::min(std::abs(q), 2.f) / 4);
+  const float small = 1 / std::sqrt(static_cast<float>(problem.d));  // scores of 0.5 to 1 after scaling
+  for (std::size_t e = 0; e < inputs.K.size(); ++e) {
+    const auto key = static_cast<std::int64_t>(e) / problem.d % problem.Nk;
+    inputs.K[e] = round_to(problem.dtype, key < first ? -small : small);
+  }
+  return inputs;
+}
+
 std::vector<float> random_output_gradient(const Problem& problem, std::uint64_t seed) {
   std::vector<float> dO(problem.batch * problem.q_heads * problem.Nq * problem.d);
   Random random(seed ^ 0x9e3779b97f4a7c15u);  // not the inputs' own numbers again

@@ -34,6 +34,11 @@ Inputs for_stage(const Stage& stage, Inputs inputs);
 /// Normal random inputs, what `--random` gives: the first family.
 Inputs random_inputs(const Problem& problem, std::uint64_t seed);
 
+/// Inputs whose scores never ask for another maximum once a row has its first one: they are a little below
+/// 0 for keys 0 ... first - 1, and a little above 0 for all others, so that those are not negative, and the
+/// maximum grows by less than a factor of 8 after the exponential. For a scale that is not negative.
+Inputs steady_inputs(const Problem& problem, std::int64_t first);
+
 /// A normal random output gradient dO [batch, q_heads, Nq, d].
 std::vector<float> random_output_gradient(const Problem& problem, std::uint64_t seed);
 

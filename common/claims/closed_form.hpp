@@ -18,6 +18,9 @@ struct ClosedForm {
   claims::Expr count;        ///< What it is.
   /// Whether it is right for random numbers only, and other numbers may need more.
   bool least = false;
+  /// With `least`: whether random numbers may need more, too. Exactly so much need numbers that are as kind
+  /// as they can be: steady_inputs() of check/inputs.hpp.
+  bool random_too = false;
 
   /// In symbols.
   const std::string& text() const { return count.text(); }
@@ -26,6 +29,10 @@ struct ClosedForm {
   /// Whether a ledger with this count is as the form says.
   bool holds(std::int64_t counted, const Symbols& n) const {
     return least ? counted >= value(n) : counted == value(n);
+  }
+  /// The same where the numbers are random.
+  bool holds_for_random(std::int64_t counted, const Symbols& n) const {
+    return random_too ? counted >= value(n) : counted == value(n);
   }
 };
 

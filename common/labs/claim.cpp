@@ -68,6 +68,7 @@ std::int64_t cpu_count(std::string_view name, const CpuClaim& claim, const Repor
 // --- the claims of the stages of kernels
 
 Rule rule_of(std::string_view counter) {
+  if (counter == "max") return Rule::near;
   for (const std::string_view overlap :
        {"bytes_in_flight", "flops_during_copies", "wgmma_bytes_in_flight", "exp_during_wgmmas"}) {
     if (counter == overlap) return Rule::at_least;
@@ -318,6 +319,13 @@ std::vector<Counter> kernel_counters(const Lab& lab, const std::vector<Job>& job
         .counted = [&form](const Job&,
                            const Report& report) { return count_of(report.ledger, form.counter); },
         .before = {}};
+    if (form.random_too) {  // the numbers say how much: what the reference needs for them
+      counter.form = "the reference's, at least " + form.text();
+      counter.rule = counter.rule == Rule::near ? Rule::near : Rule::at_most;
+      counter.claimed = [reference, &form](const Job& job) {
+        return count_of(reference->ledger(job), form.counter);
+      };
+    }
     counter.idea = is_idea(counter, claim, stage_before, jobs);
     if (stage_before.known()) counter.before = stage_before.counts(form.counter);
     all.push_back(std::move(counter));

@@ -66,6 +66,7 @@ __device__ __forceinline__ bool online_softmax(f32 (&S)[Tile<d>::Bc / 8][4], f32
                                                f32 (&alpha)[2], float scale_log2) {
   constexpr int Bc = Tile<d>::Bc;
   bool raise = false;
+  // lab: whether a score of the warp needs a larger m, or may need one
 #pragma unroll
   for (int a = 0; a < 2; ++a) {
     f32 largest = S[0][2 * a];  // of the thread's scores of the row
@@ -76,7 +77,9 @@ __device__ __forceinline__ bool online_softmax(f32 (&S)[Tile<d>::Bc / 8][4], f32
     raise = raise | !(largest >= 0.f && fmaf(largest, scale_log2, -m[a]) <= most_growth);
   }
   raise = any_lane(raise);
+  // end of lab
   if (raise) {
+    // lab: the maximum of each row, over its lanes; m, l and alpha
 #pragma unroll
     for (int a = 0; a < 2; ++a) {
       f32 m_tile = -INFINITY;
@@ -91,6 +94,7 @@ __device__ __forceinline__ bool online_softmax(f32 (&S)[Tile<d>::Bc / 8][4], f32
         m[a] = finite(m_new);
       }
     }
+    // end of lab
   }
 #pragma unroll
   for (int c = 0; c < Bc / 8; ++c) {

@@ -285,10 +285,20 @@ void judge_by_claim(const Stage& stage, int most_d, Caught& caught) {
       for (const CountedPass& pass : passes_of(stage)) {
         const simt::Ledger ledger = pass.count(stage, random_inputs(p, 1), one_thread(), nullptr);
         for (const ClosedForm& form : pass.forms) {
-          if (count_of(ledger, form.counter) != form.value(symbols) && caught.claim.empty())
+          if (!form.holds_for_random(count_of(ledger, form.counter), symbols) && caught.claim.empty())
             caught.claim = "`" + std::string(form.counter) + "`";
         }
       }
+    }
+  }
+  if (std::ranges::any_of(claim->forward.forms, &ClosedForm::random_too)) {
+    const Symbols tile = claim->symbols(problem(1, 1, 1, 1, 1, 32, false));
+    const Problem p = problem(1, 1, 1, tile.Br, 3 * tile.Bc, 32, false);  // whole tiles
+    const Symbols symbols = claim->symbols(p);
+    const simt::Ledger ledger = count_forward(stage, steady_inputs(p, tile.Bc), one_thread(), nullptr);
+    for (const ClosedForm& form : claim->forward.forms) {
+      if (count_of(ledger, form.counter) != form.value(symbols) && caught.claim.empty())
+        caught.claim = "`" + std::string(form.counter) + "`";
     }
   }
   if (stage.number < 21 || stage.number == 32) return;  // 32: as 20, without a swizzle
