@@ -305,7 +305,7 @@ class DiffTest(unittest.TestCase):
         diff = diff_of(13, 14)
         first = f"`./ladder diff 13 14`: {diff.removed} lines go, {diff.added} come."
         reason = f" {diff_readme.OVER}the exchange goes. Grid and loops stay."
-        items = "\n- *The split.* `warp_keys = Bc`\n  and more.\n- *Throughout.* All is new."
+        items = "\n- *The split.* `warp_rows = Br / warps`\n  and more.\n- *Throughout.* All is new."
         found, faults = self.explanation(first + reason + items)
         self.assertEqual(faults, [])
         self.assertEqual((found.reason, found.above, len(found.notes)),

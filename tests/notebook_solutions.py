@@ -87,10 +87,10 @@ def moved_by_fa2(N, d, Br, Bc):
         }),
     },
     "3_io": {
-        1: Solution("elements_read, elements_written = 38656, 16320", {
-            "elements_read, elements_written = 36416, 15360 + 384": "5 tiles of keys",
-            "elements_read, elements_written = 32384, 3 * (160 * 32 + 2 * 160)": "Which of the two lengths",
-            "elements_read, elements_written = 96 * 32 + 3 * 2 * 160 * 32, 96 * 32 + 96": "order of the loops",
+        1: Solution("elements_read, elements_written = 153088, 63360", {
+            "elements_read, elements_written = 150000, 63360": "5 tiles of keys",
+            "elements_read, elements_written = 128256, 3 * (320 * 64 + 2 * 320)": "Which of the two lengths",
+            "elements_read, elements_written = 192 * 64 + 3 * 2 * 320 * 64, 192 * 64 + 192": "order of the loops",
         }),
         2: Solution("""
 def fa1_as_printed(Nq, Nk, d, Br, Bc):
@@ -108,9 +108,9 @@ def fa1_as_printed(Nq, Nk, d, Br, Bc):
             "smallest_M = 12800": "too large",
             "smallest_M = 64": "too small",
         }),
-        4: Solution("K_read, K_elements = 8 * 4 * 128 * 32, 2 * 128 * 32", {
-            "K_read, K_elements = 2 * 4 * 128 * 32, 2 * 128 * 32": "know what the blocks of other",
-            "K_read, K_elements = 8 * 4 * 128 * 32, 8 * 128 * 32": "value 1 is 32768, too large",
+        4: Solution("K_read, K_elements = 8 * 4 * 256 * 32, 2 * 256 * 32", {
+            "K_read, K_elements = 2 * 4 * 256 * 32, 2 * 256 * 32": "know what the blocks of other",
+            "K_read, K_elements = 8 * 4 * 256 * 32, 8 * 256 * 32": "value 1 is 65536, too large",
         }),
         5: Solution("factor_of_Br, factor_of_Bc = 257 / 65, 1", {
             "factor_of_Br, factor_of_Bc = 4, 1": "Nearly. Q is read once",
@@ -156,27 +156,27 @@ factor = work(12) / work(11)""": "The other way round",
         }),
     },
     "5_reading_a_diff": {
-        1: Solution("in_stage_13, in_stage_14 = (2, 22), (1, 14)", {
-            "in_stage_13, in_stage_14 = (1, 14), (2, 22)": "exchanged the two stages",
-            "in_stage_13, in_stage_14 = (2, 22), (1, 46)": "value 1 is 46, too large. Stage 14: warp = row // 8",
+        1: Solution("in_stage_13, in_stage_14 = (6, 17), (5, 5)", {
+            "in_stage_13, in_stage_14 = (5, 5), (6, 17)": "exchanged the two stages",
+            "in_stage_13, in_stage_14 = (6, 17), (5, 21)": "value 1 is 21, too large. Stage 14: warp = row // 8",
             "in_stage_13, in_stage_14 = 86, 46": "should be 2 values",
         }),
-        2: Solution("barriers_13, barriers_14 = 2 * 16 * 16 * 11, 2 * 16 * 16 * 2", {
-            "barriers_13, barriers_14 = 16 * 16 * 11, 16 * 16 * 2": "one head",
-            "barriers_13, barriers_14 = 4 * 5632, 4 * 1024": "not for each warp",
-            "barriers_13, barriers_14 = 2 * 16 * 16 * 7, 1024": "too small",
+        2: Solution("barriers_13, barriers_14 = 2 * 8 * 16 * 11, 2 * 8 * 16 * 2", {
+            "barriers_13, barriers_14 = 8 * 16 * 11, 8 * 16 * 2": "one head",
+            "barriers_13, barriers_14 = 8 * 2816, 8 * 512": "not for each warp",
+            "barriers_13, barriers_14 = 2 * 8 * 16 * 7, 512": "too small",
         }),
         3: Solution("counts_that_differ = 0", {
             "counts_that_differ = 2": "What is visible_keys(i) without a mask",
         }),
-        4: Solution("tiles, masked_tiles, barriers, K_elements = 110, 20, 220, 225280", {
-            "tiles, masked_tiles, barriers, K_elements = 200, 200, 400, 409600": "That is stage 14",
-            "tiles, masked_tiles, barriers, K_elements = 55, 10, 110, 112640": "one head",
+        4: Solution("tiles, masked_tiles, barriers, K_elements = 30, 10, 60, 122880", {
+            "tiles, masked_tiles, barriers, K_elements = 50, 50, 100, 204800": "That is stage 14",
+            "tiles, masked_tiles, barriers, K_elements = 15, 5, 30, 61440": "one head",
             "tiles, masked_tiles, barriers, K_elements = 128, 20, 256, 262144": "value 0 is 128, too large",
         }),
-        5: Solution("exp_14, exp_15 = 16 * 32 * 40, 10 * 32 * 40", {
-            "exp_14, exp_15 = 16 * 32 * 32, 10 * 32 * 32": "computes alpha as well",
-            "exp_14, exp_15 = 16 * 32 * 36, 10 * 32 * 36": "R is 8",
+        5: Solution("exp_14, exp_15 = 16 * 64 * 80, 10 * 64 * 80", {
+            "exp_14, exp_15 = 16 * 64 * 64, 10 * 64 * 64": "computes alpha as well",
+            "exp_14, exp_15 = 16 * 64 * 68, 10 * 64 * 68": "R is 16",
             "exp_14, exp_15 = 100 * 100, 100 * 101 // 2": "How many tiles",
         }),
     },

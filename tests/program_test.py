@@ -503,6 +503,29 @@ class ProgramTest(unittest.TestCase):
             with self.assertRaisesRegex(Exception, "run.json: TFLOP/s of 14 split.* is .*, not a speed"):
                 self.read_gpu_run({"name": "14 split/grid/d:64/N:512/BH:1024/full", "TFLOP/s": value, "label": "fp32"})
 
+    def test_the_gain_over_heads_is_drawn_where_it_was_measured(self):
+        from bench.report import gpu_pictures, gpu_report
+        speeds = {"10 naive_gpu": (4.0, 20.0), "11 fa1_tiled": (1.0, 25.0), "13 fa2_sequence_parallel": (8.0, 30.0)}
+        gpu_results, run = self.read_gpu_run(
+            *({"name": f"{name}/heads/d:64/N:512/BH:{BH}/full", "TFLOP/s": speed, "label": "fp32"}
+              for name, both in speeds.items() for BH, speed in zip((8, 528), both)),
+            {"name": "13 fa2_sequence_parallel/heads/d:64/N:1024/BH:8/full", "TFLOP/s": 9.0, "label": "fp32"},
+            {"name": "11 fa1_tiled/grid/d:64/N:512/BH:1024/full", "TFLOP/s": 25.0, "label": "fp32"})
+        run.context.update({"gpu": "a GPU", "driver": "1", "multiprocessors": "4", "cuda_of_build": "13", "commit": "abc"})
+        measured = gpu_results.Measured(run)
+        shown = gpu_pictures.head_gains(measured, 512)
+        self.assertEqual({line["label"]: line["points"] for line in shown["lines"]},
+                         {"11 fa1_tiled over 10": [(8, 0.25), (528, 1.25)],
+                          "13 fa2_sequence_parallel over 11": [(8, 8.0), (528, 1.2)]})
+        self.assertEqual(gpu_pictures.head_gains(measured, 1024)["lines"], [], "one stage alone has no gain")
+        self.assertEqual([line["points"] for line in gpu_pictures.heads(measured, 1024)["lines"]], [[(8, 9.0)]])
+        path = self.folder / "head_gains.png"
+        gpu_pictures.save(gpu_pictures.draw_head_gains(shown), path, shown)
+        self.assertFalse(gpu_pictures.is_stale(path, shown))
+        stage = mock.Mock(number=11, before=10)
+        self.assertIn("(head_gains.png)", gpu_report.forward_block(measured, stage))
+        self.assertNotIn("(head_gains.png)", gpu_report.forward_block(measured, stage, with_pictures=False))
+
     def test_a_picture_of_other_data_is_stale(self):
         from bench.report import gpu_pictures
         path, shown = self.folder / "heads.png", {"title": "", "multiprocessors": 4, "lines": [
@@ -1092,7 +1115,7 @@ class ProgramTest(unittest.TestCase):
                         self.assertEqual(form["value"] * unit, counts.get(of_bytes, 0))
 
     def test_the_ledger_against_numbers_that_are_known_without_the_program(self):
-        n, d, heads, tile = 96, 64, 3, 32
+        n, d, heads, tile = 192, 64, 3, 64
         tiles = n // tile
         stages = self.ledger("10", "13", "15", "--random", f"1,{heads},{n},{d}", "--causal")
         naive, parallel, skip = (stages[number]["counts"] for number in (10, 13, 15))

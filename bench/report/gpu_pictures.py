@@ -21,6 +21,7 @@ PEERS = {"fa2": "FlashAttention-2 (PyTorch)", "cudnn": "cuDNN", "memory-efficien
 OPTIONAL = {"flash-attn", "flash-attn-4"}  # packages of their own, which are not always installed
 COUNTED_N, COUNTED_D = 1024, 64  # of the ledger that the pictures of requested bytes are of
 MOVED = "read", "written", "added atomically: a read and a write"
+GAINS_OVER_HEADS = (11, 10), (13, 11)  # a stage and the one whose speed it is divided by
 STYLES = [*LINES, ("#882255", "*", "-")]  # a comparison has more lines than a climb
 
 
@@ -74,13 +75,24 @@ def range_text(gains):
     return " to ".join(dict.fromkeys(f"{gain:.2f}x" for gain in (min(gains), max(gains)))) if gains else ""
 
 
-def heads(measured):
+def heads(measured, N):
     """The stages that were measured so over batch * heads at one length."""
-    lines = [{"label": stage_text(measured, stage),
-              "points": sorted((BH, one.tflops) for (number, BH), one in measured.heads.items()
-                               if number == stage and one.tflops)}
-             for stage in sorted({number for number, _ in measured.heads})]
-    return {"title": f"A block for each head, or for each tile of Q: N = 1024, d = 64, one {measured.gpu}",
+    lines = [{"label": stage_text(measured, stage), "points": list(measured.over_heads(stage, N).items())}
+             for stage in sorted({number for number, length, _ in measured.heads if length == N})]
+    return {"title": f"A block for each head, or for each tile of Q: N = {N}, d = 64, one {measured.gpu}",
+            "lines": lines, "multiprocessors": int(measured.context["multiprocessors"])}
+
+
+def head_gains(measured, N):
+    """Over batch * heads at one length, times as fast as another stage: FlashAttention-1 as the naive kernels, whose S
+    and P it saves, and the stage with a block for each tile of Q as FlashAttention-1."""
+    lines = []
+    for stage, before in GAINS_OVER_HEADS:
+        mine, other = (measured.over_heads(number, N) for number in (stage, before))
+        points = [(BH, mine[BH] / other[BH]) for BH in mine if BH in other]
+        if points:
+            lines.append({"label": f"{stage_text(measured, stage)} over {before}", "points": points})
+    return {"title": f"Times as fast as another stage: N = {N}, d = 64, one {measured.gpu}",
             "lines": lines, "multiprocessors": int(measured.context["multiprocessors"])}
 
 
@@ -233,22 +245,35 @@ def draw_ladder(shown):
     return figure
 
 
-def draw_heads(shown):
+def draw_heads(shown, what="TFLOP/s, fp32"):
     figure, axes = plt.subplots(figsize=(10, 4.6), layout="constrained")
     for line, (colour, marker, dashes) in zip(shown["lines"], LINES):
         axes.plot(*zip(*line["points"]), color=colour, marker=marker, linestyle=dashes, label=line["label"])
+    most = max(BH for line in shown["lines"] for BH, _ in line["points"])
     sms = shown["multiprocessors"]
     axes.axvline(sms, color=MUTED, linestyle=":")
     axes.annotate(f"{sms} SMs", (sms, axes.get_ylim()[1]), textcoords="offset points", xytext=(4, -12), color=MUTED)
     axes.set_xscale("log", base=2)
-    ticks = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
+    ticks = [BH for BH in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024) if BH <= most]
     axes.set_xticks(ticks, ticks)
     axes.minorticks_off()
     axes.set_ylim(bottom=0)
     axes.set_xlabel("batch * heads")
-    axes.set_ylabel("TFLOP/s, fp32")
+    axes.set_ylabel(what)
     axes.set_title(shown["title"], loc="left", fontsize=11)
     axes.legend(frameon=False, loc="upper left")
+    return figure
+
+
+def draw_head_gains(shown):
+    """As draw_heads, of times as fast: from 1 on a stage gains, below it falls behind."""
+    figure = draw_heads({**shown, "lines": shown["lines"]}, "times as fast")
+    axes = figure.axes[0]
+    axes.axhline(1, color=MUTED)
+    axes.set_yscale("log", base=2)
+    axes.set_ylim(bottom=min(0.5, *(gain for line in shown["lines"] for _, gain in line["points"])))
+    axes.yaxis.set_major_formatter(lambda gain, _: f"{gain:g}x")
+    axes.legend(frameon=False, loc="lower right")
     return figure
 
 
@@ -485,8 +510,12 @@ def pictures(measured, peers, counted):
         yield docs / "h200_bf16.png", lengths_bf16(measured, peers), draw_lengths
     yield docs / "h200_roofline.png", roofline(measured, counted), draw_roofline
     yield docs / "h200_traffic.png", traffic(measured, counted), draw_traffic
-    if measured.heads:
-        yield registry.folders()[max(number for number, _ in measured.heads)] / "heads.png", heads(measured), draw_heads
+    folders = registry.folders()
+    if any(length == 1024 for _, length, _ in measured.heads):
+        yield folders[13] / "heads.png", heads(measured, 1024), draw_heads
+    gains = head_gains(measured, 512)
+    if gains["lines"]:
+        yield folders[11] / "head_gains.png", gains, draw_head_gains
 
 
 def mark(shown):

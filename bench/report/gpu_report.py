@@ -128,6 +128,14 @@ def table(measured, stage, before, of_pass=""):
     return "\n".join(lines) + "\n"
 
 
+def forward_block(measured, stage, with_pictures=True):
+    """The table of a stage, and for FlashAttention-1 over how many heads it gains, where that was measured."""
+    text = table(measured, stage.number, stage.before if stage.before in measured.names else None)
+    if with_pictures and stage.number == 11 and gpu_pictures.head_gains(measured, 512)["lines"]:
+        text += "\n![Times as fast as the stage before over batch * heads](head_gains.png)\n"
+    return text
+
+
 def backward_blocks(measured, peers, with_pictures=True):
     """(file, name of the block, its text) for each stage with a backward pass, of the table and of its peers, and for
     docs/measured.md. `measured` and `peers` may be None: then each place that there is says so."""
@@ -429,7 +437,7 @@ class Results:
         """(file, name of the block, its text) of all tables, with the pictures between them."""
         stages = self.stages
         fastest = registry.fastest("forward", "bf16", measured_in(self.peers) if self.peers else registry.all_stages())
-        return [*((stage.readme, "h200", table(stages, stage.number, stage.before if stage.before in stages.names else None))
+        return [*((stage.readme, "h200", forward_block(stages, stage, with_pictures))
                   for stage in map(registry.stage_of, stages.stages)),
                 *backward_blocks(self.backward, self.backward_peers, with_pictures),
                 (PAGE, "train_gpt", losses_block(self.losses)), (PAGE, "throughput", training_block(self.training)),

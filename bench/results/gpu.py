@@ -96,8 +96,8 @@ def positive(path, one, counter):
 
 
 class Measured:
-    """One pass of a run: speeds by (stage, d, mask, N) over the papers' grid, and by (stage, heads) at one length, each a
-    Result; the dtype of each stage."""
+    """One pass of a run: speeds by (stage, d, mask, N) over the papers' grid, and by (stage, N, heads) at fixed lengths,
+    each a Result; the dtype of each stage."""
 
     def __init__(self, run, backward=False):
         self.context, self.peaks = run.context, run.peaks
@@ -109,7 +109,7 @@ class Measured:
             if one.family != "heads":
                 self.grid[one.stage, one.d, one.mask, one.N] = one
             else:
-                self.heads[one.stage, one.BH] = one
+                self.heads[one.stage, one.N, one.BH] = one
 
     @property
     def stages(self):
@@ -124,6 +124,11 @@ class Measured:
         """None where it was not measured, or did not fit into memory."""
         one = self.grid.get((stage, d, mask, N))
         return one.tflops if one else None
+
+    def over_heads(self, stage, N):
+        """TFLOP/s by batch * heads at one length; empty where that was not measured."""
+        return {BH: one.tflops for (number, length, BH), one in sorted(self.heads.items())
+                if (number, length) == (stage, N) and one.tflops}
 
     def peak(self, stage):
         """TFLOP/s of the matrix product in the stage's dtype; None where that was not measured."""

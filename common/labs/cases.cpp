@@ -262,7 +262,8 @@ std::vector<Job> counted_cases(const Stage& stage) {
   }
   for (const bool causal : {false, true}) {
     // Under the mask the first tile of rows does not see all tiles of keys.
-    const std::int64_t rows = std::max<std::int64_t>(128, 2 * claim_of(stage)->tile.Br);
+    const std::int64_t all_keys = graded_pass(stage) == Pass::forward ? 2 * tile_for(stage, 32).Bc : 0;
+    const std::int64_t rows = std::max({std::int64_t{128}, 2 * claim_of(stage)->tile.Br, all_keys});
     jobs.push_back(random_job(stage, {1, 2, 2, rows, rows, causal}, 32, jobs.size()));
     jobs.push_back(random_job(stage, {2, 4, 2, 65, 97, causal}, 64, jobs.size()));
     jobs.push_back(random_job(stage, {1, 3, 1, 130, 31, causal}, 32, jobs.size()));

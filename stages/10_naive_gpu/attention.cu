@@ -8,19 +8,22 @@
 namespace flashladder::stage_10 {
 namespace {
 
-constexpr int Br = 32, Bc = 32;  // rows of a tile of Q, keys of a tile of K and V
-constexpr int warps = 4, threads = 32 * warps;
+constexpr int Br = 64;  // rows of a tile of Q
+template <int d>
+constexpr int tile_keys = 4096 / d;  // Bc, keys of a tile of K and V: 16 KB of each, whatever d is
+constexpr int warps = 8, threads = 32 * warps;
 
-// A warp takes a quarter of the rows of a tile and all of its columns. Its lanes form a 4 x 8 grid.
+// A warp takes an eighth of the rows of a tile and all of its columns. Its lanes form a 2 x 16 grid.
 constexpr int warp_rows = Br / warps;
-constexpr int row_lanes = 4, key_lanes = 8;
-constexpr int thread_rows = warp_rows / row_lanes, thread_keys = Bc / key_lanes;  // of a thread
+constexpr int row_lanes = 2, key_lanes = 16;
+constexpr int thread_rows = warp_rows / row_lanes;  // of a thread
 
 /// Where the tiles of Q and K begin in dynamic shared memory, in bytes, and how many bytes they take.
 template <int d>
 struct Shared {
-  static constexpr int tile = 4 * Bc * (d + 4);  // Br = Bc; a row is four words longer: no bank conflicts
-  static constexpr int Q = 0, K = Q + tile, bytes = K + tile;
+  static constexpr int pitch = d + 2;  // a row is two words longer: no bank conflicts
+  static constexpr int Q_tile = 4 * Br * pitch, KV_tile = 4 * tile_keys<d> * pitch;
+  static constexpr int Q = 0, K = Q + Q_tile, bytes = K + KV_tile;
 };
 
 /// A block for each tile of S.
@@ -29,8 +32,9 @@ __global__ void __launch_bounds__(threads) scores(gmem<const f32> Qg,  // [batch
                                                   gmem<const f32> Kg,  // [batch, kv_heads, Nk, d]
                                                   gmem<f32> Sg,        // [batch, q_heads, Nq, Nk]
                                                   Sizes n) {
-  auto&& Q = dynamic_tile<f32, Br, d + 4, "Q">(Shared<d>::Q);
-  auto&& K = dynamic_tile<f32, Bc, d + 4, "K">(Shared<d>::K);
+  constexpr int Bc = tile_keys<d>, thread_keys = Bc / key_lanes, pitch = Shared<d>::pitch;
+  auto&& Q = dynamic_tile<f32, Br, pitch, "Q">(Shared<d>::Q);
+  auto&& K = dynamic_tile<f32, Bc, pitch, "K">(Shared<d>::K);
 
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
   const int r0 = warp * warp_rows + lane / key_lanes;  // its rows of a tile: r0 + a * row_lanes
@@ -48,7 +52,7 @@ __global__ void __launch_bounds__(threads) scores(gmem<const f32> Qg,  // [batch
   // S = scale * Q K^T
   f32 s[thread_rows][thread_keys] = {};
   // lab: the sums over d of this thread's scores, from Q and K in shared memory
-#pragma unroll 16
+#pragma unroll 8
   for (int k = 0; k < d; ++k) {
     f32 q[thread_rows];
 #pragma unroll
@@ -107,7 +111,8 @@ __global__ void __launch_bounds__(threads) output(gmem<const f32> Pg,  // [batch
                                                   gmem<const f32> Vg,  // [batch, kv_heads, Nk, d]
                                                   gmem<f32> Og,        // [batch, q_heads, Nq, d]
                                                   Sizes n) {
-  auto&& V = dynamic_tile<f32, Bc, d + 4, "V">(0);
+  constexpr int Bc = tile_keys<d>;
+  auto&& V = dynamic_tile<f32, Bc, Shared<d>::pitch, "V">(0);
   __shared__ smem_array<f32, Br, Bc + key_lanes, "P"> P;
 
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
@@ -178,15 +183,16 @@ __global__ void __launch_bounds__(threads) transposed(gmem<const f32> Ag,  // [b
                                                       Strides B_strides,
                                                       gmem<f32> Xg,  // [batch, kv_heads, Nk, d]
                                                       Strides X_strides, Sizes n) {
-  auto&& B = dynamic_tile<f32, Br, d + 4, "B">(0);
+  constexpr int Bc = tile_keys<d>, warp_keys = Bc / warps, thread_keys = warp_keys / row_lanes;
+  auto&& B = dynamic_tile<f32, Br, Shared<d>::pitch, "B">(0);
   __shared__ smem_array<f32, Br, Bc + key_lanes, "A"> A;
 
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
-  const int c0 = warp * warp_rows + lane / key_lanes;  // its keys of a tile: c0 + c * row_lanes
+  const int c0 = warp * warp_keys + lane / key_lanes;  // its keys of a tile: c0 + c * row_lanes
   const int x0 = lane % key_lanes;                     // its columns of X: x0 + x * key_lanes
   const int j0 = blockIdx.x * Bc, kv_head = blockIdx.y, b = blockIdx.z;
 
-  f32 sum[thread_rows][d / key_lanes] = {};
+  f32 sum[thread_keys][d / key_lanes] = {};
   for (int h = kv_head * n.group; h < (kv_head + 1) * n.group; ++h) {
     const gmem<const f32> Ah = Ag + n.row0(b, h) * n.Nk;
     for (int i0 = 0; i0 < n.Nq; i0 += Br) {
@@ -201,21 +207,21 @@ __global__ void __launch_bounds__(threads) transposed(gmem<const f32> Ag,  // [b
       __syncthreads();  // A and B are read: all of them must be there
 #pragma unroll 8
       for (int k = 0; k < Br; ++k) {
-        f32 a[thread_rows];
+        f32 a[thread_keys];
 #pragma unroll
-        for (int c = 0; c < thread_rows; ++c) a[c] = A(k, c0 + c * row_lanes);
+        for (int c = 0; c < thread_keys; ++c) a[c] = A(k, c0 + c * row_lanes);
 #pragma unroll
         for (int x = 0; x < d / key_lanes; ++x) {
           const f32 y = B(k, x0 + x * key_lanes);
 #pragma unroll
-          for (int c = 0; c < thread_rows; ++c) mac(sum[c][x], a[c], y);
+          for (int c = 0; c < thread_keys; ++c) mac(sum[c][x], a[c], y);
         }
       }
     }
   }
   const gmem<f32> X = Xg + X_strides.at(b, kv_head);
 #pragma unroll
-  for (int c = 0; c < thread_rows; ++c) {
+  for (int c = 0; c < thread_keys; ++c) {
     const int j = j0 + c0 + c * row_lanes;
 #pragma unroll
     for (int x = 0; x < d / key_lanes; ++x) {
@@ -228,13 +234,14 @@ void forward(const Forward& f) {
   const ForwardBuffers<> x(f);
   const std::int64_t scores_of_all = x.L.elements() * f.problem.Nk;
   ExtraBuffer S(f, "S", scores_of_all), P(f, "P", scores_of_all);
-  const unsigned Tr = tiles(f.problem.Nq, Br), Tc = tiles(f.problem.Nk, Bc);
   for_head_dim<f32, 32, 64, 128>(f.problem.d, [&](auto d) {
+    const unsigned Tr = tiles(f.problem.Nq, Br), Tc = tiles(f.problem.Nk, tile_keys<d>);
     launch("scores", scores<d>, dim3(Tr * Tc, x.heads, x.batch), threads, Shared<d>::bytes, x.Q, x.K, S,
            x.sizes);
     launch("softmax", softmax, dim3(tiles(f.problem.Nq, warps), x.heads, x.batch), threads, 0, S, P, x.L,
            x.sizes);
-    launch("output", output<d>, dim3(Tr, x.heads, x.batch), threads, Shared<d>::tile, P, x.V, x.O, x.sizes);
+    launch("output", output<d>, dim3(Tr, x.heads, x.batch), threads, Shared<d>::KV_tile, P, x.V, x.O,
+           x.sizes);
   });
 }
 
@@ -243,7 +250,6 @@ void backward(const Backward& f) {
   const std::int64_t scores_of_all = x.L.elements() * f.problem.Nk;
   const SavedBuffer P(f, "P", f.P, scores_of_all);
   ExtraBuffer dS(f, "dS", scores_of_all);
-  const unsigned Tr = tiles(f.problem.Nq, Br), Tc = tiles(f.problem.Nk, Bc);
   Sizes dP_sizes = x.sizes;  // dP = dO V^T: no scale, and no mask, for P is 0 where there is one
   dP_sizes.Q = x.sizes.dO;
   dP_sizes.K = x.sizes.V;
@@ -253,15 +259,17 @@ void backward(const Backward& f) {
   dQ_sizes.V = x.sizes.K;
   dQ_sizes.O = x.sizes.dQ;
   for_head_dim<f32, 32, 64, 128>(f.problem.d, [&](auto d) {
+    const unsigned Tr = tiles(f.problem.Nq, Br), Tc = tiles(f.problem.Nk, tile_keys<d>);
     const dim3 key_tiles(Tc, x.kv_heads, x.batch);
     launch("dP", scores<d>, dim3(Tr * Tc, x.heads, x.batch), threads, Shared<d>::bytes, x.dO, x.V, dS,
            dP_sizes);
-    launch("dV", transposed<d>, key_tiles, threads, Shared<d>::tile, P.view(), x.dO, x.sizes.dO, x.dV,
+    launch("dV", transposed<d>, key_tiles, threads, Shared<d>::Q_tile, P.view(), x.dO, x.sizes.dO, x.dV,
            x.sizes.dV, x.sizes);
     launch("softmax_backward", softmax_backward, dim3(tiles(f.problem.Nq, warps), x.heads, x.batch),
            threads, 0, P.view(), dS, x.sizes);
-    launch("dQ", output<d>, dim3(Tr, x.heads, x.batch), threads, Shared<d>::tile, dS, x.K, x.dQ, dQ_sizes);
-    launch("dK", transposed<d>, key_tiles, threads, Shared<d>::tile, dS, x.Q, x.sizes.Q, x.dK, x.sizes.dK,
+    launch("dQ", output<d>, dim3(Tr, x.heads, x.batch), threads, Shared<d>::KV_tile, dS, x.K, x.dQ,
+           dQ_sizes);
+    launch("dK", transposed<d>, key_tiles, threads, Shared<d>::Q_tile, dS, x.Q, x.sizes.Q, x.dK, x.sizes.dK,
            x.sizes);
   });
 }

@@ -5,8 +5,17 @@ namespace flashladder::stage_10 {
 
 using namespace claims;
 
+namespace {
+
+/// As in attention.cu; R: a warp has a row of P.
+ClaimedTile tile_for(const Problem& p) {
+  return {.Br = 64, .Bc = 4096 / p.d, .R = 32};
+}
+
+}  // namespace
+
 Claim claim() {
-  Claim claim{.tile = {.Br = 32, .Bc = 32, .R = 32}};  // a warp has a row of P
+  Claim claim{.tile = {.Br = 64, .Bc = 128, .R = 32}, .tile_for = tile_for};
   claim.forward.forms = {
       {"global.Q.read_elements", BH * Tc * Nq * d},
       {"global.K.read_elements", BH * Tr * Nk * d},
@@ -18,7 +27,7 @@ Claim claim() {
       {"global.O.written_elements", BH * Nq * d},
       {"global.L.written_elements", BH * Nq},
       {"device_bytes", 4 * (2 * BH * Nq * Nk)},
-      {"blocks", BH * (Tr * Tc + ceil_div(Nq, 4) + Tr)},
+      {"blocks", BH * (Tr * Tc + ceil_div(Nq, 8) + Tr)},
       {"tiles", BH * Tr * Tc},
       {"masked_tiles", BH * Tr * if_causal(Tc, Tc - floor_div(Nk, Bc))},
       {"flops_cuda_cores", 4 * Br * Bc * d * BH * Tr * Tc},
@@ -41,7 +50,7 @@ Claim claim() {
       {"global.dK.written_elements", BHkv * Nk * d},
       {"global.dV.written_elements", BHkv * Nk * d},
       {"device_bytes", 4 * (2 * BH * Nq * Nk)},
-      {"blocks", BH * (Tr * Tc + ceil_div(Nq, 4) + Tr) + 2 * BHkv * Tc},
+      {"blocks", BH * (Tr * Tc + ceil_div(Nq, 8) + Tr) + 2 * BHkv * Tc},
       {"tiles", BH * Tr * Tc},
       {"flops_cuda_cores", 8 * Br * Bc * d * BH * Tr * Tc},
       {"exp", 0},

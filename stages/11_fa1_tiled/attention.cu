@@ -1,61 +1,74 @@
 // FlashAttention-1, forward (Dao et al. 2022, Algorithm 1): tiles of K and V in the outer loop, tiles of Q
 // in the inner one, one block per head. S and P never leave the chip; O, m and l travel to global memory
-// and back at every step. The four warps of a block split the keys of a tile, so that each sees a part of
+// and back at every step. The warps of a block split the keys of a tile, so that each sees a part of
 // every row.
 #include "common/kernel/host.hpp"
 
 namespace flashladder::stage_11 {
 namespace {
 
-constexpr int Br = 32, Bc = 32;  // rows of a tile of Q, keys of a tile of K and V
-constexpr int warps = 4, threads = 32 * warps;
+constexpr int Br = 64;  // rows of a tile of Q
+template <int d>
+constexpr int tile_keys = 4096 / d;  // Bc, keys of a tile of K and V: 16 KB of each, whatever d is
+constexpr int warps = 8, threads = 32 * warps;
 
-// Split-K: a warp takes all rows of a tile and a quarter of its keys. Its lanes form an 8 x 4 grid.
-constexpr int warp_rows = Br, warp_keys = Bc / warps;
+// Split-K: four warps take a quarter of the keys of a tile each, for half of its rows; the other four do
+// the same for the other half. The lanes of a warp form an 8 x 4 grid.
+constexpr int splits = 4;  // of the keys
+constexpr int warp_rows = Br * splits / warps;
 constexpr int row_lanes = 8, key_lanes = 4;
-constexpr int thread_rows = warp_rows / row_lanes, thread_keys = warp_keys / key_lanes;  // of a thread
+constexpr int thread_rows = warp_rows / row_lanes;  // of a thread
 
-// All threads add up what the warps exchange: four threads for each row, 32 columns of O at a time.
+// All threads add up what the warps exchange: four threads for each row, some columns of O at a time.
 constexpr int own_lanes = threads / Br;
-constexpr int columns = 32, own_columns = columns / own_lanes;
+template <int d>
+constexpr int exchanged_columns = d == 32 ? 16 : 32;  // as many as shared memory has room for
 
-/// Where the tiles begin in dynamic shared memory, in bytes, and how many bytes they take.
+/// Where the tiles begin in dynamic shared memory, in bytes, and how many bytes they take. O_part
+/// takes the place of a tile that no warp reads any more by then.
 template <int d>
 struct Shared {
-  static constexpr int tile = 4 * Bc * (d + 4);  // Br = Bc; a row is four words longer: no bank conflicts
-  static constexpr int Q = 0, K = Q + tile, V = K + tile, bytes = V + tile;
+  static constexpr int pitch = d + 2;  // a row is two words longer: no bank conflicts
+  static constexpr int Q_bytes = 4 * Br * pitch, KV_bytes = 4 * tile_keys<d> * pitch,
+                       O_part_bytes = 4 * splits * Br * (exchanged_columns<d> + 4);
+  static constexpr int Q = 0, O_part = 0, K = std::max(Q_bytes, O_part_bytes), V = K + KV_bytes,
+                       P = V + KV_bytes, bytes = P + 4 * Br * (tile_keys<d> + key_lanes);
 };
 
-/// The maximum of row r over what each warp found.
-__device__ __forceinline__ f32 max_over_warps(smem_tile<f32, warps, Br>& part, int r) {
+/// The maximum of row r over what the warps found.
+__device__ __forceinline__ f32 max_over_warps(smem_tile<f32, splits, Br>& part, int r) {
   return fmaxf(fmaxf(part(0, r), part(1, r)), fmaxf(part(2, r), part(3, r)));
 }
-/// The sum of row r over what each warp found.
-__device__ __forceinline__ f32 sum_over_warps(smem_tile<f32, warps, Br>& part, int r) {
+/// The sum of row r over what the warps found.
+__device__ __forceinline__ f32 sum_over_warps(smem_tile<f32, splits, Br>& part, int r) {
   return f32(part(0, r)) + part(1, r) + part(2, r) + part(3, r);
 }
 
 template <int d>
-__global__ void __launch_bounds__(threads) fa1_forward(gmem<const f32> Qg,  // [batch, q_heads, Nq, d]
-                                                       gmem<const f32> Kg,  // [batch, kv_heads, Nk, d]
-                                                       gmem<const f32> Vg,  // [batch, kv_heads, Nk, d]
-                                                       gmem<f32> Og,        // [batch, q_heads, Nq, d]
-                                                       gmem<f32> mg,        // [batch, q_heads, Nq]
-                                                       gmem<f32> lg,        // [batch, q_heads, Nq]
-                                                       Sizes n) {
-  auto&& Q = dynamic_tile<f32, Br, d + 4, "Q">(Shared<d>::Q);
-  auto&& K = dynamic_tile<f32, Bc, d + 4, "K">(Shared<d>::K);
-  auto&& V = dynamic_tile<f32, Bc, d + 4, "V">(Shared<d>::V);
-  __shared__ smem_array<f32, Br, Bc + key_lanes, "P"> P;
+__global__ void __launch_bounds__(threads, 2) fa1_forward(gmem<const f32> Qg,  // [batch, q_heads, Nq, d]
+                                                          gmem<const f32> Kg,  // [batch, kv_heads, Nk, d]
+                                                          gmem<const f32> Vg,  // [batch, kv_heads, Nk, d]
+                                                          gmem<f32> Og,        // [batch, q_heads, Nq, d]
+                                                          gmem<f32> mg,        // [batch, q_heads, Nq]
+                                                          gmem<f32> lg,        // [batch, q_heads, Nq]
+                                                          Sizes n) {
+  constexpr int Bc = tile_keys<d>, warp_keys = Bc / splits, thread_keys = warp_keys / key_lanes;
+  constexpr int columns = exchanged_columns<d>, own_columns = columns / own_lanes;
+  constexpr int pitch = Shared<d>::pitch;
+  auto&& Q = dynamic_tile<f32, Br, pitch, "Q">(Shared<d>::Q);
+  auto&& K = dynamic_tile<f32, Bc, pitch, "K">(Shared<d>::K);
+  auto&& V = dynamic_tile<f32, Bc, pitch, "V">(Shared<d>::V);
+  auto&& P = dynamic_tile<f32, Br, Bc + key_lanes, "P">(Shared<d>::P);
+  auto&& O_part = dynamic_tile<f32, splits * Br, columns + 4, "O_part">(Shared<d>::O_part);
   __shared__ smem_array<f32, Br, 1, "m"> m;
   __shared__ smem_array<f32, Br, 1, "l"> l;
-  __shared__ smem_array<f32, warps, Br, "m_part"> m_part;
-  __shared__ smem_array<f32, warps, Br, "l_part"> l_part;
-  __shared__ smem_array<f32, warps * Br, columns + 4, "O_part"> O_part;
+  __shared__ smem_array<f32, splits, Br, "m_part"> m_part;
+  __shared__ smem_array<f32, splits, Br, "l_part"> l_part;
 
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
-  const int r0 = lane / key_lanes;                              // its rows of a tile: r0 + a * row_lanes
-  const int k0 = warp * warp_keys, c0 = k0 + lane % key_lanes;  // its keys: c0 + c * key_lanes
+  const int split = warp % splits, k0 = split * warp_keys;      // which keys its warp takes
+  const int r0 = warp / splits * warp_rows + lane / key_lanes;  // its rows of a tile: r0 + a * row_lanes
+  const int c0 = k0 + lane % key_lanes;                         // its keys: c0 + c * key_lanes
   const int x0 = lane % key_lanes;                              // its columns of P V: x0 + x * key_lanes
   const int own_r = thread / own_lanes,
             own_x0 = thread % own_lanes;  // its row, its columns of the exchanged sums
@@ -88,7 +101,7 @@ __global__ void __launch_bounds__(threads) fa1_forward(gmem<const f32> Qg,  // [
 
       // S = scale * Q K^T
       f32 s[thread_rows][thread_keys] = {};
-#pragma unroll 16
+#pragma unroll 8
       for (int k = 0; k < d; ++k) {
         f32 q[thread_rows];
 #pragma unroll
@@ -120,7 +133,7 @@ __global__ void __launch_bounds__(threads) fa1_forward(gmem<const f32> Qg,  // [
 #pragma unroll
         for (int c = 1; c < thread_keys; ++c) m_warp = fmaxf(m_warp, s[a][c]);
         m_warp = lanes_max<key_lanes>(m_warp);
-        if (lane % key_lanes == 0) m_part(warp, r0 + a * row_lanes) = m_warp;
+        if (lane % key_lanes == 0) m_part(split, r0 + a * row_lanes) = m_warp;
       }
       __syncthreads();  // m_part is read: every warp must have written its own
 
@@ -137,7 +150,7 @@ __global__ void __launch_bounds__(threads) fa1_forward(gmem<const f32> Qg,  // [
           P(r, c0 + c * key_lanes) = p;
         }
         l_warp = lanes_sum<key_lanes>(l_warp);
-        if (lane % key_lanes == 0) l_part(warp, r) = l_warp;
+        if (lane % key_lanes == 0) l_part(split, r) = l_warp;
       }
       __syncthreads();  // l_part and P are read: every warp must have written its own
       // end of lab
@@ -157,10 +170,16 @@ __global__ void __launch_bounds__(threads) fa1_forward(gmem<const f32> Qg,  // [
 
       // O = (l e^(m - m_new) O + e^(m~ - m_new) P~ V) / l_new
       const int i = i0 + own_r;
-#pragma unroll
+#pragma unroll 1  // registers for one chunk alone
       for (int d0 = 0; d0 < d; d0 += columns) {
-        f32 pv[thread_rows][columns / key_lanes] = {};  // this warp's part of P~ V: all rows, its keys
+        f32 o[own_columns] = {};  // of the tile before: asked for now, it comes during the products
+        // lab: O of this thread's row and columns, unless this is the first tile of keys
 #pragma unroll
+        for (int x = 0; x < own_columns; ++x)
+          if (j0 > 0 && i < n.Nq) o[x] = Oh[i * n.O.row + d0 + own_x0 + x * own_lanes];
+        // end of lab
+        f32 pv[thread_rows][columns / key_lanes] = {};  // this warp's part of P~ V: its rows and keys
+#pragma unroll 4
         for (int k = 0; k < warp_keys; ++k) {
           f32 p[thread_rows];
 #pragma unroll
@@ -176,21 +195,20 @@ __global__ void __launch_bounds__(threads) fa1_forward(gmem<const f32> Qg,  // [
         for (int a = 0; a < thread_rows; ++a) {
 #pragma unroll
           for (int x = 0; x < columns / key_lanes; ++x)
-            O_part(warp * Br + r0 + a * row_lanes, x0 + x * key_lanes) = pv[a][x];
+            O_part(split * Br + r0 + a * row_lanes, x0 + x * key_lanes) = pv[a][x];
         }
         __syncthreads();  // O_part is read: every warp must have written its own
 #pragma unroll
         for (int x = 0; x < own_columns; ++x) {
           const int c = own_x0 + x * own_lanes;
-          f32 sum = 0.f, o = 0.f;
-          // lab: one element of O: as the tile before has left it, updated, stored
+          f32 sum = 0.f;
+          // lab: one element of O: updated, stored
 #pragma unroll
-          for (int w = 0; w < warps; ++w) sum += O_part(w * Br + own_r, c);
-          if (j0 > 0 && i < n.Nq) o = Oh[i * n.O.row + d0 + c];
-          o = weight_old * o + weight_new * sum;
-          if (i < n.Nq) Oh[i * n.O.row + d0 + c] = o;
+          for (int w = 0; w < splits; ++w) sum += O_part(w * Br + own_r, c);
+          o[x] = weight_old * o[x] + weight_new * sum;
+          if (i < n.Nq) Oh[i * n.O.row + d0 + c] = o[x];
           // end of lab
-          probe("O", n.head(b, h), i, d0 + c, o);
+          probe("O", n.head(b, h), i, d0 + c, o[x]);
         }
         __syncthreads();  // O_part changes: all warps have read it
       }

@@ -1,24 +1,28 @@
-// FlashAttention-2's third idea (Dao 2023, section 3.3): the four warps of a block split Q instead of K.
-// Each has rows of its own and all keys, so that m, l and O of a row are in one warp and nothing is
-// exchanged between warps.
+// FlashAttention-2's third idea (Dao 2023, section 3.3): the warps of a block split Q instead of K. Each
+// has rows of its own and all keys, so that m, l and O of a row are in one warp and nothing is exchanged
+// between warps.
 #include "common/kernel/host.hpp"
 
 namespace flashladder::stage_14 {
 namespace {
 
-constexpr int Br = 32, Bc = 32;  // rows of a tile of Q, keys of a tile of K and V
-constexpr int warps = 4, threads = 32 * warps;
+constexpr int Br = 64;  // rows of a tile of Q
+template <int d>
+constexpr int tile_keys = 4096 / d;  // Bc, keys of a tile of K and V: 16 KB of each, whatever d is
+constexpr int warps = 8, threads = 32 * warps;
 
-// Split-Q: a warp takes a quarter of the rows of a tile and all of its keys. Its lanes form a 4 x 8 grid.
-constexpr int warp_rows = Br / warps, warp_keys = Bc;
-constexpr int row_lanes = 4, key_lanes = 8;
-constexpr int thread_rows = warp_rows / row_lanes, thread_keys = warp_keys / key_lanes;  // of a thread
+// Split-Q: a warp takes an eighth of the rows of a tile and all of its keys. Its lanes form a 2 x 16 grid.
+constexpr int warp_rows = Br / warps;
+constexpr int row_lanes = 2, key_lanes = 16;
+constexpr int thread_rows = warp_rows / row_lanes;  // of a thread
 
 /// Where the tiles begin in dynamic shared memory, in bytes, and how many bytes they take.
 template <int d>
 struct Shared {
-  static constexpr int tile = 4 * Bc * (d + 4);  // Br = Bc; a row is four words longer: no bank conflicts
-  static constexpr int Q = 0, K = Q + tile, V = K + tile, bytes = V + tile;
+  static constexpr int pitch = d + 2;  // a row is two words longer: no bank conflicts
+  static constexpr int KV_tile = 4 * tile_keys<d> * pitch;
+  static constexpr int Q = 0, K = Q + 4 * Br * pitch, V = K + KV_tile, P = V + KV_tile,
+                       bytes = P + 4 * Br * (tile_keys<d> + key_lanes);
 };
 
 template <int d>
@@ -28,10 +32,11 @@ __global__ void __launch_bounds__(threads) fa2_forward(gmem<const f32> Qg,  // [
                                                        gmem<f32> Og,        // [batch, q_heads, Nq, d]
                                                        gmem<f32> Lg,        // [batch, q_heads, Nq]
                                                        Sizes n) {
-  auto&& Q = dynamic_tile<f32, Br, d + 4, "Q">(Shared<d>::Q);
-  auto&& K = dynamic_tile<f32, Bc, d + 4, "K">(Shared<d>::K);
-  auto&& V = dynamic_tile<f32, Bc, d + 4, "V">(Shared<d>::V);
-  __shared__ smem_array<f32, Br, Bc + key_lanes, "P"> P;
+  constexpr int Bc = tile_keys<d>, thread_keys = Bc / key_lanes, pitch = Shared<d>::pitch;
+  auto&& Q = dynamic_tile<f32, Br, pitch, "Q">(Shared<d>::Q);
+  auto&& K = dynamic_tile<f32, Bc, pitch, "K">(Shared<d>::K);
+  auto&& V = dynamic_tile<f32, Bc, pitch, "V">(Shared<d>::V);
+  auto&& P = dynamic_tile<f32, Br, Bc + key_lanes, "P">(Shared<d>::P);
 
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
   // lab: where this thread's rows (r0 + a * row_lanes), keys (c0 + c * key_lanes) and columns of P V
@@ -62,7 +67,7 @@ __global__ void __launch_bounds__(threads) fa2_forward(gmem<const f32> Qg,  // [
 
     // S = scale * Q K^T
     f32 s[thread_rows][thread_keys] = {};
-#pragma unroll 16
+#pragma unroll 8
     for (int k = 0; k < d; ++k) {
       f32 q[thread_rows];
 #pragma unroll
@@ -170,7 +175,7 @@ const Stage stage{
     .name = "fa2_split_q",
     .title = "FA2: split-Q warps",
     .idea = "the warps split Q, not K: each has whole rows, and nothing is exchanged between warps",
-    .claim = "shared m_part, l_part and O_part gone; barriers per tile 3 + 2 d/32 -> 2",
+    .claim = "shared m_part, l_part and O_part gone; barriers per tile 3 + max(4, d/16) -> 2",
     .before = 13,
     .supports = {.dtypes = fp32_only, .head_dims = fp32_head_dims},
     .backend = kernel_backend,

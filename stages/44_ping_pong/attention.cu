@@ -194,15 +194,7 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
 
     // S = Q K^T
     f32 S[Bc / 8][4];
-    // lab: the product as it is, in a turn where it needs one, and the turn's end
-    // given: mbarrier_wait(full.at(buffer, of_K), parity);
-    // given: wgmma_fence();  // S and O are the tensor cores' from here on, until they are waited for
-    // given: #pragma unroll
-    // given: for (int k = 0; k < d; k += 16)
-    // given:   wgmma<T>(S, Q_rows + Qt::at_column(k), K_first + now + KVt::at_column(k), k > 0);
-    // given: wgmma_commit();
-    // given: wgmma_wait<0>(S);
-    // given: if (lane == 0) mbarrier_arrive(empty.at(buffer, of_K));  // this warp's product has read K
+    // lab: S as in the stage before: wait for K, multiply, release K; its turn, and where that ends
     mbarrier_wait(full.at(buffer, of_K), parity);
     if (j0 == 0 && warpgroup > 0) take_turn();  // later it still has the one of P~ V
     wgmma_fence();  // S and O are the tensor cores' from here on, until they are waited for
@@ -225,14 +217,7 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
     online_softmax<T, d>(S, O, m, l, P, scale_log2);
 
     // O~ += P~ V
-    // lab: the product as it is, in a turn, and what is left to pass on behind the last tile
-    // given: mbarrier_wait(full.at(buffer, of_V), parity);
-    // given: wgmma_fence();  // P and O have been written
-    // given: #pragma unroll
-    // given: for (int k = 0; k < Bc; k += 16) wgmma<T>(O, P[k / 16], V_first + now + KVt::at_row(k));
-    // given: wgmma_commit();
-    // given: wgmma_wait<0>(O);
-    // given: if (lane == 0) mbarrier_arrive(empty.at(buffer, of_V));
+    // lab: O~ += P~ V as in the stage before; its turn, and what is left to pass on behind the last tile
     mbarrier_wait(full.at(buffer, of_V), parity);
     take_turn();
     wgmma_fence();  // P and O have been written

@@ -242,33 +242,6 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
 
   // lab: the tiles: the first one's S and softmax; S of each other one, and P~ V of the one before it;
   //   P~ V of the last one
-  // given: for (int j0 = 0; j0 < visible; j0 += Bc) {  // as in the stage before
-  // given:   wait_for(of_K, now);
-  // given:   if (j0 == 0 && warpgroup > 0) take_turn();
-  // given:   wgmma_fence();  // S has been read
-  // given:   begin_S(now);
-  // given:   pass_turn();
-  // given:   wgmma_wait<0>(S);
-  // given:   release(of_K, now);
-  // given:   softmax(j0 + Bc > n.visible_keys(i0), j0);
-  // given:   pack<T, d>(P, S);
-  // given:   if (any_lane(alpha[0] != 1.f || alpha[1] != 1.f)) {
-  // given: #pragma unroll
-  // given:     for (int x = 0; x < d / 8; ++x) {
-  // given: #pragma unroll
-  // given:       for (int e = 0; e < 4; ++e) O[x][e] *= alpha[e / 2];
-  // given:     }
-  // given:   }
-  // given:   wait_for(of_V, now);
-  // given:   take_turn();
-  // given:   wgmma_fence();  // P and O have been written
-  // given:   begin_PV(now);
-  // given:   wgmma_wait<0>(O);
-  // given:   release(of_V, now);
-  // given:   probe_O();
-  // given:   if (j0 + Bc >= visible && warpgroup + 1 < warpgroups) pass_turn();
-  // given:   now = now.next();
-  // given: }
   // The first tile: no P~ V yet.
   if (visible > 0) {
     wait_for(of_K, now);

@@ -273,7 +273,7 @@ void judge_by_claim(const Stage& stage, int most_d, Caught& caught) {
   for (const CountedPass& pass : passes_of(stage)) REQUIRE(pass.forms.size() > 10);
   for (bool causal : {false, true}) {
     // Under the mask the first tile of rows does not see all tiles of keys.
-    const std::int64_t rows = std::max<std::int64_t>(128, 2 * claim->tile.Br);
+    const std::int64_t rows = std::max({std::int64_t{128}, 2 * claim->tile.Br, 2 * claim->tile.Bc});
     Problem negative = problem(1, 1, 1, 1, 139, 64, causal);
     negative.scale = -0.2f;
     std::vector<Problem> problems = {problem(1, 2, 2, rows, rows, 32, causal),

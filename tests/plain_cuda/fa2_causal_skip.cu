@@ -3,9 +3,8 @@
 // nothing on a GPU.
 #include <cstdint>
 
-constexpr int Br = 32, Bc = 32, warps = 4, threads = 32 * warps;
-constexpr int warp_rows = Br / warps, warp_keys = Bc, row_lanes = 4, key_lanes = 8;
-constexpr int rows = warp_rows / row_lanes, keys = warp_keys / key_lanes;
+constexpr int Br = 64, warps = 8, threads = 32 * warps;
+constexpr int warp_rows = Br / warps, row_lanes = 2, key_lanes = 16, rows = warp_rows / row_lanes;
 
 struct Strides {
   int64_t batch, head, row;
@@ -23,11 +22,11 @@ __device__ __forceinline__ int visible_keys(const Sizes& n, int i) {
   return visible < 0 ? 0 : visible < n.Nk ? visible : n.Nk;
 }
 
-template <int d>
-__device__ __forceinline__ void load(float (*tile)[d + 4], const float* __restrict__ matrix, int64_t stride,
+template <int d, int tile_rows>
+__device__ __forceinline__ void load(float (*tile)[d + 2], const float* __restrict__ matrix, int64_t stride,
                                      int row0, int N) {
 #pragma unroll 4
-  for (int e = threadIdx.x; e < 32 * d; e += threads) {
+  for (int e = threadIdx.x; e < tile_rows * d; e += threads) {
     const int r = e / d, c = e % d;
     float x = 0.f;
     if (row0 + r < N) x = matrix[(row0 + r) * stride + c];
@@ -40,10 +39,11 @@ __global__ void __launch_bounds__(threads)
     plain_forward(const float* __restrict__ Qg, const float* __restrict__ Kg, const float* __restrict__ Vg,
                   float* __restrict__ Og, float* __restrict__ Lg, Sizes n) {
   extern __shared__ __align__(16) unsigned char shared[];
-  auto* Q = reinterpret_cast<float(*)[d + 4]>(shared);
-  auto* K = reinterpret_cast<float(*)[d + 4]>(shared + 4 * 32 * (d + 4));
-  auto* V = reinterpret_cast<float(*)[d + 4]>(shared + 2 * 4 * 32 * (d + 4));
-  __shared__ __align__(16) float P[Br][Bc + key_lanes];
+  constexpr int Bc = 4096 / d, keys = Bc / key_lanes, K_at = 4 * Br * (d + 2), K_bytes = 4 * Bc * (d + 2);
+  auto* Q = reinterpret_cast<float(*)[d + 2]>(shared);
+  auto* K = reinterpret_cast<float(*)[d + 2]>(shared + K_at);
+  auto* V = reinterpret_cast<float(*)[d + 2]>(shared + K_at + K_bytes);
+  auto* P = reinterpret_cast<float(*)[Bc + key_lanes]>(shared + K_at + 2 * K_bytes);
 
   const int t = threadIdx.x, warp = t / 32, lane = t % 32;
   const int r0 = warp * warp_rows + lane / key_lanes, c0 = lane % key_lanes, x0 = lane % key_lanes;
@@ -54,20 +54,20 @@ __global__ void __launch_bounds__(threads)
   float* __restrict__ Oh = Og + (b * n.O.batch + h * n.O.head);
   float* __restrict__ Lh = Lg + (static_cast<int64_t>(b) * n.q_heads + h) * n.Nq;
 
-  load<d>(Q, Qh, n.Q.row, i0, n.Nq);
+  load<d, Br>(Q, Qh, n.Q.row, i0, n.Nq);
   float m[rows], l[rows] = {}, o[rows][d / key_lanes] = {};
 #pragma unroll
   for (int a = 0; a < rows; ++a) m[a] = -INFINITY;
   const int visible = visible_keys(n, i0 + Br - 1);
   for (int j0 = 0; j0 < visible; j0 += Bc) {
     __syncthreads();
-    load<d>(K, Kh, n.K.row, j0, n.Nk);
-    load<d>(V, Vh, n.V.row, j0, n.Nk);
+    load<d, Bc>(K, Kh, n.K.row, j0, n.Nk);
+    load<d, Bc>(V, Vh, n.V.row, j0, n.Nk);
     __syncthreads();
     const bool masked = j0 + Bc > visible_keys(n, i0);
 
     float s[rows][keys] = {};
-#pragma unroll 16
+#pragma unroll 8
     for (int k = 0; k < d; ++k) {
       float q[rows];
 #pragma unroll

@@ -1,0 +1,176 @@
+"""Writes into the READMEs of Hopper's stages what the compiler made of the order of a tile's instructions.
+
+    python3 -m bench.report.machine_code                  # rewrites what stands between the markers
+    python3 -m bench.report.machine_code --check          # changes nothing; exits 1 and names each README that is stale
+
+It reads the objects of the build with cuobjdump and nvdisasm, those of the packages in .venv (./ladder docs installs
+them) or of the CUDA Toolkit, and finds in each kernel the shortest loop that multiplies and computes exponentials: that
+of the tiles without a mask, where it is a loop of its own. Another version of nvcc may order otherwise: the tables name
+the version that they are of, and --check compares with no other. Exit status: 0; 1 where a README is stale; 77 where
+there is nothing to read or to read it with.
+"""
+
+import argparse
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+from bench.report.markers import NoMarkers, with_block
+from common.course import registry
+from common.course.registry import ROOT, needs_hopper, source_text
+
+HEAD_DIMS = [64, 128, 256]
+NOTHING_TO_READ = 77  # ctest takes it as skipped
+
+
+class Unavailable(Exception):
+    """One sentence: what is missing."""
+
+
+def find_tool(name):
+    """The path of a program of the CUDA Toolkit."""
+    packaged = Path(sysconfig.get_paths()["purelib"]) / "nvidia/cu13/bin" / name
+    if packaged.exists():
+        os.chmod(packaged, 0o755)  # pip keeps no bit that says it can run
+        return str(packaged)
+    found = shutil.which(name) or shutil.which(name, path="/usr/local/cuda/bin")
+    if found is None:
+        raise Unavailable(f"{name} is neither in .venv nor in the CUDA Toolkit: ./ladder docs installs it")
+    return found
+
+
+def nvcc_of(build):
+    """The version of the nvcc that the build folder uses, as 13.0."""
+    try:
+        commands = json.loads((build / "compile_commands.json").read_text())
+    except OSError:
+        raise Unavailable(f"there is no build in {build}: ./ladder setup makes one") from None
+    for one in commands:
+        words = shlex.split(one["command"])
+        nvcc = next((word for word in words if Path(word).name == "nvcc"), None)
+        if nvcc:
+            said = subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout
+            return re.search(r"release (\d+\.\d+)", said)[1]
+    raise Unavailable(f"the build in {build} has no nvcc")
+
+
+def functions(text):
+    """The instructions of each function of what cuobjdump -sass prints: {name: [(address, instruction)]}."""
+    name, found = None, {}
+    for line in text.splitlines():
+        if "Function :" in line:
+            name = line.split(":", 1)[1].strip()
+            found[name] = []
+        elif name and (one := re.match(r"\s*/\*([0-9a-f]{4,})\*/\s+(.*?);", line)):
+            found[name].append((int(one[1], 16), one[2].strip()))
+    return found
+
+
+def hot_loop(instructions):
+    """The shortest loop with matrix products and exponentials in it; None where there is none."""
+    loops = []
+    for address, text in instructions:
+        back = re.search(r"\bBRA(?:\.\w+)*\s.*?(0x[0-9a-f]+)", text)
+        if back and int(back[1], 16) <= address:
+            body = [one for at, one in instructions if int(back[1], 16) <= at <= address]
+            if all(any(word in one for one in body) for word in ("HGMMA", "MUFU.EX2")):
+                loops.append(body)
+    return min(loops, key=len, default=None)
+
+
+def event(text):
+    """What an instruction means for the order, or None."""
+    text = re.sub(r"^@!?U?P\d+\s+", "", text)
+    word = text.split()[0]
+    if word.startswith("HGMMA"):  # A in registers: the product with P~
+        return "P~ V" if re.search(r"HGMMA\S*\s+R\d+,\s*R\d+", text) else "Q K^T"
+    if word.startswith("MUFU.EX2"):
+        return "exponentials"
+    if word.startswith("WARPGROUP.DEPBAR"):
+        return f"wait<{int(re.search(r'gsb0, 0x([0-9a-f]+)', text)[1], 16)}>"
+    if word.startswith("BAR.SYNC"):
+        return "barrier"
+    if word.startswith("BAR.ARV"):
+        return "arrive"
+    return None
+
+
+def order(loop):
+    """What happens in a loop, in order: [what, how many in a row]."""
+    runs = []
+    for one in map(event, loop):
+        if one and runs and runs[-1][0] == one:
+            runs[-1][1] += 1
+        elif one:
+            runs.append([one, 1])
+    return runs
+
+
+def told(runs):
+    """The order as the tables have it."""
+    return ", ".join(f"{number} {what}" if what in ("Q K^T", "P~ V", "exponentials") else what for what, number in runs)
+
+
+def table(stage, build, version):
+    """The Markdown of a stage."""
+    compiled = build / f"stages/CMakeFiles/flashladder_hopper_stages.dir/{stage.place.name}.cu.o"
+    if not compiled.exists():
+        raise Unavailable(f"{compiled} is not there: the build has no code for Hopper")
+    path = f"{Path(find_tool('nvdisasm')).parent}:{os.environ.get('PATH', '')}"
+    said = subprocess.run([find_tool("cuobjdump"), "-sass", str(compiled)], capture_output=True, text=True,
+                          env={**os.environ, "PATH": path})
+    if said.returncode != 0:
+        raise Unavailable(f"cuobjdump -sass {compiled.name}: {said.stderr.strip() or said.returncode}")
+    rows = []
+    for d in HEAD_DIMS:
+        loops = [hot_loop(body) for name, body in functions(said.stdout).items()
+                 if re.search(rf"__nv_bfloat16Li{d}E", name)]
+        if len(loops) > 1 or None in loops:
+            raise Unavailable(f"{compiled.name} has no kernel of the form that is known for bf16, d = {d}")
+        rows += [f"| {d} | {len(loop)} | {told(order(loop))} |" for loop in loops]
+    if not rows:
+        raise Unavailable(f"{compiled.name} has none of these kernels")
+    return "\n".join([f"What nvcc {version} makes of a tile's loop, in bf16:", "", "| d | instructions | order |",
+                      "|--:|--:|---|", *rows])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", type=Path, default=ROOT / "build/release", metavar="FOLDER",
+                        help="the build that is read (default: build/release)")
+    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 where a README is stale")
+    chosen = parser.parse_args()
+    stale = []
+    try:
+        version = nvcc_of(chosen.build)
+        for stage in registry.all_stages():
+            if not stage.kernels or not needs_hopper(source_text(stage.place / "attention.cu")):
+                continue
+            readme = stage.place / "README.md"
+            until_now = re.search(r"What nvcc (\S+) makes of a tile's loop", readme.read_text())
+            if chosen.check and until_now and until_now[1] != version:
+                raise Unavailable(f"the tables are of nvcc {until_now[1]}, and this is {version}")
+            old, new = with_block(readme, "machine code", table(stage, chosen.build, version))
+            if old == new:
+                continue
+            stale.append(str(readme.relative_to(ROOT)))
+            if not chosen.check:
+                readme.write_text(new)
+    except Unavailable as error:
+        print(f"machine_code: nothing was compared: {error}", file=sys.stderr)
+        return NOTHING_TO_READ
+    except NoMarkers as error:
+        sys.exit(f"machine_code: {error}")
+    for name in stale:
+        print(f"{name}: {'is stale: python3 -m bench.report.machine_code' if chosen.check else 'written'}")
+    return 1 if chosen.check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

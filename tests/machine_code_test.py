@@ -1,0 +1,55 @@
+"""What bench.report.machine_code reads from a disassembly, and that the READMEs say what the build's machine code has."""
+
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+
+from bench.report import machine_code
+from common.course.registry import ROOT
+
+SASS = """
+\t\tFunction : _Z1aI13__nv_bfloat16Li64EE
+        /*0000*/                   MUFU.EX2 R1, R1 ;
+        /*0010*/                   HGMMA.64x64x16.F32.BF16 R24, gdesc[UR8], RZ, !UPT ;
+        /*0020*/                   BAR.SYNC.DEFER_BLOCKING 0x2, 0x100 ;
+        /*0030*/                   HGMMA.64x64x16.F32.BF16 R24, gdesc[UR8], R24, gsb0 ;
+        /*0040*/                   HGMMA.64x64x16.F32.BF16 R56, R88, gdesc[UR8].tnspB, R56, gsb0 ;
+        /*0050*/                   BAR.ARV 0x3, 0x100 ;
+        /*0060*/                   WARPGROUP.DEPBAR.LE gsb0, 0x1 ;
+        /*0070*/                   MUFU.EX2 R2, R2 ;
+        /*0080*/              @!P0 BRA 0xa0 ;
+        /*0090*/               @P1 MUFU.EX2 R3, R3 ;
+        /*00a0*/                   WARPGROUP.DEPBAR.LE gsb0, 0x0 ;
+        /*00b0*/               @P2 BRA 0x30 ;
+        /*00c0*/               @P3 BRA 0x10 ;
+        /*00d0*/                   EXIT ;
+"""
+
+
+class Order(unittest.TestCase):
+    def test_the_shortest_loop_that_multiplies_is_taken(self):
+        (body,) = machine_code.functions(SASS).values()
+        loop = machine_code.hot_loop(body)
+        self.assertEqual(len(loop), 9)
+        self.assertEqual(machine_code.told(machine_code.order(loop)),
+                         "1 Q K^T, 1 P~ V, arrive, wait<1>, 2 exponentials, wait<0>")
+
+    def test_a_loop_without_products_is_none(self):
+        (body,) = machine_code.functions(SASS).values()
+        self.assertIsNone(machine_code.hot_loop([one for one in body if "HGMMA" not in one[1]]))
+
+
+def main():
+    tests = unittest.TextTestRunner(verbosity=1).run(unittest.defaultTestLoader.loadTestsFromTestCase(Order))
+    if not tests.wasSuccessful():
+        return 1
+    done = subprocess.run([sys.executable, "-B", "-m", "bench.report.machine_code", "--check", "--build", sys.argv[1]],
+                          cwd=ROOT)
+    return done.returncode
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2 or not Path(sys.argv[1]).is_dir():
+        sys.exit("machine_code_test: call it with the build folder")
+    sys.exit(main())
