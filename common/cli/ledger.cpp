@@ -332,6 +332,7 @@ Json stage_json(const CountedStage& one, const Problem& problem) {
                                       {"text", form.text()},
                                       {"value", form.value(symbols)},
                                       {"least", form.least},
+                                      {"random_too", form.random_too},
                                       {"measured", count_of(one.total, form.counter)}});
     }
   }

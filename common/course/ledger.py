@@ -38,9 +38,12 @@ def ledgers(program: str | Path, numbers: list[int], more: list[str]) -> tuple[l
 
 
 def forms_of(stage: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The closed forms by counter. Each must be what was counted: a table of others would be a lie."""
+    """The closed forms by counter. Each must be what was counted, or says that it is less: a table of others would be a
+    lie."""
     for form in stage["closed_forms"]:
-        if form["value"] != form["measured"]:
+        if form["random_too"] and form["value"] < form["measured"]:
+            form["text"] = form["text"] if form["text"].startswith("at least ") else "at least " + form["text"]
+        elif form["value"] != form["measured"]:
             raise Failure(f"stage {digits(stage['number'])}: {form['counter']} is {form['measured']}, and its closed form "
                           f"{form['text']} is {form['value']}")
     return {form["counter"]: form for form in stage["closed_forms"]}
