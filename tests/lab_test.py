@@ -168,7 +168,7 @@ class LabTest(unittest.TestCase):
         folder = self.lab(KERNEL, replaced(text, load_k, load_q + "    " + load_k))
         result = run("grade", folder, "--json", folder / "grade.json")
         self.assertEqual(result.returncode, 1)
-        self.assertRegex(result.stdout, r"4 times the 8,192 of the reference")
+        self.assertRegex(result.stdout, r"2 times the 16,384 of the reference")
         self.assertRegex(result.stdout, r"in all +75 of 100")
         self.assertIn("loaded", result.stdout)
         self.assertIn("\n\nSpeed is not shown: it takes a GPU, and ", result.stdout)

@@ -1141,14 +1141,14 @@ class ProgramTest(unittest.TestCase):
         self.assertIn("= BH Nq Nk", text)
 
     def test_the_ledger_as_a_table(self):
-        result = self.run_program("ledger", "11", "12-13", "--random", "1,2,64,64")
+        result = self.run_program("ledger", "11", "12-13", "--random", "1,2,128,64")
         self.assertEqual(result.returncode, 0, result.stderr)
         text = result.stdout
-        self.assertIn("B=1 H=2 N=64 d=64 fp32", text)
+        self.assertIn("B=1 H=2 N=128 d=64 fp32", text)
         self.assertRegex(text, r"counter +11 fa1_tiled +12 fa2_deferred_scaling +13 fa2_sequence_parallel\n")
-        self.assertRegex(text, r"Q elements read +16,384 +16,384  x1\.00 +8,192  x0\.50\n +"
+        self.assertRegex(text, r"Q elements read +32,768 +32,768  x1\.00 +16,384  x0\.50\n +"
                                r"= BH Tc Nq d += BH Tc Nq d += BH Nq d\n")
-        self.assertRegex(text, r"L elements written +0 +128  new +128  x1\.00\n += 0 += BH Nq += BH Nq\n")
+        self.assertRegex(text, r"L elements written +0 +256  new +256  x1\.00\n += 0 += BH Nq += BH Nq\n")
         self.assertRegex(text, r"blocks +2 +2  x1\.00 +4  x2\.00\n")
         self.assertRegex(text, r"global bytes read +[\d,]+ ")
         self.assertIn("before caches", text)

@@ -1,7 +1,7 @@
 // The stages of kernels on a GPU, over the grid of the FlashAttention papers (batch * N = 16k tokens, heads
-// * d = 2048), forward and backward pass, and over batch * heads at two fixed lengths. Each benchmark is one
-// measurement: a run that is checked against the fp64 oracle on rows of the last head, and everywhere for
-// elements that are no finite numbers, then runs timed by the GPU's own clock with the L2 cache emptied
+// * d = 2048), forward and backward pass, and over batch * heads at two fixed lengths. Each benchmark is
+// one measurement: a run that is checked against the fp64 oracle on rows of the last head, and everywhere
+// for elements that are no finite numbers, then runs timed by the GPU's own clock with the L2 cache emptied
 // before each, until 2 s have gone by or 20 are done, but at least 3. Time is their median. Before the
 // first of them come the GPU's peaks (gpu_peaks.cpp), so that each result is also a percentage of what
 // cuBLAS reached in the same run and of the roofline's bound.
@@ -76,7 +76,8 @@ std::vector<Case> cases() {
   for (const Stage* stage : gpu_stages()) {
     if (stage->forward != nullptr) add_grid(stage, "grid");
   }
-  const auto add_heads = [&](const Stage& stage, std::int64_t N, std::initializer_list<std::int64_t> heads) {
+  const auto add_heads = [&](const Stage& stage, std::int64_t N,
+                             std::initializer_list<std::int64_t> heads) {
     for (std::int64_t BH : heads) {
       Problem p;
       p.q_heads = p.kv_heads = BH;
@@ -89,8 +90,8 @@ std::vector<Case> cases() {
   const Stage& parallel = *select_stages("fa2_sequence_parallel").front();
   for (const Stage* stage : {&find_stage(parallel.before), &parallel})
     add_heads(*stage, 1024, {1, 2, 4, 8, 16, 32, 64, 96, 128, 132, 136, 160, 192, 256, 264, 384, 512});
-  // From how many heads on FlashAttention-1 gains, and where it falls behind: from 10 to the stage that ends
-  // that. The last number fills the tensors.
+  // From how many heads on FlashAttention-1 gains, and where it falls behind: from 10 to the stage that
+  // ends that. The last number fills the tensors.
   for (const Stage* stage = &parallel; stage->backend != Backend::cpu; stage = &find_stage(stage->before))
     add_heads(*stage, 512, {1, 8, 32, 132, 264, 528, 1024});
   for (const Stage* stage : gpu_stages()) {
