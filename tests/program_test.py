@@ -173,7 +173,7 @@ class ProgramTest(unittest.TestCase):
         text = (few / "report/report.md").read_text()
         self.assertNotIn("H200", text)
         headings = [f"Stage {path.name.replace('_', ' ', 1)}: forward pass"
-                    for path in sorted((SOURCE / "stages").glob("[12]?_*"))]
+                    for path in sorted((SOURCE / "stages").glob("[124]?_*"))]
         self.assertEqual(re.findall("^## (.+)$", text, re.M), headings)
         for options, said in ((("--of", few), "--of FOLDER and --to FOLDER belong together"),
                               (("--of", few, "--to", few, "--check"), "--check is of the READMEs"),
@@ -1107,7 +1107,10 @@ class ProgramTest(unittest.TestCase):
                 self.assertGreaterEqual(len(stage["closed_forms"]), 10)
                 for form in stage["closed_forms"]:
                     with self.subTest(problem=problem, stage=number, form=form["counter"]):
-                        self.assertEqual(form["measured"], form["value"])
+                        if form["random_too"]:  # random numbers may need more than the kindest ones
+                            self.assertGreaterEqual(form["measured"], form["value"])
+                        else:
+                            self.assertEqual(form["measured"], form["value"])
                         counter, counts = form["counter"], stage["counts"]
                         of_bytes = counter.replace("_elements", "_bytes")
                         half = number not in TAKE_FP32 and counter.startswith("global.") and ".L." not in counter

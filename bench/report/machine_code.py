@@ -23,7 +23,7 @@ from pathlib import Path
 
 from bench.report.markers import NoMarkers, with_block
 from common.course import registry
-from common.course.registry import ROOT, needs_hopper, source_text
+from common.course.registry import ROOT, Failure, needs_hopper, source_text
 
 HEAD_DIMS = [64, 128, 256]
 NOTHING_TO_READ = 77  # ctest takes it as skipped
@@ -119,7 +119,7 @@ def told(runs):
 
 def table(stage, build, version):
     """The Markdown of a stage."""
-    compiled = build / f"stages/CMakeFiles/flashladder_hopper_stages.dir/{stage.place.name}.cu.o"
+    compiled = build / f"stages/CMakeFiles/flashladder_hopper_stages.dir/{stage.folder.name}.cu.o"
     if not compiled.exists():
         raise Unavailable(f"{compiled} is not there: the build has no code for Hopper")
     path = f"{Path(find_tool('nvdisasm')).parent}:{os.environ.get('PATH', '')}"
@@ -149,10 +149,10 @@ def main():
     stale = []
     try:
         version = nvcc_of(chosen.build)
-        for stage in registry.all_stages():
-            if not stage.kernels or not needs_hopper(source_text(stage.place / "attention.cu")):
+        for stage in registry.all_stages(chosen.build / "flashladder"):
+            if not stage.kernels or not needs_hopper(source_text(stage.source)):
                 continue
-            readme = stage.place / "README.md"
+            readme = stage.readme
             until_now = re.search(r"What nvcc (\S+) makes of a tile's loop", readme.read_text())
             if chosen.check and until_now and until_now[1] != version:
                 raise Unavailable(f"the tables are of nvcc {until_now[1]}, and this is {version}")
@@ -162,7 +162,7 @@ def main():
             stale.append(str(readme.relative_to(ROOT)))
             if not chosen.check:
                 readme.write_text(new)
-    except Unavailable as error:
+    except (Unavailable, Failure) as error:
         print(f"machine_code: nothing was compared: {error}", file=sys.stderr)
         return NOTHING_TO_READ
     except NoMarkers as error:
