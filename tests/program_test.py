@@ -1115,7 +1115,7 @@ class ProgramTest(unittest.TestCase):
                         of_bytes = counter.replace("_elements", "_bytes")
                         half = number not in TAKE_FP32 and counter.startswith("global.") and ".L." not in counter
                         unit = 1 if counter == of_bytes else 2 if half else 4
-                        self.assertEqual(form["value"] * unit, counts.get(of_bytes, 0))
+                        self.assertEqual(form["measured"] * unit, counts.get(of_bytes, 0))
 
     def test_the_ledger_against_numbers_that_are_known_without_the_program(self):
         n, d, heads, tile = 192, 64, 3, 64
