@@ -2,10 +2,6 @@
 // vimnmx3: the largest of three integers by one instruction. (CUDA C++ Programming Guide, dynamic
 // programming instructions, __vimax3_s32; PTX ISA, integer arithmetic instructions, max.)
 #include "common/simt/simt.hpp"
-#if !defined(__CUDACC__)
-#include <algorithm>
-#include <bit>
-#endif
 
 namespace flashladder {
 
@@ -26,7 +22,8 @@ inline f32 max3_unless_negative(f32 a, f32 b, f32 c) {
   ++simt::running.counts.max;
   for (const f32 x : {a, b, c}) simt::require_there(x);
   const auto bits = [](f32 x) { return std::bit_cast<std::int32_t>(simt::Plain::number(x)); };
-  return std::bit_cast<float>(std::max({bits(a), bits(b), bits(c)}));
+  const f32 larger = bits(a) > bits(b) ? a : b;
+  return bits(c) > bits(larger) ? c : larger;
 }
 }  // namespace for_emulator
 #endif
