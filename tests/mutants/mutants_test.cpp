@@ -407,7 +407,7 @@ TEST_CASE("a mutant is a patch of at most five lines, with a sentence that says 
 TEST_CASE("a failure's report names the intermediate that went wrong first", "[mutant]") {
   Problem p;
   p.q_heads = p.kv_heads = 2;
-  p.Nq = p.Nk = 100;
+  p.Nq = p.Nk = 300;  // more than one tile of keys
   p.d = 32;
   const Inputs inputs = random_inputs(p, 1);
   const std::pair<std::string_view, std::string> cases[] = {
