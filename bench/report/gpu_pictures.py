@@ -267,7 +267,7 @@ def draw_heads(shown, what="TFLOP/s, fp32"):
 
 def draw_head_gains(shown):
     """As draw_heads, of times as fast: from 1 on a stage gains, below it falls behind."""
-    figure = draw_heads({**shown, "lines": shown["lines"]}, "times as fast")
+    figure = draw_heads(shown, "times as fast")
     axes = figure.axes[0]
     axes.axhline(1, color=MUTED)
     axes.set_yscale("log", base=2)
