@@ -5,6 +5,11 @@ name=$1 source=$2 build=$3
 jobs=$(nproc)
 
 skip() { echo "skipped: $*" && exit 77; }
+# in_turn N: goes on where all tests run, or where it is part N of those of FLASHLADDER_TURN that has its turn.
+in_turn() {
+  [[ -z ${FLASHLADDER_TURN-} ]] || (($1 % ${FLASHLADDER_TURN#*/} == ${FLASHLADDER_TURN%/*} % ${FLASHLADDER_TURN#*/})) ||
+    skip "it has no turn in part $FLASHLADDER_TURN"
+}
 need() { command -v "$1" >/dev/null || skip "$1 is not installed"; }
 scratch=$(mktemp -d) && trap 'rm -rf "$scratch"' EXIT
 
@@ -21,6 +26,7 @@ print('|'.join(stage.folder.name for stage in stages if $1))"
 # The quick tests of the C++ code under AddressSanitizer and UndefinedBehaviorSanitizer. Emulated, they are slow: every
 # stage of kernels is counted once, and only the last forward pass in fp32 runs the shapes of stages_test.cpp.
 asan() {
+  in_turn 1
   local left_out
   left_out=$(folders 'stage.kernels and stage is not fp32')
   cd "$source"
@@ -36,6 +42,7 @@ asan() {
 # The stages with the other compiler: std::experimental::simd is not the same in both. Of the stages of
 # kernels, which have none, the last forward pass in fp32 and the last backward pass run all inputs.
 clang() {
+  in_turn 2
   need clang++
   local stages
   stages=$(folders 'not stage.kernels or stage in (fp32, last)')
@@ -71,6 +78,7 @@ format() {
 # define names that are CUDA's, stay out. The analyzer follows a function through at most a tenth of the states that it
 # would by default: the kernels alone have enough of them for minutes, and are run under the emulator's checks.
 tidy() {
+  in_turn 3
   need clang-tidy
   [[ $(clang-tidy --version) =~ version\ 14\. ]] || skip "clang-tidy is not version 14"
   cd "$source"
@@ -162,6 +170,7 @@ add_library(%s ALIAS stand_in_%s)\ntarget_link_libraries(stand_in_%s INTERFACE %
 
 # The dependencies from local copies, none from where it is installed. (zlib stays: its copy would need its sources.)
 fetched() {
+  in_turn 3
   local fetched=()
   stand_in CLI11 CLI11::CLI11
   stand_in fmt fmt::fmt fmt
@@ -177,6 +186,7 @@ fetched() {
 
 # Without any dependency each part that needs one is left out with one line, and the rest builds.
 left_out() {
+  in_turn 2
   local off=() name
   for name in CLI11 fmt nlohmann_json benchmark ZLIB Catch2 Doxygen OpenMP; do
     off+=("-DCMAKE_DISABLE_FIND_PACKAGE_$name=ON")

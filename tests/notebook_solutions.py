@@ -133,7 +133,7 @@ gain = np.mean(ratios)""": "arithmetic mean",
             "gain = geometric_mean(grid[14, 64, N, 'full'] / grid[13, 64, N, 'full'] for N in lengths)": "24th root",
         }),
         3: Solution("share_12, share_13 = 16 / 132, 1", {
-            "share_12, share_13 = 16 / 396, 1": "share of the places",
+            "share_12, share_13 = 16 / 264, 1": "share of the places",
             "share_12, share_13 = 128 / 132, 1": "how many heads",
             "share_12, share_13 = 32 / 132, 1": "One batch entry of 16 heads",
         }),

@@ -148,6 +148,10 @@ class ProgramTest(unittest.TestCase):
         result = run_module("bench.report.ledger_tables", "--check")
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
 
+    def test_the_table_of_the_model_of_the_grid_is_what_the_model_says(self):
+        result = run_module("bench.report.schedule", "--check")
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+
     def test_what_a_gpu_measured_is_what_the_readmes_show(self):
         result = run_module("bench.report.gpu_report", "--check")
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)

@@ -91,13 +91,30 @@ std::string unavailable(Backend backend) {
   return answer;
 }
 
-int gpu_architecture() {
+namespace {
+
+/// An attribute of the current GPU.
+int gpu_attribute(cudaDeviceAttr which) {
   if (const std::string why = unavailable(Backend::cuda); !why.empty()) throw Error(why);
-  int device = 0, major = 0, minor = 0;
+  int device = 0, value = 0;
   require(cudaGetDevice(&device), "the current GPU");
-  require(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "the GPU's kind");
-  require(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "the GPU's kind");
-  return 10 * major + minor;
+  require(cudaDeviceGetAttribute(&value, which, device), "what the GPU has");
+  return value;
+}
+
+}  // namespace
+
+int gpu_architecture() {
+  return 10 * gpu_attribute(cudaDevAttrComputeCapabilityMajor) +
+         gpu_attribute(cudaDevAttrComputeCapabilityMinor);
+}
+
+int gpu_multiprocessors() {
+  return gpu_attribute(cudaDevAttrMultiProcessorCount);
+}
+
+std::int64_t gpu_L2_bytes() {
+  return gpu_attribute(cudaDevAttrL2CacheSize);
 }
 
 std::vector<std::pair<std::string, std::string>> gpu_facts() {
@@ -169,6 +186,14 @@ std::string unavailable(Backend backend) {
 }
 
 int gpu_architecture() {
+  no_cuda();
+}
+
+int gpu_multiprocessors() {
+  no_cuda();
+}
+
+std::int64_t gpu_L2_bytes() {
   no_cuda();
 }
 

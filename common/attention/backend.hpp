@@ -28,6 +28,12 @@ std::string unavailable(Backend backend);
 /// Of the current GPU: 80 for compute capability 8.0. Throws Error, as unavailable says it, without one.
 int gpu_architecture();
 
+/// Multiprocessors of the current GPU. Throws Error as gpu_architecture.
+int gpu_multiprocessors();
+
+/// The size of its L2 cache. Throws Error as gpu_architecture.
+std::int64_t gpu_L2_bytes();
+
 /// That of Hopper, as gpu_architecture() has it.
 inline constexpr int hopper_architecture = 90;
 

@@ -18,6 +18,10 @@ std::map<int, Claim> kernel_claims() {
     if (claim.forward.as_before) {
       const Claim& before = all.at(stage->before);
       claim.forward = claim.forward.after(before.forward);
+      if (claim.tile_for == nullptr && claim.tile == ClaimedTile()) {
+        claim.tile = before.tile;
+        claim.tile_for = before.tile_for;
+      }
       claim.whole_sectors_of_O |= before.whole_sectors_of_O;
     }
     if (claim.backward.as_before)

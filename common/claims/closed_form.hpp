@@ -38,9 +38,11 @@ struct ClosedForm {
 
 /// What a stage of kernels claims: stages/NN_name/claim.cpp.
 struct Claim {
-  ClaimedTile tile = {};            ///< What a block works on, the most where it depends on the problem.
-  Forms<ClosedForm> forward = {};   ///< Counts of the forward pass.
-  Forms<ClosedForm> backward = {};  ///< Counts of the backward pass.
+  /// What a block works on, the most where it depends on the problem. Where neither this nor tile_for is
+  /// given and the forward forms are as before, so is the tile.
+  ClaimedTile tile = {};
+  Forms<ClosedForm> forward = {};                     ///< Counts of the forward pass.
+  Forms<ClosedForm> backward = {};                    ///< Counts of the backward pass.
   ClaimedTile (*tile_for)(const Problem&) = nullptr;  ///< The tile, where it depends on the problem.
   /// Whether the forward pass writes O in whole sectors: no instruction touches more than its bytes fill.
   /// (A ledger counts sectors with Options::banks only, so that this is no closed form.)

@@ -17,6 +17,8 @@ struct ClaimedTile {
   std::int64_t step = 1;         ///< Rows of a tile that a warp takes at a time.
   std::int64_t warpgroups = 0;   ///< Of a block, that multiply.
   std::int64_t panels = 1;       ///< Of a tile: what TMA copies at a time.
+
+  bool operator==(const ClaimedTile&) const = default;  ///< Equal in each number.
 };
 
 /// The numbers that a closed form is evaluated with: those of a problem, and of a tile.

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "common/check/turn.hpp"
 #include "common/labs/process.hpp"
 
 namespace flashladder::lab {
@@ -28,6 +29,7 @@ struct CheckOptions {
   std::vector<std::string> stages;      ///< Selections; empty is all labs.
   std::size_t most = SIZE_MAX;          ///< Mutants of each lab, and solutions, that are tried.
   std::size_t most_mutants = SIZE_MAX;  ///< Mutants alone.
+  Turn turn = {};                       ///< The part of those that is tried.
 };
 
 /// Prints the labs, a line each.

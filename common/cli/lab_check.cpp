@@ -69,8 +69,9 @@ void read_verdicts(Mutant& mutant) {
   }
 }
 
-/// The patches of a lab in a folder, by name; of `most` or more, so many of them, evenly spread.
-std::vector<fs::path> patches_of(const Lab& lab, const char* folder, std::size_t most) {
+/// The patches of a lab in a folder, by name; of `most` or more, so many of them, evenly spread. Of these
+/// the part that has its turn, with another first one in each lab.
+std::vector<fs::path> patches_of(const Lab& lab, const char* folder, std::size_t most, Turn turn) {
   std::vector<fs::path> patches;
   const std::string number = number_text(*lab.stage) + "_";
   for (const auto& entry : fs::directory_iterator(sources / folder)) {
@@ -79,9 +80,12 @@ std::vector<fs::path> patches_of(const Lab& lab, const char* folder, std::size_t
     if (name.starts_with(number) && name.ends_with(".patch")) patches.push_back(entry.path());
   }
   std::ranges::sort(patches);
-  if (patches.size() <= most) return patches;
   std::vector<fs::path> some;
-  for (std::size_t i = 0; i < most; ++i) some.push_back(patches[i * patches.size() / most]);
+  most = std::min(most, patches.size());
+  for (std::size_t i = 0; i < most; ++i) {
+    if (turn.takes(i + static_cast<std::size_t>(lab.stage->number)))
+      some.push_back(patches[i * patches.size() / most]);
+  }
   return some;
 }
 
@@ -213,7 +217,7 @@ std::vector<Sample> samples_of(const Lab& lab, const CheckOptions& options) {
     samples.push_back({"stage before", std::move(before),
                        [&lab](const Grade& grade) { return wrong_with_stage_before(lab, grade); }});
   for (const fs::path& patch :
-       patches_of(lab, "tests/mutants", std::min(options.most, options.most_mutants))) {
+       patches_of(lab, "tests/mutants", std::min(options.most, options.most_mutants), options.turn)) {
     Mutant mutant{patch.stem().string(), patched(lab, patch)};
     read_verdicts(mutant);
     samples.push_back(
@@ -222,7 +226,7 @@ std::vector<Sample> samples_of(const Lab& lab, const CheckOptions& options) {
     samples.back().fails_by_outputs = mutant.by_checks && !mutant.by_emulator;
     samples.back().fails_by_counts = mutant.judged && !mutant.by_checks && !mutant.by_emulator;
   }
-  for (const fs::path& patch : patches_of(lab, "tests/solutions", options.most)) {
+  for (const fs::path& patch : patches_of(lab, "tests/solutions", options.most, options.turn)) {
     const Solution solution = read_solution(lab, patch);
     samples.push_back({solution.name, solution.text,
                        [solution](const Grade& grade) { return wrong_with(solution, grade); },
@@ -230,7 +234,7 @@ std::vector<Sample> samples_of(const Lab& lab, const CheckOptions& options) {
     samples.back().fails_by_outputs = solution.wrong && !solution.idea;
     samples.back().fails_by_counts = solution.idea && !solution.wrong;
   }
-  for (const fs::path& patch : patches_of(lab, "tests/cheats", options.most)) {
+  for (const fs::path& patch : patches_of(lab, "tests/cheats", options.most, options.turn)) {
     const Solution cheat = read_solution(lab, patch);
     samples.push_back(
         {cheat.name, cheat.text, [cheat](const Grade& grade) { return wrong_with_cheat(cheat, grade); }});
@@ -367,7 +371,8 @@ int check_labs(const CheckOptions& options) {
     }
     print("{}\n", render_table(table, 4));
     if (to_name == 0) continue;
-    const bool sampled = options.most != SIZE_MAX, enough = sampled || 10 * named >= 9 * to_name;
+    const bool sampled = options.most != SIZE_MAX || options.turn.of > 1;
+    const bool enough = sampled || 10 * named >= 9 * to_name;
     if (!enough) wrong.push_back(fmt::format("lab {}: too few mistakes are named", label(*stage)));
     print("lab {}: the feedback names the mistake of {} of {} solutions{}\n\n", label(*stage), named,
           to_name, enough ? "" : ", which is less than 9 of 10");

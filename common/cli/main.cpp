@@ -127,6 +127,11 @@ struct LabVerbs {
         ->add_option("--mutants", checked.most_mutants,
                      "Try only N wrong kernels of each lab, and all mistakes (default: all)")
         ->type_name("N");
+    check
+        ->add_option_function<std::string>(
+            "--turn", [this](const std::string& text) { checked.turn = flashladder::parse_turn(text); },
+            "Try a part of the wrong kernels and mistakes: 2/3 is the second of three parts (default: all)")
+        ->type_name("PART");
   }
   int run() const {
     using namespace flashladder::lab;

@@ -66,7 +66,8 @@ def counters(stages: list[dict[str, Any]], all_forms: list[dict[str, dict[str, A
     named = dict.fromkeys(name for forms in reversed(all_forms) for name in forms)
     claimed_bytes = {name.removesuffix("_elements") + "_bytes" for name in named if name.endswith("_elements")}
     others = dict.fromkeys(name for stage in reversed(stages) for name in stage["counts"]
-                           if not name.startswith("shared.") and name not in claimed_bytes and name not in named)
+                           if not name.startswith("shared.") and name not in claimed_bytes and name not in named
+                           and name != "most_tiles_of_multiprocessor")  # a model, shown where a claim is about it
     return list(named), [*others, *TOTALS]
 
 

@@ -100,6 +100,15 @@ __device__ __forceinline__ int uniform(int x) {
   return __shfl_sync(~0u, x, 0);
 }
 
+/// x, of which the compiler does not know where it is from. What follows from it in a loop is computed
+/// there, and not once before it, to be kept in registers all along.
+__device__ __forceinline__ int opaque(int x) {
+#ifdef __CUDACC__
+  asm volatile("" : "+r"(x));
+#endif
+  return x;
+}
+
 /// Copies rows row0 ... row0 + rows - 1 of a matrix [N, d] into shared memory with a block of `threads`
 /// threads, neighbours next to each other; rows from N on become 0.
 template <int d, int threads, int rows, int pitch>

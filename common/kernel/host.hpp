@@ -36,12 +36,28 @@ inline constexpr Backend kernel_backend = Backend::cuda;
 inline int architecture() {
   return gpu_architecture();
 }
+/// Multiprocessors of the current GPU.
+inline int multiprocessors() {
+  return gpu_multiprocessors();
+}
+/// The size of its L2 cache.
+inline std::int64_t L2_bytes() {
+  return gpu_L2_bytes();
+}
 #else
 inline namespace for_emulator {
 inline constexpr Backend kernel_backend = Backend::emulator;  ///< What this file is being compiled for.
 /// That of the GPU that is emulated: compute capability 9.0, as 90.
 constexpr int architecture() {
   return 90;
+}
+/// Multiprocessors of the GPU that is emulated.
+constexpr int multiprocessors() {
+  return simt::multiprocessors;
+}
+/// The size of its L2 cache.
+constexpr std::int64_t L2_bytes() {
+  return simt::L2_bytes;
 }
 #endif
 

@@ -428,6 +428,7 @@ std::string words_of_counter(const std::string& name) {
       {"bank_conflicts", "passes over the banks of shared memory more than are needed"},
       {"half_sectors", "sectors of O, 32 bytes, written more than its bytes fill"},
       {"most_exp_before_product", "exponentials of a thread before a product or between two, the most"},
+      {"most_tiles_of_multiprocessor", "tiles of the busiest of 16 multiprocessors"},
       {"exp", "exponentials"},
       {"exp2", "exponentials to base 2"},
       {"div", "divisions"},

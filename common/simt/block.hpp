@@ -29,8 +29,12 @@ struct f32;
 struct WarpgroupState;  // of wgmma.cpp
 
 inline constexpr unsigned warp_size = 32;
-inline constexpr unsigned max_threads = 1024;                 ///< Of a block.
-inline constexpr std::uint32_t max_shared = 227 << 10;        ///< Bytes that a block may have on chip.
+inline constexpr unsigned max_threads = 1024;           ///< Of a block.
+inline constexpr std::uint32_t max_shared = 227 << 10;  ///< Bytes that a block may have on chip.
+/// Of the GPU that is emulated: few, so that small grids have more blocks.
+inline constexpr int multiprocessors = 16;
+/// What it says of its L2 cache: little, so that small problems do not fit. The cache is not emulated.
+inline constexpr std::int64_t L2_bytes = 1536 << 10;
 inline constexpr std::uint32_t max_static_shared = 48 << 10;  ///< Of these, in declared arrays.
 
 /// A shared array that the kernel declared, or a view of its dynamic shared memory.
@@ -236,6 +240,7 @@ struct Block {
   std::optional<KernelFault> early_read;
   unsigned early_reader = 0;                  ///< Whose warp read it.
   std::size_t tiles = 0;                      ///< That the furthest of its threads has come to.
+  unsigned turns = 0;                         ///< That it has had: next_turn().
   std::vector<bool> masked;                   ///< By tile: whether it was masked.
   Busiest busiest;                            ///< Thread of this launch.
   std::uint64_t most_bytes_in_flight = 0;     ///< The most seen at a barrier in this launch.

@@ -86,6 +86,10 @@ template <class T>
 __device__ __forceinline__ T atomic_add(T* p, T value) {
   return atomicAdd(p, value);
 }
+/// The next number of a counter that all blocks share: no block has drawn it before.
+__device__ __forceinline__ int draw(int* counter) {
+  return atomicAdd(counter, 1);
+}
 /// Counts on the emulator only.
 __device__ __forceinline__ void count_tile([[maybe_unused]] bool masked = false) {}
 

@@ -98,7 +98,7 @@ class DeviceBuffer {
   /// Makes every element a NaN, as memory that nobody has written is on the emulator.
   void poison() { require(cudaMemset(data_, 0xff, bytes()), "filling of " + name_); }
   /// Sets all bytes to zero.
-  void fill_zero() { require(cudaMemset(data_, 0, bytes()), "zeroing of " + name_); }
+  void fill_zero() { require(cudaMemsetAsync(data_, 0, bytes(), stream()), "zeroing of " + name_); }
 
  private:
   DeviceBuffer(const std::string& name, T* data, std::int64_t elements)

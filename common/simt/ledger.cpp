@@ -134,6 +134,7 @@ Ledger& Ledger::operator+=(const Ledger& other) {
   most_exp_before_product = std::max(most_exp_before_product, other.most_exp_before_product);
   note_registers(other.most_registers, other.fewest_registers);
   device_bytes = std::max(device_bytes, other.device_bytes);
+  most_tiles_of_multiprocessor += other.most_tiles_of_multiprocessor;
   busiest += other.busiest;
   banks_analysed = banks_analysed || other.banks_analysed;
   seconds += other.seconds;
@@ -149,6 +150,7 @@ std::vector<std::pair<std::string, std::uint64_t>> Ledger::entries() const {
   for (const Field& field : fields()) list.emplace_back(field.name, this->*field.member);
   list.emplace_back("most_bytes_in_flight", most_bytes_in_flight);
   list.emplace_back("most_exp_before_product", most_exp_before_product);
+  list.emplace_back("most_tiles_of_multiprocessor", most_tiles_of_multiprocessor);
   list.emplace_back("most_registers", most_registers);
   list.emplace_back("fewest_registers", fewest_registers);
   list.emplace_back("shared_bytes_per_block", shared_bytes_per_block);

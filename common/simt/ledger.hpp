@@ -112,6 +112,9 @@ struct Ledger : Counters {
   std::uint64_t most_bytes_in_flight = 0;       ///< Most bytes of copies in flight at a __syncthreads.
   /// The most exponentials that a thread computes before or between its products on tensor cores.
   std::uint64_t most_exp_before_product = 0;
+  /// Tiles of the multiprocessor that has the most, as if each of the emulated GPU's took the next block,
+  /// in their order, when it is done with the one before.
+  std::uint64_t most_tiles_of_multiprocessor = 0;
   std::uint64_t most_registers = 0;    ///< The most that a thread has after setmaxnreg; 0: it is not used.
   std::uint64_t fewest_registers = 0;  ///< The fewest, likewise.
   std::uint64_t device_bytes = 0;      ///< Device memory allocated at the launch; the most of any.

@@ -229,6 +229,12 @@ void fail_shared(const SharedArray& array, std::int64_t i, std::int64_t j, int r
        array.where);
 }
 
+int next_turn() {
+  Block& block = *running.block;
+  const dim3 grid = block.launch->grid;
+  return static_cast<int>(block.turns++ * grid.x * grid.y * grid.z + block.linear);
+}
+
 void mask_tile() {
   std::vector<bool>& masked = running.block->masked;
   const std::size_t tile = running.thread->tiles;

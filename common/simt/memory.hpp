@@ -438,6 +438,17 @@ T atomic_add(gmem<T> p, std::type_identity_t<T> value, Where where = Where::here
   return std::atomic_ref<T>(*(reinterpret_cast<T*>(p.buffer()->data) + p.offset())).fetch_add(value);
 }
 
+/// How often this block has asked so far, times the blocks of the grid, plus its number.
+int next_turn();
+
+/// The next number of a counter that all blocks share: no block has drawn it before. On a GPU it depends on
+/// who comes first. Here the blocks take turns, block b of n draws b, n + b, 2 n + b and so on: counts do
+/// not depend on the order in which blocks run.
+inline int draw(gmem<int> counter, Where where = Where::here()) {
+  atomic_add(counter, 1, where);
+  return next_turn();
+}
+
 /// The tile that the running thread is at is masked.
 void mask_tile();
 

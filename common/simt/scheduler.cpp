@@ -1,6 +1,7 @@
 #include "common/simt/scheduler.hpp"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -182,6 +183,7 @@ void run_block(Block& block, unsigned linear) {
   block.error = nullptr;
   block.early_read.reset();
   block.tiles = 0;
+  block.turns = 0;
   block.masked.clear();
   block.ready.clear();
   if (options.schedule == Schedule::random) block.random.seed(options.seed * 0x9e3779b97f4a7c15u + linear);
@@ -419,6 +421,13 @@ std::string where_all_are() {
   return text;
 }
 
+/// Ledger::most_tiles_of_multiprocessor, where blocks have so many tiles.
+std::uint64_t most_tiles_of_multiprocessor(const std::vector<std::size_t>& tiles_of_block) {
+  std::array<std::uint64_t, multiprocessors> tiles = {};
+  for (const std::size_t more : tiles_of_block) *std::ranges::min_element(tiles) += more;
+  return std::ranges::max(tiles);
+}
+
 /// The blocks in the order in which they begin.
 std::vector<unsigned> block_order(const Options& options, unsigned blocks) {
   std::vector<unsigned> order(blocks);
@@ -438,6 +447,7 @@ Ledger run_grid(const Launch& launch) {
   ledger.banks_analysed = launch.options->banks;
   ledger.device_bytes = GlobalBuffer::bytes_in_use();
   const std::vector<unsigned> order = block_order(*launch.options, blocks);
+  std::vector<std::size_t> tiles_of_block(blocks);
   std::atomic<unsigned> next = 0;
   std::mutex mutex;  // of what follows, and of the ledger
   std::exception_ptr error;
@@ -457,6 +467,7 @@ Ledger run_grid(const Launch& launch) {
           if (i > error_at) break;
         }
         run_block(*block, order[i]);
+        tiles_of_block[order[i]] = block->tiles;
         if (block->error != nullptr) {
           const std::lock_guard lock(mutex);
           if (i < error_at) {
@@ -488,6 +499,7 @@ Ledger run_grid(const Launch& launch) {
   work();
   for (std::thread& other : others) other.join();
   if (error != nullptr) std::rethrow_exception(error);
+  ledger.most_tiles_of_multiprocessor = most_tiles_of_multiprocessor(tiles_of_block);
   ledger.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return ledger;
 }

@@ -24,6 +24,7 @@ namespace flashladder {
 using simt::atomic_add;
 using simt::bf16;
 using simt::count_tile;
+using simt::draw;
 using simt::dynamic_smem;
 using simt::dynamic_tile;
 using simt::f16;

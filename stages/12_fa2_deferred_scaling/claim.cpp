@@ -5,17 +5,8 @@ namespace flashladder::stage_12 {
 
 using namespace claims;
 
-namespace {
-
-/// As in attention.cu.
-ClaimedTile tile_for(const Problem& p) {
-  return {.Br = 64, .Bc = 4096 / p.d, .R = 4};
-}
-
-}  // namespace
-
 Claim claim() {
-  Claim claim{.tile = {.Br = 64, .Bc = 128, .R = 4}, .tile_for = tile_for};
+  Claim claim;
   claim.forward.as_before = true;
   claim.forward.forms = {
       {"global.m.written_elements", BH * (Tc - 1) * Nq},

@@ -5,17 +5,8 @@ namespace flashladder::stage_13 {
 
 using namespace claims;
 
-namespace {
-
-/// As in attention.cu.
-ClaimedTile tile_for(const Problem& p) {
-  return {.Br = 64, .Bc = 4096 / p.d, .R = 4};
-}
-
-}  // namespace
-
 Claim claim() {
-  Claim claim{.tile = {.Br = 64, .Bc = 128, .R = 4}, .tile_for = tile_for};
+  Claim claim;
   claim.forward.as_before = true;
   claim.forward.dropped = {"global.m.read_elements", "global.l.read_elements", "global.m.written_elements",
                            "global.l.written_elements"};

@@ -6,17 +6,8 @@ namespace flashladder::stage_15 {
 
 using namespace claims;
 
-namespace {
-
-/// As in attention.cu.
-ClaimedTile tile_for(const Problem& p) {
-  return {.Br = 64, .Bc = 4096 / p.d, .R = 16};
-}
-
-}  // namespace
-
 Claim claim() {
-  Claim claim{.tile = {.Br = 64, .Bc = 128, .R = 16}, .tile_for = tile_for};
+  Claim claim;
   claim.forward.as_before = true;
   claim.forward.forms = {
       {"global.K.read_elements", BH * sum(min(live_i * Bc, Nk)) * d},

@@ -6,7 +6,7 @@ namespace flashladder::stage_21 {
 using namespace claims;
 
 Claim claim() {
-  Claim claim{.tile = {.Br = 64, .Bc = 32, .R = 4}};
+  Claim claim;
   claim.forward.as_before = true;
   claim.forward.forms = {
       {"shared.K.read_bytes", 2 * (4 * BH * sum(live_i) * Bc * d)},  // each of 4 warps reads all

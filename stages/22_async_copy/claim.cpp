@@ -6,7 +6,7 @@ namespace flashladder::stage_22 {
 using namespace claims;
 
 Claim claim() {
-  Claim claim{.tile = {.Br = 64, .Bc = 32, .R = 4}};
+  Claim claim;
   claim.forward.as_before = true;
   claim.forward.forms = {
       {"bytes_in_flight", 8 * BH * sum(max(min(live_i * Bc, Nk) - Bc, 0)) * d},

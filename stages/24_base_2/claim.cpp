@@ -5,17 +5,8 @@ namespace flashladder::stage_24 {
 
 using namespace claims;
 
-namespace {
-
-/// As Tile in attention.cu.
-ClaimedTile tile_for(const Problem& p) {
-  return {.Br = p.d <= 128 ? 128 : 64, .Bc = 32, .R = 4};
-}
-
-}  // namespace
-
 Claim claim() {
-  Claim claim{.tile = {.Br = 128, .Bc = 32, .R = 4}, .tile_for = tile_for};
+  Claim claim;
   claim.forward.as_before = true;
   claim.forward.forms = {
       {"exp2", BH * sum(live_i) * Br * (Bc + R)},

@@ -7,11 +7,6 @@ using namespace claims;
 
 namespace {
 
-/// As Tile in attention.cu.
-ClaimedTile tile_for(const Problem& p) {
-  return {.Br = p.d <= 128 ? 128 : 64, .Bc = 32, .R = 4};
-}
-
 // At least so much, since other numbers may need more: each row gets its m in its first tile, and keeps it
 // where no later score is larger by a factor of 2^8 after the exponential, as with random numbers. Each
 // time that a row does not, it takes R more exponentials and d + R more multiplications.
@@ -21,7 +16,7 @@ constexpr bool least = true;
 
 Claim claim() {
   const Expr live_blocks = sum(min(live_i, 1));  // those with a row that sees a key
-  Claim claim{.tile = {.Br = 128, .Bc = 32, .R = 4}, .tile_for = tile_for};
+  Claim claim;
   claim.forward.as_before = true;
   claim.forward.forms = {
       {"exp", BH * Br * (sum(live_i) * Bc + R * live_blocks), least},

@@ -1,30 +1,12 @@
 // What this stage moves, computes and allocates: what changed since the stage before.
 #include "common/claims/closed_form.hpp"
-#include "common/kernel/host.hpp"
 
 namespace flashladder::stage_42 {
 
 using namespace claims;
 
-namespace {
-
-/// As in attention.cu, with as many columns as the kernel has that takes d.
-ClaimedTile tile_for(const Problem& p) {
-  const int D = columns_for<64, 96, 128, 192, 256>(p.d);
-  return {.Br = 128,
-          .Bc = 64,
-          .R = 4,
-          .D = D,
-          .warps = 8,
-          .num_buffers = 2,
-          .warpgroups = 2,
-          .panels = D == 96 ? 3 : D / 64};
-}
-
-}  // namespace
-
 Claim claim() {
-  Claim claim{.tile = {.Br = 128, .Bc = 64, .R = 4}, .tile_for = tile_for};
+  Claim claim;
   const Expr live_blocks = sum(min(live_i, 1));  // those with a row that sees a key
   // Beside S this tile of V and the next of K and V are in flight; beside P~ V the next of both, and the
   // one of K behind it.

@@ -2,7 +2,8 @@
 // checks of the values, the emulator's reports, the closed forms of the claim. Each must be rejected by at
 // least one of the three, the stages as they are by none; and every claim must be the only one to reject
 // some mutant, a kernel with the right results at the wrong price. Prints who rejected what, compares it
-// with the table in docs/checks.md, and writes it to the file that FLASHLADDER_TABLE names.
+// with the table in docs/checks.md, and writes it to the file that FLASHLADDER_TABLE names. With
+// FLASHLADDER_TURN=2/3 only the second of three parts of the mutants is tried.
 #include "mutants/mutants.hpp"
 
 #include <sys/mman.h>
@@ -23,6 +24,7 @@
 #include "common/check/diagnose.hpp"
 #include "common/check/inputs.hpp"
 #include "common/check/run.hpp"
+#include "common/check/turn.hpp"
 #include "common/error.hpp"
 
 namespace {
@@ -280,6 +282,9 @@ void judge_by_claim(const Stage& stage, int most_d, Caught& caught) {
                                      problem(2, 4, 2, 65, 97, 32, causal),
                                      problem(1, 3, 1, 170, 31, 32, causal), negative};
     if (most_d > 96) problems.push_back(problem(1, 1, 1, 65, 70, most_d, causal));
+    // So many row tiles, and keys, that the order of blocks counts.
+    if (claim->forward.find("most_tiles_of_multiprocessor") != nullptr)
+      problems.push_back(problem(1, 26, 13, 600, 600, 64, causal));
     for (const Problem& p : problems) {
       const Symbols symbols = claim->symbols(p);
       for (const CountedPass& pass : passes_of(stage)) {
@@ -437,6 +442,19 @@ TEST_CASE("every eighth mutant is rejected", "[mutant]") {
   }
 }
 
+/// The rows of docs/checks.md's table below this header.
+std::vector<std::string> published_rows(const std::string& header) {
+  const std::string page = text_of(source + "/docs/checks.md"), begin = "<!-- mutants:begin -->\n" + header;
+  const std::size_t from = page.find(begin), to = page.find("<!-- mutants:end -->");
+  REQUIRE((from != page.npos && to != page.npos && from < to));
+  std::vector<std::string> rows;
+  for (std::size_t at = from + begin.size(), end; at < to; at = end + 1) {
+    end = page.find('\n', at);
+    rows.push_back(page.substr(at, end - at + 1));
+  }
+  return rows;
+}
+
 TEST_CASE("every mutant is rejected, and no stage is", "[every-mutant]") {
   const FarApart far_apart;
   REQUIRE(far_apart.data != MAP_FAILED);
@@ -453,33 +471,38 @@ TEST_CASE("every mutant is rejected, and no stage is", "[every-mutant]") {
   }
   REQUIRE(stages_judged >= 10);
 
-  std::string table = "| mutant | the mistake | checks | emulator | claim |\n|---|---|---|---|---|\n";
+  // A line of the table for each mutant that has its turn.
+  const Turn turn = turn_of_environment();
+  const std::string header =
+      "| mutant | the mistake | checks | emulator | claim |\n|---|---|---|---|---|\n";
+  const std::vector<std::string> published = published_rows(header);
+  CHECK(published.size() == mutants().size());
+  std::string table = header;
   std::map<int, int> by_claim_only;
-  for (const Mutant& mutant : mutants()) {
+  for (std::size_t i = 0; i < mutants().size(); ++i) {
+    if (!turn.takes(i)) continue;
+    const Mutant& mutant = mutants()[i];
     const Caught caught = judge_mutant(mutant, far_apart);
     INFO(mutant.name);
     CHECK(caught.by_any());
     by_claim_only[mutant.stage->number] += caught.by_claim_only();
-    table += "| `" + std::string(mutant.name) + "` | " + read_patch(mutant.name).sentence;
+    std::string row = "| `" + std::string(mutant.name) + "` | " + read_patch(mutant.name).sentence;
     for (const std::string& said : {caught.checks, caught.emulator, caught.claim})
-      table += said.empty() ? " |" : " | " + said;
-    table += " |\n";
+      row += said.empty() ? " |" : " | " + said;
+    row += " |\n";
+    table += row;
+    INFO(
+        "docs/checks.md is stale: put between its markers 'mutants' what\n"
+        "FLASHLADDER_TABLE=table.md build/release/tests/flashladder_mutant_tests writes into table.md");
+    CHECK((i < published.size() && row == published[i]));
   }
   for (const Stage* stage : stages()) {
-    if (claim_of(*stage) == nullptr) continue;
+    if (claim_of(*stage) == nullptr || turn.of > 1) continue;
     INFO(label(*stage) << ": a mutant that only the claim rejects, with right results at the wrong price");
     CHECK(by_claim_only[stage->number] >= 1);
   }
-
   std::printf("What rejects which mutant, and why:\n%s", table.c_str());
   if (const char* path = std::getenv("FLASHLADDER_TABLE")) std::ofstream(path) << table;
-  const std::string page = text_of(source + "/docs/checks.md"), begin = "<!-- mutants:begin -->\n";
-  const std::size_t from = page.find(begin), to = page.find("<!-- mutants:end -->");
-  REQUIRE((from != page.npos && to != page.npos && from < to));
-  INFO(
-      "docs/checks.md is stale: put between its markers 'mutants' what\n"
-      "FLASHLADDER_TABLE=table.md build/release/tests/flashladder_mutant_tests writes into table.md");
-  CHECK(page.substr(from + begin.size(), to - from - begin.size()) == table);
 }
 
 }  // namespace

@@ -121,8 +121,9 @@ void transfer_report(Archive& archive, Part& report) {
   auto& ledger = report.ledger;
   for (const simt::Counters::Field& field : simt::Counters::fields()) archive(ledger.*field.member);
   archive(ledger.kernel, ledger.global, ledger.shared, ledger.shared_bytes_per_block,
-          ledger.most_bytes_in_flight, ledger.most_exp_before_product, ledger.most_registers,
-          ledger.fewest_registers, ledger.device_bytes, ledger.banks_analysed, ledger.busiest);
+          ledger.most_bytes_in_flight, ledger.most_exp_before_product, ledger.most_tiles_of_multiprocessor,
+          ledger.most_registers, ledger.fewest_registers, ledger.device_bytes, ledger.banks_analysed,
+          ledger.busiest);
 }
 
 }  // namespace

@@ -1,0 +1,62 @@
+// What this stage moves, computes and allocates: what changed since the stage before.
+#include "common/claims/closed_form.hpp"
+#include "common/claims/row_tile_order.hpp"
+#include "common/kernel/host.hpp"
+
+namespace flashladder::stage_49 {
+
+using namespace claims;
+
+namespace {
+
+/// Pairs of row tiles of which a block computes the second behind the first, where the first has at least
+/// so many tiles, and the second has some: the first K and V of the second come beside the first one.
+std::int64_t followed(const Symbols& n, std::int64_t least_live) {
+  const auto live = longest_first(n, L2_bytes() * 2 / 3);
+  std::int64_t pairs = 0;
+  for (std::size_t next = multiprocessors(); next < live.size();
+       ++next)  // on the emulator blocks take turns
+    pairs += live[next - multiprocessors()] >= least_live && live[next] > 0;
+  return pairs;
+}
+
+}  // namespace
+
+Claim claim() {
+  Claim claim;
+  const Expr blocks = min(multiprocessors(), BH * Tr);
+  const Expr pairs = {"pairs", [](const Symbols& n) { return followed(n, 1); }};
+  const Expr long_pairs = {"long_pairs", [](const Symbols& n) { return followed(n, 2); }};
+  const Expr producer_registers = {"24 for 2 warpgroups, else 32",
+                                   [](const Symbols& n) { return n.warpgroups == 2 ? 24 : 32; }};
+  // As before, and where another row tile follows: beside the last S its first K, beside the last P~ V its
+  // first K and V. Where there are two tiles, its first K beside P~ V of the last but one, and else its
+  // first V beside the only S.
+  const Expr keys = min(live_i * Bc, Nk), next = max(keys - Bc, 0), behind_it = max(keys - 2 * Bc, 0),
+             all_but_last = max(live_i - 1, 0) * Bc;
+  const Expr followers =
+      (D / 16 * (2 * pairs - long_pairs) + Bc / 16 * (2 * pairs + long_pairs)) * min(Bc, Nk);
+  claim.forward.as_before = true;
+  claim.forward.forms = {
+      {"blocks", blocks},
+      {"barriers", blocks},
+      {"mbarrier_arrivals", BH * (Tr * (1 + 4 * warpgroups) + sum(live_i) * (2 + 8 * warpgroups)) + blocks},
+      {"mbarrier_waits",
+       (BH * Tr + blocks) * (1 + 128 * warpgroups) + BH * sum(live_i) * (2 + 256 * warpgroups)},
+      {"wgmma_bytes_in_flight",
+       2 * warps *
+           (BH * sum(D / 16 * (keys + 2 * next - behind_it + all_but_last) + Bc / 16 * (next + behind_it)) +
+            followers) *
+           d},
+      {"flops_during_copies", 2 * Br * Bc * D * (BH * sum(max(2 * live_i - 1, 0)) + pairs)},
+      {"fewest_registers", producer_registers},
+      {"shared_bytes_per_block", 2 * (Br + 2 * num_buffers * Bc) * D + 32 * num_buffers + 48},
+      {"atomics", BH * Tr},
+      {"device_bytes", 4},
+  };
+  // Which block has which row tiles is another matter on a GPU.
+  claim.forward.dropped = {"copying_threads", "most_tiles_of_multiprocessor"};
+  return claim;
+}
+
+}  // namespace flashladder::stage_49
