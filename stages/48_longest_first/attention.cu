@@ -394,7 +394,7 @@ const Stage stage{
     .name = "longest_first",
     .title = "longest first",
     .idea = "under the mask the longest row tiles of the heads that L2 has room for come first",
-    .claim = "all counts as before; the last block to start has a row tile of its section's shortest",
+    .claim = "tiles of the busiest of 16 multiprocessors 84 -> 72, the mean, for 8 heads of N = 2048",
     .before = 47,
     .supports = {.dtypes = half_dtypes, .head_dims = multiples_of_8},
     .backend = kernel_backend,
