@@ -1,6 +1,7 @@
 // Hopper's smaller words on the emulator: elect.sync, vote.any, vimnmx3, stmatrix, setmaxnreg, and
 // reductions in bulk. What is wrong with a kernel that uses them wrongly: zoo_test.cpp.
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "common/ptx/named_barrier.hpp"
 #include "common/ptx/registers.hpp"
 #include "common/ptx/stmatrix.hpp"
+#include "common/ptx/tensor_map.hpp"
 #include "common/ptx/tma.hpp"
 #include "common/ptx/vote.hpp"
 #include "common/simt/simt_host.hpp"
@@ -390,6 +392,72 @@ TEST_CASE("a bulk reduction is of whole rows of 16 bytes, inside both arrays", "
   CHECK(kind(32, 0, 2) == ErrorKind::misaligned);
   CHECK(kind(144, 0, 8) == ErrorKind::out_of_bounds_global);
   CHECK(kind(528, 0, 0) == ErrorKind::out_of_bounds_shared);
+}
+
+// --- the trace of a block
+
+/// Warp 0 brings what both warps read, and they meet.
+__global__ void traced(const __grid_constant__ tensor_map map, gmem<f32> out) {
+  auto&& tile = dynamic_tile<f16, 8, 64, "tile">(0);
+  auto&& full = dynamic_tile<mbarrier, 1, 1, "full">(1024);
+  if (threadIdx.x == 0) {
+    mbarrier_init(full.at(0, 0), 1);
+    fence_mbarrier_init();
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    mbarrier_arrive_expect_tx(full.at(0, 0), 1024);
+    tma_load<f16>(tile.at(0, 0), map, full.at(0, 0), 0, 0, 0, 0);
+  }
+  mbarrier_wait(full.at(0, 0), 0);
+  f32 x = static_cast<f32>(static_cast<f16>(tile[threadIdx.x]));
+  if (threadIdx.x < 32) x = expf(x) * 2.f + 1.f;
+  named_barrier_sync(3, 64);
+  out[threadIdx.x] = fmaf(x, x, x);
+}
+
+TEST_CASE("a trace has what each warp of the first block does, in its order, whatever the schedule",
+          "[simt]") {
+  const std::vector<f16> ones(512, f16(f32(1.f)));
+  for (const Schedule schedule : schedules) {
+    for (const Units units : all_units) {
+      simt::Trace trace;
+      simt::Options options = checked(schedule, units);
+      options.check = false;
+      options.trace = &trace;
+      simt::Emulator emulator(options);
+      const simt::UseEmulator use(emulator);
+      DeviceBuffer<f16> from("from", 512);
+      DeviceBuffer<f32> out("out", 64);
+      from.upload(ones.data());
+      const tensor_map map = make_tensor_map<f16>(
+          "from", from,
+          {.dims = {64, 8, 1, 1}, .strides = {64, 512, 512}, .box = {64, 8, 1, 1}, .swizzle = 128});
+      launch("traced", traced, dim3(2), dim3(64), 1040, map, out);
+      using enum simt::Step::Kind;
+      const auto of_warp = [&](unsigned warp) {
+        std::vector<simt::Step> steps;
+        std::ranges::copy_if(trace, std::back_inserter(steps),
+                             [&](const simt::Step& step) { return step.warp == warp; });
+        return steps;
+      };
+      const simt::Ledger with = emulator.last();
+      CHECK(of_warp(0) == std::vector<simt::Step>{{mbarrier_init, 0, 0, 0, 0, 1, 0},
+                                                  {barrier, 0, 0, 0, 0, 2, 0},
+                                                  {mbarrier_arrive, 0, 0, 0, 0, 0, 0},
+                                                  {load, 0, 0, 0, 0, 0, 1024},
+                                                  {mbarrier_wait, 0, 0, 0, 0, 0, 0},
+                                                  {barrier, 0, 2, 1, 3, 2, 0},
+                                                  {end, 0, 1, 0, 0, 0, 0}});
+      CHECK(of_warp(1) == std::vector<simt::Step>{{barrier, 1, 0, 0, 0, 2, 0},
+                                                  {mbarrier_wait, 1, 0, 0, 0, 0, 0},
+                                                  {barrier, 1, 0, 0, 3, 2, 0},
+                                                  {end, 1, 1, 0, 0, 0, 0}});
+      emulator.options.trace = nullptr;
+      launch("traced", traced, dim3(2), dim3(64), 1040, map, out);
+      CHECK(emulator.last() == with);  // tracing changes no count
+    }
+  }
 }
 
 }  // namespace

@@ -25,11 +25,12 @@ struct CountedStage {
   Forms<ClosedForm> claimed;  ///< For the pass that was counted.
   std::vector<Ledger> launches;
   Ledger total;
+  simt::Trace trace;  ///< Where it was asked for.
 };
 
 CountedStage count_stage(const Stage& stage, const Inputs& inputs, Pass pass, const simt::Options& how) {
   const Claim* claim = claim_of(stage);
-  CountedStage counted{&stage, claim, {}, {}, {}};
+  CountedStage counted{&stage, claim, {}, {}, {}, {}};
   if (claim != nullptr) counted.claimed = claim->of(pass);
   try {
     counted.total =
@@ -318,6 +319,16 @@ Json counts_json(const Ledger& ledger) {
   return counts;
 }
 
+/// The names of steps, and of each step its name's number and the numbers that Step has, in order.
+Json trace_json(const simt::Trace& trace) {
+  Json steps = Json::array();
+  for (const simt::Step& step : trace) {
+    steps.push_back({static_cast<int>(step.kind), step.warp, step.instructions, step.exponentials, step.a,
+                     step.b, step.bytes});
+  }
+  return {{"names", simt::Step::names}, {"steps", std::move(steps)}};
+}
+
 Json stage_json(const CountedStage& one, const Problem& problem) {
   Json json = {{"number", one.stage->number},
                {"name", one.stage->name},
@@ -339,6 +350,7 @@ Json stage_json(const CountedStage& one, const Problem& problem) {
   json["launches"] = Json::array();
   for (const Ledger& launch : one.launches)
     json["launches"].push_back({{"kernel", launch.kernel}, {"counts", counts_json(launch)}});
+  if (!one.trace.empty()) json["trace"] = trace_json(one.trace);
   return json;
 }
 
@@ -399,8 +411,11 @@ int ledger(const LedgerOptions& options) {
     Progress progress;
     for (const Stage* stage : chosen) {
       progress.step(label(*stage) + ": counting on the emulator ...");
-      all.push_back(count_stage(*stage, loaded.inputs, options.pass,
-                                {.banks = options.banks, .check = options.check}));
+      simt::Trace trace;
+      all.push_back(count_stage(
+          *stage, loaded.inputs, options.pass,
+          {.banks = options.banks, .check = options.check, .trace = options.trace ? &trace : nullptr}));
+      all.back().trace = std::move(trace);
     }
   }
   if (options.json) {

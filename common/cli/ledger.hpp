@@ -17,6 +17,7 @@ struct LedgerOptions {
   std::string backend = "emulator";
   Pass pass = Pass::forward;
   bool json = false;
+  bool trace = false;     ///< With `json`: the steps of a block's warps, too.
   bool launches = false;  ///< A column for each launch of one stage.
   bool banks = false;     ///< Count wavefronts and sectors too.
   bool check = false;     ///< Look for races, uninitialised reads, missing waits, endless loops too.

@@ -226,7 +226,12 @@ int run(int argc, char** argv) {
                    "Also look for races, reads of what nobody wrote and endless loops (slow)");
   ledger->add_flag("--banks", counted.banks,
                    "Count also passes over the banks of shared memory and sectors of global memory (slow)");
-  ledger->add_flag("--json", counted.json, "As JSON, all counts, by stage and by launch");
+  CLI::Option* json =
+      ledger->add_flag("--json", counted.json, "As JSON, all counts, by stage and by launch");
+  ledger
+      ->add_flag("--trace", counted.trace,
+                 "With --json: what the warps of the last launch's first block do, step by step, too")
+      ->needs(json);
   ledger
       ->add_option("--backend", counted.backend,
                    "cuda: run each stage once on the GPU instead, for a profiler; there is no ledger there")

@@ -132,6 +132,7 @@ void load_box(SharedArray* array, std::byte* to, std::int64_t bytes, const Tenso
   const auto read = static_cast<std::uint64_t>(use_global(map, at, offset, GlobalMarks::Use::read, where));
   running.counts.tma_read_bytes += read;
   block.flight.begin_load(bar.number, bar.phase, read);
+  note(Step::Kind::load, bar.number, bar.phase, static_cast<std::uint64_t>(map.box_bytes()));
   running.global[map.buffer->slot].read_bytes += read;
   array->traffic.written_bytes += static_cast<std::uint64_t>(map.box_bytes());
   std::byte* const base = block.shared.base();

@@ -31,13 +31,30 @@ std::uint64_t operations() {
   return c.add + c.mul + c.div + c.max + c.exp + c.log + c.flops_cuda_cores / 2;
 }
 
+/// Operations as a Step has them. (A fused multiply-add is counted as an addition and as a multiplication.)
+Arithmetic arithmetic() {
+  const Counters& c = running.counts;
+  return {c.add + c.mul + c.div + c.max + c.log + c.flops_cuda_cores / 2 - c.fma, c.exp};
+}
+
+/// What the running thread has done since it was let go on belongs to its next step.
+void count_for_step() {
+  const Arithmetic now = arithmetic();
+  Arithmetic& mine = running.thread->arithmetic;
+  mine.instructions += now.instructions - running.arithmetic.instructions;
+  mine.exponentials += now.exponentials - running.arithmetic.exponentials;
+  running.arithmetic = now;
+}
+
 /// From here on the running thread is the one that counts, up to stop_counting().
 void start_counting() {
   if (running.observed) running.operations = operations();
+  if (running.trace != nullptr) running.arithmetic = arithmetic();
 }
 /// Another thread goes on.
 void stop_counting() {
   if (running.observed) running.thread->work.operations += operations() - running.operations;
+  if (running.trace != nullptr) count_for_step();
 }
 
 /// What a thread waits for at an mbarrier, and how far that is.
@@ -83,6 +100,7 @@ std::string state_of(const Mbarrier& bar, unsigned parity) {
 void retire() {
   Block& block = *running.block;
   Thread& me = *running.thread;
+  note(Step::Kind::end);
   me.exited = true;
   ++block.exited;
   block.ready.remove({me.warp, me.lane});
@@ -184,6 +202,8 @@ void run_block(Block& block, unsigned linear) {
   block.early_read.reset();
   block.tiles = 0;
   block.turns = 0;
+  running.trace = linear == 0 ? options.trace : nullptr;
+  if (running.trace != nullptr) running.trace->clear();
   block.masked.clear();
   block.ready.clear();
   if (options.schedule == Schedule::random) block.random.seed(options.seed * 0x9e3779b97f4a7c15u + linear);
@@ -216,6 +236,7 @@ void run_block(Block& block, unsigned linear) {
     thread.accesses = 0;
     thread.work = {};
     thread.tiles = 0;
+    thread.arithmetic = {};
     thread.exponentials = 0;
     thread.has_copied = false;
     thread.copies.clear();
@@ -376,6 +397,15 @@ std::string name_of_mbarrier(const SharedArray& array, std::uint32_t offset) {
 
 std::string name_of(const Mbarrier& bar) {
   return name_of_mbarrier(*bar.array, bar.offset);
+}
+
+void note(Step::Kind kind, std::uint64_t a, std::uint64_t b, std::uint64_t bytes) {
+  if (running.trace == nullptr || running.thread->lane != 0) return;
+  count_for_step();
+  Thread& me = *running.thread;
+  running.trace->push_back(
+      {kind, me.warp, me.arithmetic.instructions, me.arithmetic.exponentials, a, b, bytes});
+  me.arithmetic = {};
 }
 
 void count_copying_thread() {
