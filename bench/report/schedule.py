@@ -1,6 +1,6 @@
 """Draws what multiprocessors do with the blocks of a grid, by a model, and writes what it says into a README.
 
-    python3 -m bench.report.schedule           # stages/48_longest_first: schedule.png, and the table between its markers
+    python3 -m bench.report.schedule           # stages/48_longest_first: schedule.png, and the table in the README
     python3 -m bench.report.schedule --check   # changes nothing; exits 1 where the table is stale
 
 The model: each multiprocessor of an H200 runs one block at a time and takes the next one, in their order, when it is
@@ -58,8 +58,8 @@ def share_at_work(d, N, section):
 
 
 def table():
-    lines = [f"By the model, on {MULTIPROCESSORS} multiprocessors under the mask; batch * N = 16k, heads * d = 2048. Share "
-             "of the time in which multiprocessors have a block: head after head, as in stage 47, and in sections, as here.",
+    lines = [f"By the model, on {MULTIPROCESSORS} multiprocessors under the mask; batch * N = 16k, heads * d = 2048. Share of",
+             "the time in which multiprocessors have a block: head after head, as in stage 47, and in sections, as here.",
              "", "| N | " + " | ".join(f"d = {d}: 47 | 48 | heads of a section" for d in TILES) + " |",
              "|--:|" + "--:|" * 3 * len(TILES)]
     for N in LENGTHS:
