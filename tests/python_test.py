@@ -882,8 +882,9 @@ class LedgerTest(unittest.TestCase):
                     self.assertEqual(ledger["problem"]["rows"], sizes.get("rows", 100))
                     self.assertTrue(ledger["closed_forms"])
                     for form in ledger["closed_forms"]:
-                        self.assertEqual(form["value"], form["measured"], form)
-                        self.assertEqual(ledger["counts"].get(form["counter"], form["value"]), form["value"], form)
+                        holds = self.assertLessEqual if form["random_too"] else self.assertEqual
+                        holds(form["value"], form["measured"], form)
+                        self.assertEqual(ledger["counts"].get(form["counter"], form["measured"]), form["measured"], form)
 
     def test_a_stage_by_its_number_as_text(self):
         self.assertEqual(flashladder.ledger("29", rows=8, d=32)["name"], "tuned")

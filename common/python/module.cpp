@@ -379,6 +379,7 @@ nb::dict ledger_dict(const Stage& stage, const Problem& problem, const simt::Emu
       entry["text"] = form.text();
       entry["value"] = form.value(symbols);
       entry["least"] = form.least;
+      entry["random_too"] = form.random_too;
       entry["measured"] = count_of(total, form.counter);
       forms.append(entry);
     }

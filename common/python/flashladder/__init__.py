@@ -239,7 +239,8 @@ def ledger(
         counts        every count by its name: {"blocks": 16, "exp": ..., "global.Q.read_bytes": ..., ...}
         tile          {"Br": rows, "Bc": keys} of the stage's tile
         closed_forms  the stage's claim, [{"counter", "text": in symbols, "value": of the text here, "least": whether
-                      "measured" may be more where the numbers are not random, "measured"}]
+                      "measured" may be more where the numbers are not random, "random_too": whether it may be more for
+                      random ones, too, "measured"}]
         launches      the counts of each kernel, [{"kernel", "counts"}]
     """
     found = _find(stage, "backward" if backward else "forward")
