@@ -29,7 +29,9 @@ struct Step {
   unsigned warp;               ///< Who.
   std::uint64_t instructions;  ///< On f32, since its step before, without the exponentials.
   std::uint64_t exponentials;  ///< Since its step before.
-  std::uint64_t a, b, bytes;   ///< As Kind says.
+  std::uint64_t a;             ///< As Kind says.
+  std::uint64_t b;             ///< As Kind says.
+  std::uint64_t bytes;         ///< As Kind says.
 
   bool operator==(const Step&) const = default;  ///< Equal in each number.
 };
