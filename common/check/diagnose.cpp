@@ -21,7 +21,7 @@ constexpr double infinity = std::numeric_limits<double>::infinity();
 std::mutex recording;
 std::vector<Intermediate> recorded;
 
-void record(const char* name, std::int64_t head, int row, int column, float value) {
+void record(const char* name, std::int64_t head, int row, int column, float value, simt::Where) {
   const std::lock_guard lock(recording);
   Intermediate& one = recorded.emplace_back(Intermediate{{}, head, row, column, value});
   std::strncpy(one.name, name, sizeof one.name - 1);

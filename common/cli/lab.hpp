@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "common/check/turn.hpp"
+#include "common/cli/input.hpp"
 #include "common/labs/process.hpp"
 
 namespace flashladder::lab {
@@ -32,6 +33,13 @@ struct CheckOptions {
   Turn turn = {};                       ///< The part of those that is tried.
 };
 
+/// What `lab trace` is asked to do.
+struct TraceOptions {
+  std::string folder;      ///< As `lab new` wrote it.
+  InputOptions input;      ///< What it runs on.
+  std::optional<int> row;  ///< Which row of the first head is followed; else the last.
+};
+
 /// Prints the labs, a line each.
 int list_labs();
 
@@ -44,6 +52,10 @@ int make_lab(const NewOptions& options);
 /// Grades a folder and prints the result.
 /// @return 0 with full marks, else 1. Throws UsageError where nothing could be graded.
 int grade_lab(const GradeOptions& options);
+/// Runs what is in a folder on the emulator, once, and prints what its warps do as JSON, up to the error
+/// that ends it where one does. Throws UsageError where there is nothing to run.
+/// @return 0
+int trace_lab(const TraceOptions& options);
 /// Proves of each lab that its skeleton, its reference, the stage before, the mutants and the solutions
 /// with a mistake get the points that they should, and that the feedback names 9 of 10 mistakes of the
 /// solutions; prints what they get.

@@ -319,16 +319,6 @@ Json counts_json(const Ledger& ledger) {
   return counts;
 }
 
-/// The names of steps, and of each step its name's number and the numbers that Step has, in order.
-Json trace_json(const simt::Trace& trace) {
-  Json steps = Json::array();
-  for (const simt::Step& step : trace) {
-    steps.push_back({static_cast<int>(step.kind), step.warp, step.instructions, step.exponentials, step.a,
-                     step.b, step.bytes});
-  }
-  return {{"names", simt::Step::names}, {"steps", std::move(steps)}};
-}
-
 Json stage_json(const CountedStage& one, const Problem& problem) {
   Json json = {{"number", one.stage->number},
                {"name", one.stage->name},
@@ -350,7 +340,7 @@ Json stage_json(const CountedStage& one, const Problem& problem) {
   json["launches"] = Json::array();
   for (const Ledger& launch : one.launches)
     json["launches"].push_back({{"kernel", launch.kernel}, {"counts", counts_json(launch)}});
-  if (!one.trace.empty()) json["trace"] = trace_json(one.trace);
+  if (!one.trace.launches.empty()) json["trace"] = Json::parse(to_json(one.trace));
   return json;
 }
 
@@ -404,6 +394,9 @@ int ledger(const LedgerOptions& options) {
   const LoadedInputs loaded = load_inputs(input);
   const Problem& problem = loaded.inputs.problem;
   for (const Stage* stage : chosen) require_supported(*stage, for_stage(*stage, loaded.inputs).problem);
+  if (options.row && (*options.row < 0 || *options.row >= problem.Nq)) {
+    throw UsageError(fmt::format("--row {}: there are rows 0 to {}", *options.row, problem.Nq - 1));
+  }
   if (cuda) return run_once(chosen, loaded, options.pass);
 
   std::vector<CountedStage> all;
@@ -412,6 +405,7 @@ int ledger(const LedgerOptions& options) {
     for (const Stage* stage : chosen) {
       progress.step(label(*stage) + ": counting on the emulator ...");
       simt::Trace trace;
+      trace.row = options.row.value_or(static_cast<int>(problem.Nq) - 1);
       all.push_back(count_stage(
           *stage, loaded.inputs, options.pass,
           {.banks = options.banks, .check = options.check, .trace = options.trace ? &trace : nullptr}));

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,10 +18,11 @@ struct LedgerOptions {
   std::string backend = "emulator";
   Pass pass = Pass::forward;
   bool json = false;
-  bool trace = false;     ///< With `json`: the steps of a block's warps, too.
-  bool launches = false;  ///< A column for each launch of one stage.
-  bool banks = false;     ///< Count wavefronts and sectors too.
-  bool check = false;     ///< Look for races, uninitialised reads, missing waits, endless loops too.
+  bool trace = false;      ///< With `json`: the steps of all warps, too.
+  std::optional<int> row;  ///< With `trace`: which row of the first head it follows; else the last.
+  bool launches = false;   ///< A column for each launch of one stage.
+  bool banks = false;      ///< Count wavefronts and sectors too.
+  bool check = false;      ///< Look for races, uninitialised reads, missing waits, endless loops too.
 };
 
 /// The problem that `ledger` counts on unless told otherwise, as --random takes it.

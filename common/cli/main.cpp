@@ -113,6 +113,16 @@ struct LabVerbs {
                      "MiB of memory for each run of the code (default: 2048)")
         ->type_name("MIB")
         ->check(CLI::Range(256, 1 << 20));
+    trace =
+        lab->add_subcommand("trace",
+                            "Run the kernels in a lab's folder on the emulator, once, and print what their "
+                            "warps do as JSON (what ./ladder watch shows)");
+    trace->add_option("DIR", traced.folder, "A folder that 'lab new' wrote")->required()->check(not_empty);
+    add_input_options(trace, traced.input, "Arrays q, k, v, each [batch, heads, rows, d], instead",
+                      "Normal random input of these sizes (default: 1,2,256,64)");
+    trace->add_flag("--causal", traced.input.causal, "Query i sees key j when j <= i + Nk - Nq");
+    trace->add_option("--row", traced.row,
+                      "The row of the first head whose m, l and O~ it follows (default: the last)");
     check = lab->add_subcommand(
         "check",
         "Prove that skeleton, reference, the stage before, wrong kernels (tests/mutants/) and students' "
@@ -139,13 +149,15 @@ struct LabVerbs {
     return list->parsed()    ? list_labs()
            : make->parsed()  ? make_lab(made)
            : grade->parsed() ? grade_lab(graded)
+           : trace->parsed() ? trace_lab(traced)
                              : check_labs(checked);
   }
 
-  CLI::App *lab, *list, *make, *grade, *check;
+  CLI::App *lab, *list, *make, *grade, *trace, *check;
   std::vector<std::string> words;
   flashladder::lab::NewOptions made;
   flashladder::lab::GradeOptions graded;
+  flashladder::lab::TraceOptions traced;
   flashladder::lab::CheckOptions checked;
 };
 
@@ -230,8 +242,13 @@ int run(int argc, char** argv) {
       ledger->add_flag("--json", counted.json, "As JSON, all counts, by stage and by launch");
   ledger
       ->add_flag("--trace", counted.trace,
-                 "With --json: what the warps of the last launch's first block do, step by step, too")
+                 "With --json: what all warps do, step by step, too (common/simt/README.md)")
       ->needs(json);
+  ledger
+      ->add_option(
+          "--row", counted.row,
+          "With --trace: the row of the first head whose m, l and O~ it follows (default: the last)")
+      ->needs("--trace");
   ledger
       ->add_option("--backend", counted.backend,
                    "cuda: run each stage once on the GPU instead, for a profiler; there is no ledger there")

@@ -1,23 +1,6 @@
-// Keys n and p go from hunk to hunk; the theme is what the guide's pages use too: localStorage 'theme'.
+// Keys n and p go from hunk to hunk.
 (() => {
-  const themes = ["auto", "light", "dark"];
-  const button = document.getElementById("theme");
-  const stored = () => {
-    try { return localStorage.getItem("theme"); } catch { return null; }  // there may be no storage for files
-  };
-  const apply = (theme) => {
-    const chosen = themes.includes(theme) ? theme : "auto";
-    document.documentElement.dataset.theme = chosen;
-    button.textContent = (innerWidth > 760 ? "theme: " : "") + chosen;
-    return chosen;
-  };
-  let theme = apply(stored());
-  button.addEventListener("click", () => {
-    theme = apply(themes[(themes.indexOf(theme) + 1) % themes.length]);
-    try { localStorage.setItem("theme", theme); } catch { /* it holds for this page then */ }
-  });
-  addEventListener("storage", (event) => { if (event.key === "theme") theme = apply(event.newValue); });
-
+  withTheme(document.getElementById("theme"));
   const hunks = [...document.querySelectorAll(".hunk")];
   const where = document.getElementById("where");
   if (!hunks.length) return;

@@ -83,13 +83,13 @@ def source_lines(source: Path) -> list[SourceLine]:
     """A stage's attention.cu or .cpp. Where a kernel.hpp lies beside it, that file, from its first #include on, takes
     the place of the line that includes it. So a stage that keeps its kernel apart is read, compared and patched as any
     other. (common/labs/folder.cpp and tests/mutants/apply.cmake do the same.)"""
-    lines = _lines_of(source)
+    lines = lines_of(source)
     kernel = source.with_name("kernel.hpp")
     if not kernel.is_file():
         return lines
     include = f'#include "stages/{source.parent.name}/{kernel.name}"'
     at = [place for place, line in enumerate(lines) if line.text == include]
-    inside = _lines_of(kernel)
+    inside = lines_of(kernel)
     first = next((place for place, line in enumerate(inside) if line.text.startswith("#include ")), None)
     if len(at) != 1 or first is None:
         raise Failure(f"{source.parent.name}: attention.cu has one line {include}, and {kernel.name} has an #include.")
@@ -107,7 +107,8 @@ def needs_hopper(text: str) -> bool:
     return '#include "common/ptx/wgmma.hpp"' in text
 
 
-def _lines_of(file: Path) -> list[SourceLine]:
+def lines_of(file: Path) -> list[SourceLine]:
+    """The lines of one file."""
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -173,14 +173,35 @@ __device__ __forceinline__ void load_tile_async(smem_tile<T, all, d>& tile, int 
   }
 }
 
-/// Shows the checks an intermediate result: element (row, column) of the intermediate `name` for query
-/// head `head` of all is `value` times `factor`. Nothing on a GPU.
+/// Shows the checks, and a trace, an intermediate result: element (row, column) of the intermediate `name`
+/// for query head `head` of all is `value` times `factor`. Nothing on a GPU.
 #ifdef __CUDACC__
 __device__ __forceinline__ void probe(const char*, std::int64_t, int, int, f32, float = 1) {}
 #else
-inline void probe(const char* name, std::int64_t head, int row, int column, f32 value, float factor = 1) {
+inline void probe(const char* name, std::int64_t head, int row, int column, f32 value, float factor = 1,
+                  simt::Where where = simt::Where::here()) {
   if (simt::Emulator::probe != nullptr) [[unlikely]]
-    simt::Emulator::probe(name, head, row, column, simt::Plain::number(value) * factor);
+    simt::Emulator::probe(name, head, row, column, simt::Plain::number(value) * factor, where);
+}
+#endif
+
+/// As probe, of rows from row0 on and 16 keys from key0 on, of which the accumulators of tensor cores hold
+/// the transpose.
+#ifdef __CUDACC__
+template <int row_chunks>
+__device__ __forceinline__ void probe_transposed(const char*, std::int64_t, int, int,
+                                                 const f32 (&)[row_chunks][4], int) {}
+#else
+template <int row_chunks>
+void probe_transposed(const char* name, std::int64_t head, int row0, int key0,
+                      const f32 (&x)[row_chunks][4], int lane, simt::Where where = simt::Where::here()) {
+  if (simt::Emulator::probe == nullptr) [[likely]]
+    return;
+  for (int c = 0; c < row_chunks; ++c) {
+    for (int e = 0; e < 4; ++e)
+      probe(name, head, row0 + 8 * c + 2 * (lane % 4) + e % 2, key0 + lane / 4 + e / 2 * 8, x[c][e], 1,
+            where);
+  }
 }
 #endif
 

@@ -146,6 +146,13 @@ Pass graded_pass(const Stage& stage) {
   return stage.has(Pass::forward) ? Pass::forward : Pass::backward;
 }
 
+Job job_on(const Stage& stage, const Inputs& inputs, std::uint64_t seed) {
+  Job job;
+  job.inputs = inputs;
+  give_pass(stage, job, seed);
+  return job;
+}
+
 Inputs seen_inputs(const Job& job) {
   const Problem& p = job.inputs.problem;
   Inputs result = job.inputs;

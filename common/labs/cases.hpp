@@ -10,6 +10,9 @@
 
 namespace flashladder::lab {
 
+/// The job of running a lab's stage on `inputs`, in the pass that its labs are of.
+Job job_on(const Stage& stage, const Inputs& inputs, std::uint64_t seed);
+
 /// The pass that a lab of `stage` is of: the forward pass, where it has one.
 Pass graded_pass(const Stage& stage);
 

@@ -29,6 +29,7 @@ void issue_copy(SharedArray* array, std::byte* to, GlobalBuffer* buffer, std::in
 
 void commit_copies() {
   Thread& me = *running.thread;
+  note(Step::Kind::copy_commit);
   std::size_t grouped = 0;
   for (const std::size_t group : me.copy_groups) grouped += group;
   me.copy_groups.push_back(me.copies.size() - grouped);
@@ -37,6 +38,7 @@ void commit_copies() {
 void wait_for_copies(std::size_t pending) {
   Block& block = *running.block;
   Thread& me = *running.thread;
+  note(Step::Kind::copy_wait, pending);
   if (me.copy_groups.size() <= pending) return;
   const auto groups_done = static_cast<std::ptrdiff_t>(me.copy_groups.size() - pending);
   std::size_t done = 0;

@@ -73,7 +73,7 @@ void init_mbarrier(SharedArray* array, std::byte* at, int arrivals, Where where)
   array->traffic.written_bytes += sizeof(mbarrier);
   if (running.observed) observe_shared(*array, at, sizeof(mbarrier), true, where.file, where.line);
   const auto count = static_cast<std::uint32_t>(arrivals);
-  note(Step::Kind::mbarrier_init, number, count);
+  note(Step::Kind::mbarrier_init, number, count, 0, where);
   block.mbarriers.push_back({.array = array,
                              .offset = offset,
                              .number = number,
@@ -99,7 +99,7 @@ void arrive_at_mbarrier(SharedArray* array, std::byte* at, Where where) {
                      std::to_string(bar.phase) + ", and bytes are still to come: this is one too many");
   if (block.launch->options->check) block.races.release(bar.now, me.warp);
   block.flight.tell(bar.told);
-  note(Step::Kind::mbarrier_arrive, bar.number, bar.phase);
+  note(Step::Kind::mbarrier_arrive, bar.number, bar.phase, 0, where);
   --bar.pending;
   end_phase_if_complete(bar);
 }
@@ -114,7 +114,7 @@ void wait_at_mbarrier(SharedArray* array, std::byte* at, int parity, Where where
                  "is waited for with parity " + std::to_string(parity) + ": give the phase modulo 2");
   const bool ended = (bar.phase & 1) != static_cast<std::uint64_t>(parity);  // the phase before
   if (bar.phase > 0 || !ended)
-    note(Step::Kind::mbarrier_wait, bar.number, ended ? bar.phase - 1 : bar.phase);
+    note(Step::Kind::mbarrier_wait, bar.number, ended ? bar.phase - 1 : bar.phase, 0, where);
   if (ended) {
     bar.waited = std::max(bar.waited, bar.phase);
     if (block.launch->options->check) block.races.acquire(bar.ended, me.warp);

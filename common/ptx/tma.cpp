@@ -61,6 +61,7 @@ std::int64_t use_global(const TensorMap& map, const int (&at)[4], std::uint32_t 
   for_each_element(map, at, to, [&](bool inside, std::int64_t global, std::uint32_t) {
     if (!inside) return;
     bytes += map.element_bytes;
+    if (running.trace != nullptr) running.trace->touch(map.buffer->slot, use, global, map.element_bytes);
     if (running.block->launch->options->check)
       check_global(*map.buffer, global / map.element_bytes, use, where);
   });
@@ -132,9 +133,9 @@ void load_box(SharedArray* array, std::byte* to, std::int64_t bytes, const Tenso
   const auto read = static_cast<std::uint64_t>(use_global(map, at, offset, GlobalMarks::Use::read, where));
   running.counts.tma_read_bytes += read;
   block.flight.begin_load(bar.number, bar.phase, read);
-  note(Step::Kind::load, bar.number, bar.phase, static_cast<std::uint64_t>(map.box_bytes()));
   running.global[map.buffer->slot].read_bytes += read;
   array->traffic.written_bytes += static_cast<std::uint64_t>(map.box_bytes());
+  note(Step::Kind::load, bar.number, bar.phase, static_cast<std::uint64_t>(map.box_bytes()), where);
   std::byte* const base = block.shared.base();
   std::memset(to, 0xff, static_cast<std::size_t>(map.box_bytes()));
   block.units.add([map, at0 = at[0], at1 = at[1], at2 = at[2], at3 = at[3], offset, base, &bar] {
@@ -196,6 +197,8 @@ void reduce_bulk(gmem<f32> to, SharedArray* array, const std::byte* from, int by
     for (int i = 0; i < count; ++i)
       check_global(*to.buffer(), to.offset() + i, GlobalMarks::Use::atomic, where);
   }
+  if (running.trace != nullptr)
+    running.trace->touch(to.buffer()->slot, GlobalMarks::Use::atomic, 4 * to.offset(), bytes);
   ++running.counts.bulk_reduces;
   running.global[to.buffer()->slot].atomic_bytes += static_cast<std::uint64_t>(bytes);
   auto* const sums = reinterpret_cast<float*>(to.buffer()->data) + to.offset();

@@ -270,7 +270,7 @@ void begin_wgmma(const WgmmaOperands& mine, Where where) {
   const unsigned group_number = me.warp / group_warps;
   block.flight.come_to_wgmma(2ull * rows * inner * static_cast<std::uint64_t>(mine.columns) /
                              group_threads);
-  note(Step::Kind::wgmma, static_cast<std::uint64_t>(mine.columns));
+  note(Step::Kind::wgmma, static_cast<std::uint64_t>(mine.columns), 0, 0, where);
   const std::size_t number = me.wgmmas++;
   me.began_wgmma = where;
   std::uint64_t& most = block.most_exp_before_product;
@@ -329,7 +329,7 @@ void wait_for_wgmmas(std::size_t pending, std::initializer_list<Accumulators> na
   me.wgmma_fenced = false;  // what follows may use registers
   ++running.counts.wgmma_waits;
   if (me.wgmmas == 0) return;
-  note(Step::Kind::wait_groups, pending);
+  note(Step::Kind::wait_groups, pending, 0, 0, where);
   WarpgroupState& group = state_of_group(me, where);
   if (me.wgmma_groups.size() > pending) {
     const auto left = me.wgmma_groups.end() - static_cast<std::ptrdiff_t>(pending);

@@ -115,12 +115,6 @@ struct OpenAccumulators {
   std::size_t last;   ///< and the last one's.
 };
 
-/// Operations on f32, as a Step has them.
-struct Arithmetic {
-  std::uint64_t instructions = 0;  ///< Without exponentials.
-  std::uint64_t exponentials = 0;  ///< To any base.
-};
-
 /// One CUDA thread.
 struct Thread {
   Fiber fiber;                            ///< What it runs on.
@@ -136,7 +130,6 @@ struct Thread {
   std::uint64_t accesses = 0;             ///< Since it last synchronised; counted when observed.
   Busiest work;                           ///< In this block; counted when observed.
   std::size_t tiles = 0;                  ///< That it has come to in this block.
-  Arithmetic arithmetic;                  ///< Since its last Step; counted when traced.
   std::uint64_t exponentials = 0;         ///< Since its last product on tensor cores.
   bool has_copied = false;                ///< Whether it has begun asynchronous copies, or loads by TMA.
   std::vector<PendingCopy> copies;        ///< Oldest first.
@@ -219,6 +212,7 @@ struct Launch {
   const void* arguments;       ///< For `body`.
   std::uint32_t number;        ///< Counts launches, from 1.
   const Options* options;      ///< Of the emulator.
+  LaunchTrace* trace;          ///< Gets what it does, where that is asked for.
 };
 
 /// The block that an OS thread runs; used for one after the other.
@@ -268,8 +262,7 @@ struct Running {
   bool observed = false;            ///< Accesses are logged or checked, beyond being counted.
   Counters counts;                  ///< Counted so far in this launch by this OS thread.
   std::uint64_t operations = 0;     ///< Those on f32 when the CUDA thread began to run, when observed.
-  Trace* trace = nullptr;           ///< Of the block, where it is traced.
-  Arithmetic arithmetic;            ///< As it was when the CUDA thread began to run, when traced.
+  Recorder* trace = nullptr;        ///< Of the block, where it is traced.
 };
 
 /// Every counted operation touches it. Hidden, so that the linker makes the cheapest access of it that

@@ -147,7 +147,7 @@ void barrier(unsigned id, unsigned threads, bool waits, const char* name, Where 
              where_all_are(),
          mine_first ? barrier.where : where);
   }
-  note(waits ? Step::Kind::barrier : Step::Kind::barrier_arrive, id, threads / warp_size);
+  note(waits ? Step::Kind::barrier : Step::Kind::barrier_arrive, id, threads / warp_size, 0, where);
   barrier.expected = threads;
   barrier.where = where;
   barrier.members[me.warp] |= 1u << me.lane;

@@ -12,12 +12,33 @@ namespace {
 thread_local Emulator* current_emulator = nullptr;
 std::atomic<std::uint32_t> launch_count = 0;
 
+/// While it lives, what kernels show goes to the trace.
+class ShowsToTrace {
+ public:
+  explicit ShowsToTrace(bool traced) : before_(Emulator::probe) {
+    if (traced) Emulator::probe = show_to_trace;
+  }
+  ~ShowsToTrace() { Emulator::probe = before_; }
+  ShowsToTrace(const ShowsToTrace&) = delete;
+  ShowsToTrace& operator=(const ShowsToTrace&) = delete;
+
+ private:
+  decltype(Emulator::probe) before_;
+};
+
 }  // namespace
 
 void Emulator::run(Launch launch) {
   launch.number = ++launch_count;
   launch.options = &options;
   if (!options.check) GlobalBuffer::forget_what_is_written();
+  launch.trace = nullptr;
+  if (options.trace != nullptr && counts) {
+    launch.trace = &options.trace->launches.emplace_back(LaunchTrace{launch.kernel, launch.grid, 0, {}});
+    launch.trace->warps = launch.block.x * launch.block.y * launch.block.z / warp_size;
+    launch.trace->blocks.resize(std::size_t{launch.grid.x} * launch.grid.y * launch.grid.z);
+  }
+  const ShowsToTrace shows(launch.trace != nullptr);
   Ledger ledger = run_grid(launch);
   if (counts) launches_.push_back(std::move(ledger));
 }

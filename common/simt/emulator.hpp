@@ -35,10 +35,10 @@ class Emulator {
   static Emulator& current();
 
   bool counts = true;  ///< Whether launches leave a ledger: see Uncounted.
-  /// Receives intermediates that kernels show by probe() (the name, the place, the value),
-  /// from several OS threads at a time. nullptr: nobody looks.
-  static inline void (*probe)(const char* name, std::int64_t head, int row, int column,
-                              float value) = nullptr;
+  /// Receives intermediates that kernels show by probe() (the name, the place, the value, where in the
+  /// source), from several OS threads at a time. nullptr: nobody looks.
+  static inline void (*probe)(const char* name, std::int64_t head, int row, int column, float value,
+                              Where where) = nullptr;
 
  private:
   std::vector<Ledger> launches_;

@@ -61,7 +61,7 @@ class GlobalBuffer {
     std::string name;             ///< The buffer's.
     std::uint64_t element_bytes;  ///< Of one element.
   };
-  /// The label of a slot in use.
+  /// The label of a slot; an empty one where it is not in use.
   static Label label_of_slot(std::size_t slot);
   /// A launch without Options::check has begun: what it writes goes unseen, so that from now on no element
   /// can be said to be unwritten.

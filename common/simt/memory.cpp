@@ -285,6 +285,7 @@ void observe_global(GlobalBuffer& buffer, std::int64_t byte, unsigned bytes, Glo
   Block& block = *running.block;
   const Options& options = *block.launch->options;
   ++running.thread->work.global;
+  if (running.trace != nullptr) running.trace->touch(buffer.slot, use, byte, bytes);
   if (options.banks)
     block.warp[running.thread->warp].log.record(
         {static_cast<std::uint64_t>(byte), &running.global[buffer.slot], where.line,

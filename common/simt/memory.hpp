@@ -454,12 +454,13 @@ void mask_tile();
 
 /// Says that the block has come to a tile of scores, masked or not. All threads that have a part of it say
 /// so; it counts once.
-inline void count_tile(bool masked = false) {
+inline void count_tile(bool masked = false, Where where = Where::here()) {
   if (++running.thread->tiles > running.block->tiles) {
     running.block->tiles = running.thread->tiles;
     ++running.counts.tiles;
   }
   if (masked) mask_tile();
+  note(Step::Kind::tile, running.thread->tiles, 0, 0, where);
 }
 
 /// Says that the running thread asks which keys a row sees. To decide whether a tile is masked, all lanes

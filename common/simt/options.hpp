@@ -1,10 +1,9 @@
 #pragma once
 #include <cstdint>
-#include <vector>
 
 namespace flashladder::simt {
 
-struct Step;
+struct Trace;
 
 /// In which order blocks begin, and in which order the threads of a block that can run do run. A right
 /// kernel gives the same results in every order.
@@ -36,8 +35,8 @@ struct Options {
   /// Added to the number of visible keys that a kernel asks for: what ask_for_row() returns. It shows
   /// whether the kernel uses the answer.
   int added_to_rows = 0;
-  /// Receives what the warps of block 0 of the last launch do; nullptr: nobody looks.
-  std::vector<Step>* trace = nullptr;
+  /// Receives what the warps of all blocks of counted launches do; nullptr: nobody looks.
+  Trace* trace = nullptr;
 };
 
 }  // namespace flashladder::simt

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <mutex>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <thread>
 #include <vector>
@@ -31,30 +32,15 @@ std::uint64_t operations() {
   return c.add + c.mul + c.div + c.max + c.exp + c.log + c.flops_cuda_cores / 2;
 }
 
-/// Operations as a Step has them. (A fused multiply-add is counted as an addition and as a multiplication.)
-Arithmetic arithmetic() {
-  const Counters& c = running.counts;
-  return {c.add + c.mul + c.div + c.max + c.log + c.flops_cuda_cores / 2 - c.fma, c.exp};
-}
-
-/// What the running thread has done since it was let go on belongs to its next step.
-void count_for_step() {
-  const Arithmetic now = arithmetic();
-  Arithmetic& mine = running.thread->arithmetic;
-  mine.instructions += now.instructions - running.arithmetic.instructions;
-  mine.exponentials += now.exponentials - running.arithmetic.exponentials;
-  running.arithmetic = now;
-}
-
 /// From here on the running thread is the one that counts, up to stop_counting().
 void start_counting() {
   if (running.observed) running.operations = operations();
-  if (running.trace != nullptr) running.arithmetic = arithmetic();
+  if (running.trace != nullptr) running.trace->resume();
 }
 /// Another thread goes on.
 void stop_counting() {
   if (running.observed) running.thread->work.operations += operations() - running.operations;
-  if (running.trace != nullptr) count_for_step();
+  if (running.trace != nullptr) running.trace->pause();
 }
 
 /// What a thread waits for at an mbarrier, and how far that is.
@@ -176,7 +162,7 @@ void begin_launch(Block& block, const Launch& launch, std::size_t slots) {
   running = {};
   running.block = &block;
   running.global = block.global.data();
-  running.observed = launch.options->banks || launch.options->check;
+  running.observed = launch.options->banks || launch.options->check || launch.trace != nullptr;
 }
 
 /// Called, on another stack, when the running thread's stack is used up.
@@ -193,7 +179,8 @@ bool is_guard_of_running_block(const void* address) {
   return running.thread != nullptr && running.block->stacks->is_guard(address);
 }
 
-void run_block(Block& block, unsigned linear) {
+/// @param trace  gets what it does; nullptr: nobody looks
+void run_block(Block& block, unsigned linear, BlockTrace* trace) {
   const Options& options = *block.launch->options;
   block.linear = linear;
   block.index = split(linear, block.launch->grid);
@@ -202,8 +189,6 @@ void run_block(Block& block, unsigned linear) {
   block.early_read.reset();
   block.tiles = 0;
   block.turns = 0;
-  running.trace = linear == 0 ? options.trace : nullptr;
-  if (running.trace != nullptr) running.trace->clear();
   block.masked.clear();
   block.ready.clear();
   if (options.schedule == Schedule::random) block.random.seed(options.seed * 0x9e3779b97f4a7c15u + linear);
@@ -236,7 +221,6 @@ void run_block(Block& block, unsigned linear) {
     thread.accesses = 0;
     thread.work = {};
     thread.tiles = 0;
-    thread.arithmetic = {};
     thread.exponentials = 0;
     thread.has_copied = false;
     thread.copies.clear();
@@ -253,12 +237,16 @@ void run_block(Block& block, unsigned linear) {
     thread.fiber.prepare((*block.stacks)[static_cast<int>(t)], thread_main, std::size_t{64} + t % 32 * 192);
   }
   ++running.counts.blocks;
+  std::optional<Recorder> recorder;
+  if (trace != nullptr) running.trace = &recorder.emplace(*trace, *options.trace);
   Fiber scheduler;
   block.scheduler = &scheduler;
   running.thread = block.thread[options.schedule == Schedule::reverse ? block.threads - 1 : 0].get();
   if (options.schedule == Schedule::random) running.thread = pick(block);
   Fiber::switch_to(scheduler, running.thread->fiber);
   if (block.error == nullptr) block.units.finish();
+  if (recorder) recorder->finish();
+  running.trace = nullptr;
   running.thread = nullptr;
 }
 
@@ -399,15 +387,6 @@ std::string name_of(const Mbarrier& bar) {
   return name_of_mbarrier(*bar.array, bar.offset);
 }
 
-void note(Step::Kind kind, std::uint64_t a, std::uint64_t b, std::uint64_t bytes) {
-  if (running.trace == nullptr || running.thread->lane != 0) return;
-  count_for_step();
-  Thread& me = *running.thread;
-  running.trace->push_back(
-      {kind, me.warp, me.arithmetic.instructions, me.arithmetic.exponentials, a, b, bytes});
-  me.arithmetic = {};
-}
-
 void count_copying_thread() {
   running.counts.copying_threads += running.thread->has_copied ? 0 : 1;
   running.thread->has_copied = true;
@@ -496,7 +475,7 @@ Ledger run_grid(const Launch& launch) {
           const std::lock_guard lock(mutex);
           if (i > error_at) break;
         }
-        run_block(*block, order[i]);
+        run_block(*block, order[i], launch.trace == nullptr ? nullptr : &launch.trace->blocks[order[i]]);
         tiles_of_block[order[i]] = block->tiles;
         if (block->error != nullptr) {
           const std::lock_guard lock(mutex);

@@ -138,6 +138,7 @@ __global__ void __launch_bounds__(threads) fa1_backward(gmem<const f32> Qg,   //
             P(r, c0 + c * key_lanes) = p;
             dS(r, c0 + c * key_lanes) = n.scale * p * (dp[a][c] - D_row);
             // end of lab
+            probe("S", n.head(b, h), i, j, s[a][c]);
           }
         }
         __syncthreads();  // P and dS are read: all warps must have written their keys

@@ -147,6 +147,7 @@ __global__ void __launch_bounds__(threads) fa2_backward(gmem<const f32> Qg,   //
           const f32 p = expf(s[a][c] - finite(L_row));
           P(r, c0 + c * key_lanes) = p;
           dS(r, c0 + c * key_lanes) = n.scale * p * (dp[a][c] - D_row);
+          probe("S", n.head(b, h), i, j, s[a][c]);
         }
       }
       __syncthreads();  // P and dS are read: all warps must have written their keys

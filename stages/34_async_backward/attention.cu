@@ -294,6 +294,7 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
       if (!of_dS) {
         probabilities(x[0], L, n.scale, row, lane);
         if (masked) mask(x[0], n, i0, j0 + k0, lane);
+        probe_transposed("P", n.head(b, h), i0, j0 + k0, x[0], lane);
       } else {
         subtract(x[0], D, row, lane);
       }

@@ -296,6 +296,7 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
         if (!of_dS) {
           probabilities(x[f], L, n.scale, row, lane);
           if (masked) mask(x[f], n, i0, j0 + k0 + 16 * f, lane);
+          probe_transposed("P", n.head(b, h), i0, j0 + k0 + 16 * f, x[f], lane);
         } else {
           subtract(x[f], D, row, lane);
         }

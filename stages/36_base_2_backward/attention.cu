@@ -315,6 +315,7 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
         if (!of_dS) {
           probabilities(x[f], L2, n.scale * log2_e, row, lane);
           if (masked) mask(x[f], n, i0, j0 + k0 + 16 * f, lane);
+          probe_transposed("P", n.head(b, h), i0, j0 + k0 + 16 * f, x[f], lane);
         }
       }
       // dS = P * (dP - D), with the P of the turn before, or of the other warp

@@ -379,6 +379,8 @@ __global__ void __launch_bounds__(32 * warps)
                 mask(x, c, {n.visible_keys(i) - j, n.visible_keys(i + 1) - j});
               }
             }
+            for (int f = 0; f < key_frags; ++f)
+              probe_transposed("P", n.head(b, h), i0 + r, j0 + k0 + 16 * f, x[f], lane);
           }
           // dS = P * (dP - D), with the P of the turn before, or of the other warp
           if constexpr (share == 1) {

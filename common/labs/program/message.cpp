@@ -104,7 +104,7 @@ void transfer_job(Archive& archive, Part& job) {
   archive(job.pass, job.inputs.problem, job.inputs.Q, job.inputs.K, job.inputs.V, job.given.forward.O,
           job.given.forward.L, job.given.saved.m, job.given.saved.l, job.given.saved.P, job.given.dO,
           job.layout, job.check, job.banks, job.schedule, job.units, job.threads, job.count_reads,
-          job.far_apart, job.intermediates, job.watched, job.fewer_keys, job.timed);
+          job.far_apart, job.intermediates, job.watched, job.fewer_keys, job.traced_row, job.timed);
 }
 
 template <class Archive, class Part>
@@ -112,7 +112,7 @@ void transfer_report(Archive& archive, Part& report) {
   archive(report.failure, report.what, report.kind, report.thrown_from, report.defect, report.result.O,
           report.result.L, report.gradients.dQ, report.gradients.dK, report.gradients.dV,
           report.extra_bytes, report.bytes_kept, report.allocations, report.scores_made, report.score_reads,
-          report.counted_reads, report.intermediates, report.ms);
+          report.counted_reads, report.intermediates, report.ms, report.trace);
   auto& watched = report.watched;
   archive(watched.complete, watched.K_reads, watched.V_reads, watched.output_writes,
           watched.workspace_writes, watched.exp, watched.static_bytes, watched.stack_bytes, watched.writers,

@@ -39,6 +39,7 @@ struct Job {
   bool intermediates = false;  ///< Send what probe() shows.
   bool watched = false;        ///< Record how it computes; of a CPU stage also what it does with memory.
   int fewer_keys = 0;          ///< Each row sees so many keys less than the mask in its corner gives.
+  int traced_row = -1;         ///< Trace it, and follow this row of the first head; -1: do not.
   bool timed = false;          ///< Run it again and again, and time it by the GPU's own clock.
 };
 
@@ -115,6 +116,7 @@ struct Report {
   bool counted_reads = false;               ///< Whether the last two were counted.
   std::vector<Intermediate> intermediates;  ///< (intermediates) All that kernels showed.
   std::vector<double> ms;                   ///< (timed) Of each run.
+  std::string trace;                        ///< (traced_row) As simt::to_json.
   Watched watched;                          ///< (watched) What the stage did.
 };
 

@@ -46,7 +46,7 @@ struct MachineError : Error {
 std::mutex showing;
 std::vector<Intermediate>* shown = nullptr;
 
-void show(const char* name, std::int64_t head, int row, int column, float value) {
+void show(const char* name, std::int64_t head, int row, int column, float value, simt::Where) {
   const std::lock_guard lock(showing);
   Intermediate& one = shown->emplace_back(Intermediate{{}, head, row, column, value});
   std::strncpy(one.name, name, sizeof one.name - 1);
@@ -258,6 +258,9 @@ Report run_job(const Stage& stage, const Job& job) {
   options.os_threads = 1;  // a kernel with a race in it does the same every time
   options.access_budget = 100'000;
   options.added_to_rows = -job.fewer_keys;
+  simt::Trace trace;
+  trace.row = job.traced_row;
+  if (job.traced_row >= 0) options.trace = &trace;
   simt::Emulator emulator(options);
   const simt::UseEmulator use(emulator);
 #ifdef _OPENMP
@@ -278,6 +281,7 @@ Report run_job(const Stage& stage, const Job& job) {
   }
   simt::Emulator::probe = nullptr;
   report.ledger = emulator.total();
+  if (job.traced_row >= 0) report.trace = to_json(trace);
   return report;
 }
 

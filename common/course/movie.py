@@ -1,0 +1,354 @@
+"""A kernel at work, as the page of ./ladder watch shows it: what the emulator has traced, in the time of a model.
+
+`movie` makes of an answer of `./ladder ledger ... --json --trace` what watch_page.js reads: plain data, all times in
+clocks. The blocks of a launch take the multiprocessors in turn, one block at a time on each; a launch begins when the one
+before has ended. What is shown is what was counted: `movie` fails where the sums of what it shows are not the ledger's.
+"""
+
+import heapq
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from common.course.registry import Failure, Stage
+from common.course.time_model import OTHER, STORES, TENSOR_CORES, TMA, WAITS, WORK_OF, Model, Step, steps_of
+
+FORMAT = 1
+KINDS = ["loads", *WORK_OF.values(), STORES, OTHER, *WAITS, "product in flight", "load in flight"]
+BACKWARD = {"S = Q K^T": "S = Q K^T, P", "O = P V": "the other products"}  # what the kinds are called there
+MOST_COLUMNS = 64  # of O~ that are shown
+MBARRIERS = 64  # bytes: smaller arrays hold no data
+MODEL = ("The clocks are those of a model, not measured: {multiprocessors} multiprocessors, each with one block at a time. "
+         "The counts are the ledger's.")
+# What is shown of the counters: (label, group, names that are added up). A buffer's stand before these.
+COUNTERS = [
+    ("matmul FLOPs, CUDA cores", "work", ["flops_cuda_cores"]), ("matmul FLOPs, tensor cores", "work", ["flops_tensor_cores"]),
+    ("exponentials", "work", ["exp"]), ("other operations", "work", ["add", "mul", "div", "max", "log"]),
+    ("tiles", "tiles", ["tiles"]), ("masked tiles", "tiles", ["masked_tiles"]),
+    ("barriers", "synchronisation", ["barriers"]), ("named barriers", "synchronisation", ["named_barriers"]),
+    ("waits at mbarriers", "synchronisation", ["mbarrier_waits"]), ("shuffles", "synchronisation", ["shuffles"]),
+    ("atomics", "synchronisation", ["atomics"]),
+]
+WAYS = ("read", "written", "atomic")
+
+
+@dataclass
+class Block:
+    """A block that ran: what it did, and when and where by the model."""
+
+    index: int  # among all
+    launch: int
+    number: int
+    trace: dict[str, Any]
+    model: Model
+    multiprocessor: int
+    begin: float
+
+    @property
+    def end(self) -> float:
+        return self.begin + self.model.end
+
+    def steps(self) -> Iterable[tuple[int, Step, float, float]]:
+        """Of all warps: the tile that a step belongs to (0: none yet), the step, from when to when it was."""
+        for warp in self.model.warps.values():
+            tile, before = 0, self.begin
+            for step, done in zip(warp.steps, warp.done):
+                if step.name == "tile":
+                    tile = step.a
+                yield tile, step, before, self.begin + done
+                before = self.begin + done
+
+    def travels(self) -> Iterable[tuple[int, Step, float, float]]:
+        """The steps that access global memory: the tile, or for those that bring data for others, which have none, a
+        number of their own below 0; the step; from when to when the bytes travel."""
+        own = 0
+        for warp in self.model.warps.values():
+            tile = 0
+            for at, step in enumerate(warp.steps):
+                if step.name == "tile":
+                    tile = step.a
+                if at in warp.travels:
+                    own -= step.name == "load"
+                    begin, end = warp.travels[at]
+                    yield own if step.name == "load" else tile, step, self.begin + begin, self.begin + end
+
+
+def movie(stage: Stage, name: str, answer: dict[str, Any], source: tuple[str, list[str]], error: str = "") -> dict[str, Any]:
+    """A stage's part of the page: `answer` is the program's, with the trace of this stage alone; `name` how it is called,
+    by its number or as a folder of its lab; `source` the name of its file and its lines in HTML."""
+    counted, problem = answer["stages"][0], answer["input"]
+    trace = counted["trace"]
+    backward = answer.get("pass") == "backward"
+    blocks = placed(trace)
+    if not blocks:
+        raise Failure(f"stage {stage.label}: no block ran.")
+    row = row_of(blocks, trace)
+    watched = next((block.multiprocessor for block in blocks if row and block is row[0]), blocks[0].multiprocessor)
+    tiles, number_of = tiles_of(blocks, problem)
+    shown = [block for block in blocks if block.multiprocessor == watched]
+    main = max(trace["launches"], key=lambda launch: sum(len(block["steps"]) for block in launch["blocks"]))
+    buffers = [name for name, _ in main["buffers"]]
+    lanes, bars = lanes_of(shown, source[0])
+    return {
+        "digits": name, "name": stage.name, "title": stage.title, "idea": stage.idea,
+        "problem": problem_text(problem, counted["dtype"]), "heads": problem["batch"] * problem["q_heads"],
+        "Nq": problem["Nq"], "Nk": problem["Nk"], "d": problem["d"], "causal": problem["causal"],
+        "pass": "backward" if backward else "forward", "multiprocessors": trace["multiprocessors"],
+        "end": math.ceil(max(block.end for block in blocks)), "error": error,
+        "source": {"path": source[0], "html": source[1]},
+        "launches": [{"kernel": launch["kernel"], "grid": launch["grid"], "warps": launch["warps"],
+                      "shared": sum(size for _, size in launch["shared"])} for launch in trace["launches"]],
+        "blocks": [[block.launch, block.number, block.multiprocessor, round(block.begin), round(block.end)]
+                   for block in blocks],
+        "tiles": tiles, "parts": parts_of(shown, number_of, problem), "buffers": [name for name in buffers if name],
+        "moves": moves_of(blocks, trace, problem, [name for name in buffers if name]), "shared": [array for array in main["shared"] if array[1] > MBARRIERS],
+        "watched": watched, "lanes": lanes, "kinds": [BACKWARD.get(kind, kind) if backward else kind for kind in KINDS],
+        "bars": bars, **counters_of(blocks, counted, bool(error)), "row": row and row[1],
+    }
+
+
+def problem_text(problem: dict[str, Any], dtype: str) -> str:
+    def plural(count: int, noun: str) -> str:
+        return f"{count} {noun}{'' if count == 1 else 's'}"
+
+    heads = plural(problem["q_heads"], "head")
+    if problem["kv_heads"] != problem["q_heads"]:
+        heads += f" for {plural(problem['kv_heads'], 'head')} of keys"
+    rows = f"Nq = Nk = {problem['Nq']}" if problem["Nq"] == problem["Nk"] else f"Nq = {problem['Nq']}, Nk = {problem['Nk']}"
+    batch = [f"batch {problem['batch']}"] if problem["batch"] > 1 else []
+    return ", ".join([*batch, heads, rows, f"d = {problem['d']}", *(["causal"] if problem["causal"] else []), dtype])
+
+
+def placed(trace: dict[str, Any]) -> list[Block]:
+    """All blocks that ran, each on the multiprocessor that is free first."""
+    found: list[Block] = []
+    begin = 0.0
+    for launch, what in enumerate(trace["launches"]):
+        free = [(begin, number) for number in range(trace["multiprocessors"])]
+        for number, block in enumerate(what["blocks"]):
+            if not block["steps"]:
+                continue
+            model = Model(steps_of(trace, block))
+            since, multiprocessor = heapq.heappop(free)
+            model.end = max([model.end, *(bar.end for bar in model.bars)])  # also where a warp did not end
+            found.append(Block(len(found), launch, number, block, model, multiprocessor, since))
+            heapq.heappush(free, (since + model.end, multiprocessor))
+        begin = max([begin, *(since for since, _ in free)])
+    return found
+
+
+# --- Tiles --------------------------------------------------------------------------------------------------------
+
+
+def tiles_of(blocks: list[Block], problem: dict[str, Any]) -> tuple[list[list[int]], dict[tuple[int, int, int], int]]:
+    """The tiles in the order in which they begin, and their numbers by (number of the block here, tile of it, head)."""
+    found = []
+    for block in blocks:
+        boxes: dict[tuple[int, int], list[int]] = {}
+        for _, tile, head, first_row, last_row, first_key, last_key in block.trace["parts"]:
+            box = boxes.setdefault((tile, head), [first_row, last_row, first_key, last_key])
+            box[:] = [min(box[0], first_row), max(box[1], last_row), min(box[2], first_key), max(box[3], last_key)]
+        begin, end = {}, {}
+        for tile, step, since, done in block.steps():
+            if step.name == "tile":
+                begin[tile] = min(begin.get(tile, done), done)
+            elif step.name in WORK_OF or step.counted.get("flops_cuda_cores") or step.counted.get("flops_tensor_cores"):
+                end[tile] = max(end.get(tile, 0), done)
+        masked = set(block.trace["masked"])
+        for (tile, head), (first_row, last_row, first_key, last_key) in boxes.items():
+            since = begin.get(tile, block.begin)
+            found.append(([head, first_row, min(last_row + 1, problem["Nq"]), first_key, min(last_key + 1, problem["Nk"]),
+                           int(tile in masked), round(since), max(round(end.get(tile, since)), round(since) + 1), block.index], tile))
+    found.sort(key=lambda one: (one[0][6], one[0][8], one[1]))
+    return [one for one, _ in found], {(one[8], tile, one[0]): number for number, (one, tile) in enumerate(found)}
+
+
+def parts_of(shown: list[Block], number_of: dict[tuple[int, int, int], int], problem: dict[str, Any]) -> list[list[int]]:
+    """Which warp computes which part of a tile: (number of the tile, warp, rows, keys)."""
+    return [[number_of[block.index, tile, head], warp, first_row, min(last_row + 1, problem["Nq"]), first_key,
+             min(last_key + 1, problem["Nk"])]
+            for block in shown for warp, tile, head, first_row, last_row, first_key, last_key in block.trace["parts"]
+            if first_row < problem["Nq"] and first_key < problem["Nk"]]
+
+
+# --- Bytes --------------------------------------------------------------------------------------------------------
+
+
+def rows_touched(name: str, element: int, first: int, last: int, problem: dict[str, Any]) -> tuple[int, int, int]:
+    """(head, first row, one more than the last) that bytes of a buffer belong to; head -1 where that is not known."""
+    keys = name in ("K", "V", "dK", "dV")
+    rows = problem["Nk"] if keys else problem["Nq"]
+    columns = {"Q": problem["d"], "O": problem["d"], "dQ": problem["d"], "dO": problem["d"], "dQ_sum": problem["d"],
+               "S": problem["Nk"], "P": problem["Nk"], "dS": problem["Nk"], "dP": problem["Nk"]}.get(name, 1)
+    size = element * (problem["d"] if keys else columns)
+    first, last = first // size, last // size
+    if first // rows != last // rows:
+        return -1, 0, 0
+    head = first // rows
+    return head * (problem["q_heads"] // problem["kv_heads"] if keys else 1), first % rows, last % rows + 1
+
+
+def moves_of(blocks: list[Block], trace: dict[str, Any], problem: dict[str, Any], names: list[str]) -> list[list[int]]:
+    """What travels between global memory and the multiprocessors: one for each tile of a block, buffer and way."""
+    found = []
+    for block in blocks:
+        buffers = trace["launches"][block.launch]["buffers"]
+        together: dict[tuple[int, str, int], list[float]] = {}
+        for tile, step, since, done in block.travels():
+            touched = {}
+            for slot, way, first, last in step.touched:
+                name, element = buffers[slot]
+                touched[name, way] = rows_touched(name, element, first, last, problem)
+            for (name, way), (head, row0, row1) in touched.items():
+                size = step.counted.get(f"global.{name}.{WAYS[way]}_bytes", 0)
+                if not size or name not in names:
+                    continue
+                one = together.setdefault((tile, name, way), [since, since, head, row0, row1, 0])
+                same = one[2] == head >= 0
+                one[:] = [min(one[0], since), max(one[1], done), head if same else -1,
+                          min(one[3], row0) if same else 0, max(one[4], row1) if same else 0, one[5] + size]
+        found += [[round(begin), max(round(end), round(begin) + 1), block.multiprocessor, names.index(name), way, head, row0,
+                   row1, size] for (_, name, way), (begin, end, head, row0, row1, size) in together.items()]
+    return sorted(found)
+
+
+# --- Counters -----------------------------------------------------------------------------------------------------
+
+
+def counters_of(blocks: list[Block], counted: dict[str, Any], stopped: bool) -> dict[str, Any]:
+    """The counters, and what each tile of a block adds to them. A Failure where the sums are not the ledger's; of a kernel
+    that was stopped there is no ledger."""
+    forms = {form["counter"]: form for form in counted.get("closed_forms", [])}
+    sums: dict[str, int] = defaultdict(int)
+    by_tile: dict[tuple[int, int], dict[str, int]] = {}
+    times: dict[tuple[int, int], list[float]] = {}
+    for block in blocks:
+        for tile, step, since, done in block.steps():
+            key = (block.index, tile)
+            time = times.setdefault(key, [since, done])
+            time[:] = [min(time[0], since), max(time[1], done)]
+            of_tile = by_tile.setdefault(key, defaultdict(int))
+            for name, more in step.counted.items():
+                of_tile[name] += more
+                sums[name] += more
+    for name, total in sums.items():
+        if not stopped and total != counted["counts"][name]:
+            raise Failure(f"the steps of the trace have {total} of {name}, and the ledger has {counted['counts'][name]}")
+
+    rows = []
+    for name in dict.fromkeys(name.split(".")[1] for name in sums if name.startswith("global.")):
+        for way, words in zip(WAYS, ("read", "written", "added to")):
+            rows.append((f"{name} {words}, bytes", "global memory", [f"global.{name}.{way}_bytes"]))
+    for way in ("read", "written"):
+        rows.append((f"shared memory {way}, bytes", "shared memory",
+                     [name for name in sums if name.startswith("shared.") and name.endswith(f".{way}_bytes")]))
+    rows = [row for row in [*rows, *COUNTERS] if sum(sums[name] for name in row[2])]
+    deltas = sorted((round(times[key][0]), max(round(times[key][1]), round(times[key][0]) + 1), number,
+                     sum(of_tile[name] for name in names))
+                    for key, of_tile in by_tile.items() for number, (_, _, names) in enumerate(rows)
+                    if any(of_tile[name] for name in names))
+    return {"counters": [{"label": label, "group": group, "total": sum(sums[name] for name in names),
+                          "form": form_text(names, forms)} for label, group, names in rows],
+            "deltas": {name: [delta[column] for delta in deltas]
+                       for column, name in enumerate(("begin", "end", "counter", "add"))}}
+
+
+def form_text(names: list[str], forms: dict[str, Any]) -> str:
+    """The closed form of one counter, where it has one."""
+    elements = names[0].replace("_bytes", "_elements")
+    form = len(names) == 1 and (forms.get(names[0]) or forms.get(elements)) or None
+    if form is None:
+        return ""
+    unit = " elements" if form["counter"] == elements != names[0] else ""
+    return f"{form['text']}{unit}" if form["value"] == form["measured"] else f"at least {form['text']}{unit}"
+
+
+# --- The multiprocessor that is watched, and the row -----------------------------------------------------------------
+
+
+def role_of(warp: int, shown: list[Block]) -> str:
+    """What a warp does of a tile, in words."""
+    for block in shown:
+        parts = [part for part in block.trace["parts"] if part[1] == block.trace["parts"][0][1]]
+        mine = next((part for part in parts if part[0] == warp), None)
+        if mine is not None:
+            row0, key0 = min(part[3] for part in parts), min(part[5] for part in parts)
+            text = f"rows {mine[3] - row0}-{mine[4] - row0}"
+            whole = mine[5] == key0 and mine[6] == max(part[6] for part in parts)
+            return text if whole else f"{text}, keys {mine[5] - key0}-{mine[6] - key0}"
+    loads = any(step.name == "load" for block in shown if warp in block.model.warps for step in block.model.warps[warp].steps)
+    return "producer" if loads else ""
+
+
+def lanes_of(shown: list[Block], source: str) -> tuple[list[dict[str, str]], dict[str, list[int]]]:
+    """The warps and units of the watched multiprocessor, and what they do when. A bar says which lines of the source the
+    warp executes."""
+    units = [unit for unit in (TMA, TENSOR_CORES) if any(bar.lane == unit for block in shown for bar in block.model.bars)]
+    warps = range(max(max(block.model.warps) for block in shown) + 1)
+    lanes = [{"name": f"warp {warp}", "role": role_of(warp, shown)} for warp in warps]
+    lanes += [{"name": unit, "role": ""} for unit in units]
+    number_of = {lane["name"]: number for number, lane in enumerate(lanes)}
+    bars = []
+    for block in shown:
+        lines = {f"warp {number}": lines_of(warp.steps, source) for number, warp in block.model.warps.items()}
+        for bar in block.model.bars:
+            kind = {TMA: "load in flight", TENSOR_CORES: "product in flight"}.get(bar.lane, bar.what)
+            if kind == "products":
+                kind = WORK_OF["output"]
+            first, last = lines[bar.lane][bar.step] if bar.lane in lines else (0, 0)
+            begin, end = round(block.begin + bar.begin), round(block.begin + bar.end)
+            if end > begin:
+                bars.append((begin, number_of[bar.lane], end - begin, KINDS.index(kind), first, last))
+    bars.sort()
+    names = ("begin", "lane", "length", "kind", "from", "to")
+    return lanes, {name: [bar[column] for bar in bars] for column, name in enumerate(names)}
+
+
+def lines_of(steps: list[Step], source: str) -> list[tuple[int, int]]:
+    """Of each step the first and the last line of the source that lead to it. After a jump back, where a loop begins anew,
+    only its own."""
+    found, before = [], 0
+    for step in steps:
+        line = step.line if step.file and source.endswith(step.file) else before
+        found.append((before if 0 < before <= line else line, line))
+        before = line
+    return found
+
+
+def row_of(blocks: list[Block], trace: dict[str, Any]) -> tuple[Block, dict[str, Any]] | None:
+    """The block that computes the row that was followed, and what becomes of m, l and O~ of it; None: nothing was shown."""
+    found, values, names = [], {}, []
+    for block in blocks:
+        keys = {part[1]: (part[5], part[6] + 1) for part in sorted(block.trace["parts"]) if part[2] == trace["head"]}
+        for tile, step, _, done in block.steps():
+            for name, column, value in step.shown:
+                if name not in names:
+                    names.append(name)
+                what = {"m": "m", "l": "l"}.get(name[0], "O")
+                if what == "m" or not found:
+                    j0, j1 = next(((j0, j1) for j0, j1 in keys.values() if j0 <= column < j1), keys.get(tile, (0, 0)))
+                    if not found or found[-1][1][1] != j0 or found[-1][0] is not block:
+                        values = {}
+                        found.append((block, [0, j0, j1, values]))
+                values[what, column if what == "O" else 0] = value
+                found[-1][1][0] = max(found[-1][1][0], round(done))
+    if not found:
+        return None
+    steps = []
+    known: dict[tuple[str, int], float | None] = {}
+    for _, (time, j0, j1, values) in found:
+        known |= values
+        columns = sorted(column for what, column in known if what == "O")[:MOST_COLUMNS]
+        steps.append([time, j0, j1, known.get(("m", 0)), known.get(("l", 0)),
+                      [known["O", column] for column in columns] or None])
+    order = [next((name for name in names if name[0] == letter), letter) for letter in "ml"]
+    order.append(next((name for name in names if name[0] == "O"), "O~"))
+    return found[-1][0], {"head": trace["head"], "row": trace["row"], "names": order, "steps": steps}
+
+
+def together(rungs: list[dict[str, Any]]) -> dict[str, Any]:
+    """The whole of what the page reads."""
+    return {"format": FORMAT, "end": max(rung["end"] for rung in rungs),
+            "model": MODEL.format(multiprocessors=rungs[0]["multiprocessors"]), "rungs": rungs}

@@ -1,0 +1,183 @@
+"""./ladder watch: one stage, or two side by side, at work: a page that plays what each tile, warp and byte does when.
+
+    ./ladder watch {after}                    # writes watch_{after}.html, and opens it where there is a browser
+    ./ladder watch {before} {after}                 # two stages on the same clock
+    ./ladder watch {after} --random 1,1,1024,64 --full --out page.html
+    ./ladder watch my_lab                # a kernel of a lab, until its end or its error
+
+The emulator runs the kernels; a model of time says what is when. Needs no GPU. The page is one file, which needs no network.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import webbrowser
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.course import program, registry
+from common.course.diff import find, with_example
+from common.course.registry import Failure, Stage, all_stages
+
+DEFAULT = {"forward": "1,2,512,64", "backward": "1,2,256,64"}
+MOST_TILES = 1 << 13  # of a problem: more would take minutes, and a page of many megabytes
+
+
+def parser() -> argparse.ArgumentParser:
+    made = program.Parser(prog="./ladder watch", description=with_example(__doc__.split("\n\n", 1)[1]),
+                          formatter_class=argparse.RawDescriptionHelpFormatter, usage=argparse.SUPPRESS)
+    made.add_argument("stages", nargs="+", metavar="STAGE", help="one or two: a number or a name of a stage of kernels")
+    made.add_argument("--out", metavar="FILE", help="the page to write (default: watch_STAGE.html here)")
+    made.add_argument("--random", metavar="B,H,N,d", help=f"the problem (default: {DEFAULT['forward']}; for a backward pass "
+                      f"{DEFAULT['backward']})")
+    made.add_argument("--kv-heads", metavar="N", help="heads of keys and values (default: H)")
+    made.add_argument("--key-len", metavar="N", help="keys (default: N)")
+    made.add_argument("--dtype", metavar="TYPE", help="fp32, fp16 or bf16 (default: what the stage takes)")
+    made.add_argument("--full", action="store_true", help="without the causal mask")
+    made.add_argument("--backward", action="store_true", help="the backward pass, of stages that have both")
+    made.add_argument("--row", metavar="I", help="the row of the first head whose m, l and O~ are shown (default: the last)")
+    made.add_argument("--no-open", action="store_true", help="only write the page")
+    return made
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is watched: a stage, or what is in the folder of its lab."""
+
+    stage: Stage
+    folder: Path | None = None
+
+    @property
+    def name(self) -> str:
+        return self.folder.resolve().name if self.folder else self.stage.digits
+
+    @property
+    def label(self) -> str:
+        return str(self.folder) if self.folder else self.stage.label
+
+
+def chosen(names: list[str]) -> list[Subject]:
+    if len(names) > 2:
+        raise Failure(f"a page shows one stage or two, not {len(names)}: leave out '{names[2]}' and what follows.")
+    found = [subject(name) for name in names]
+    for one in found:
+        if not one.stage.kernels:
+            raise Failure(f"stage {one.stage.label} is C++ for the CPU, and no emulator sees what it does: watch a stage of "
+                          f"kernels, such as {next(stage for stage in all_stages() if stage.kernels).digits}.")
+    if len(found) == 2 and found[0] == found[1]:
+        raise Failure(f"{found[0].label} beside itself shows nothing: name two stages.")
+    return found
+
+
+def subject(name: str) -> Subject:
+    folder = Path(name)
+    try:
+        return Subject(registry.stage_of(json.loads((folder / "lab.json").read_text())["stage"]), folder)
+    except (OSError, ValueError, KeyError, TypeError):
+        if folder.is_dir() and (folder / "lab.json").exists():
+            answer(["lab", "trace", name])  # it says what is wrong with the folder
+    return Subject(find(name, all_stages()))
+
+
+def pass_of(subjects: list[Subject], backward: bool) -> str:
+    stages = [one.stage for one in subjects]
+    which = "backward" if backward or not any(stage.forward for stage in stages) else "forward"
+    for stage in stages:
+        if not getattr(stage, which):
+            raise Failure(f"stage {stage.label} has no {which} pass: watch it alone"
+                          f"{', without --backward' if backward else ', or beside a stage that has the same'}.")
+    return which
+
+
+def problem_of(arguments: argparse.Namespace, which: str) -> list[str]:
+    """The options for the ledger."""
+    sizes = arguments.random or DEFAULT[which]
+    try:
+        batch, heads, rows, _ = (int(size) for size in sizes.split(","))
+        keys = int(arguments.key_len or rows)
+    except ValueError:
+        pass  # the program says what is wrong
+    else:
+        if batch * heads * -(-rows // 64) * -(-keys // 64) > MOST_TILES:
+            raise Failure(f"--random {sizes} has more than {MOST_TILES} tiles of 64 x 64: a page of it would be too large to "
+                          "play. Fewer heads, or a shorter sequence, show the same.")
+    options = ["--random", sizes]
+    for name in ("kv_heads", "key_len", "dtype", "row"):
+        value = getattr(arguments, name)
+        if value is not None:
+            options += [f"--{name.replace('_', '-')}", value]
+    return options + ([] if arguments.full else ["--causal"])
+
+
+def traced(one: Subject, options: list[str], which: str) -> dict[str, Any]:
+    """What the emulator saw, as a part of the page."""
+    from common.course.movie import movie
+    from common.course.watch_page import html_lines, shown_path
+
+    if one.folder:
+        found = answer(["lab", "trace", str(one.folder), *options])
+        source, error = one.folder / found["file"], found["error"]
+        if "trace" not in found["stages"][0] or not any(launch["blocks"] for launch in
+                                                        found["stages"][0]["trace"]["launches"]):
+            raise Failure(f"{one.label} ran no kernel{': ' + error if error else ''}.")
+    else:
+        backward = ["--backward"] if which == "backward" else []
+        found = answer(["ledger", one.stage.digits, *options, *backward, "--json", "--trace"])
+        source, error = source_of(one.stage, found["stages"][0]["trace"]), ""
+    lines = registry.lines_of(source)
+    return movie(one.stage, one.name, found, (shown_path(lines), html_lines(lines)), error)
+
+
+def answer(arguments: list[str]) -> Any:
+    """What the program says as JSON. A Failure with its own sentence."""
+    done = subprocess.run([registry.program(), *arguments], capture_output=True, text=True)
+    if done.returncode:
+        raise Failure(done.stderr.strip().splitlines()[-1].removeprefix("ladder: ") if done.stderr.strip()
+                      else f"the program ended with status {done.returncode}")
+    return json.loads(done.stdout)
+
+
+def source_of(stage: Stage, trace: dict[str, Any]) -> Path:
+    """The file of the stage that its steps are in: a last rung has its kernel in kernel.hpp."""
+    kernel = stage.folder / "kernel.hpp"
+    return kernel if any(file.endswith(f"{stage.folder.name}/{kernel.name}") for file in trace["files"]) else stage.source
+
+
+def run(arguments: argparse.Namespace) -> None:
+    from common.course.movie import together
+    from common.course.watch_page import page  # Pygments is for pages alone
+
+    subjects = chosen(arguments.stages)
+    if arguments.out == "":
+        raise Failure("--out is empty: say where to write.")
+    which = pass_of(subjects, arguments.backward)
+    options = problem_of(arguments, which)
+    path = Path(arguments.out or f"watch_{'_'.join(one.name for one in subjects)}.html")
+    rungs = []
+    for one in subjects:
+        if sys.stderr.isatty():
+            print(f"{one.label}: running on the emulator ...", file=sys.stderr)
+        rungs.append(traced(one, options, which))
+    text = page(together(rungs))
+    try:
+        program.write_file(path, text)
+    except OSError as error:
+        raise Failure(f"cannot write {path}: {error.strerror}.") from error
+    print(f"{path}: {len(text.encode()) / 1000:.0f} kB; open it in a browser")
+    if not arguments.no_open and sys.stdout.isatty():
+        webbrowser.open(path.resolve().as_uri())
+
+
+def main() -> int:
+    try:
+        run(parser().parse_args())
+    except Failure as failure:
+        program.complain(f"ladder: {failure}")
+        return program.NOT_DONE
+    return 0
+
+
+if __name__ == "__main__":
+    program.run(main)
