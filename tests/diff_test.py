@@ -22,9 +22,11 @@ from common.course import diff as diff_program
 from common.course import diff_facts, diff_model, diff_readme, diff_terminal, registry
 from common.course.diff_model import Diff, Line
 from common.course.registry import source_text
+from tests.browser import said_in, with_chromium
 
 try:
     from common.course import diff_page
+    from common.course import page as page_parts
 except registry.Failure as failure:
     sys.exit(f"diff_test: {failure}")
 
@@ -38,7 +40,6 @@ LISTED = json.loads(subprocess.run([PROGRAM, "list", "--json"], capture_output=T
 KERNELS = [pair for pair in PAIRS if pair[0].backend != "cpu"]
 VOID = {"meta", "br", "wbr", "link", "img", "input"}
 with_diff = unittest.skipUnless(shutil.which("diff"), "the program diff is not installed")
-with_chromium = unittest.skipUnless(shutil.which("chromium"), "chromium is not installed")
 
 
 @functools.cache
@@ -495,9 +496,9 @@ class DiffTest(unittest.TestCase):
             ("*`Swizzle`.* **two** [words](x.md)", "<em><code>Swizzle</code>.</em> <strong>two</strong> words"),
         ):
             self.assertEqual(diff_page.prose(markdown), wanted)
-        painted = diff_page.Painted(Line(1, 'f<d>("x");', ""))
+        painted = page_parts.Painted(Line(1, 'f<d>("x");', ""))
         self.assertEqual(painted.html([(2, 3)]), "f&lt;<mark>d</mark>&gt;(&quot;x&quot;);")
-        self.assertEqual(len(diff_page.coloured(diff.old)), len(diff.old))
+        self.assertEqual(len(page_parts.coloured(diff.old)), len(diff.old))
 
     def test_html_is_written_whole_or_not_at_all(self):
         said = self.shown("14", "15", "--html", "page.html")
@@ -526,8 +527,8 @@ class DiffTest(unittest.TestCase):
         for (before, after), name in zip(PAIRS, names):
             row = text.split(f'href="{name}.html"')[1].split("</tr>")[0]
             counts, speeds = counts_of(before, after), measured(before, after)
-            self.assertIn(diff_page.escaped(before.idea), row)
-            self.assertIn(diff_page.escaped(after.idea), row)
+            self.assertIn(page_parts.escaped(before.idea), row)
+            self.assertIn(page_parts.escaped(after.idea), row)
             self.assertIn(f">{diff_of(before.number, after.number).counted}<", row)
             self.assertIn(f"{counts.most_telling.counter}: ", row)
             if speeds.gains:
@@ -536,15 +537,7 @@ class DiffTest(unittest.TestCase):
     # --- in a browser -----------------------------------------------------------------------------------------
 
     def in_browser(self, page, script):
-        """What a script put into the page says, run when it has loaded: it sets `said`."""
-        path = self.folder / "page.html"
-        ending = f"<script>addEventListener('load', () => {{ let said; {script}; document.title = said; }});</script>"
-        path.write_text(page.replace("</body>", ending + "</body>"))
-        result = subprocess.run(
-            ["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={self.folder}/profile",
-             "--window-size=1200,800", "--dump-dom", path.as_uri()], capture_output=True, text=True, timeout=120)
-        self.assertEqual(result.returncode, 0, result.stderr)
-        return re.search(r"<title>(.*?)</title>", result.stdout, re.S)[1]
+        return said_in(page, script, self.folder)
 
     @with_chromium
     def test_it_is_there_within_a_second(self):

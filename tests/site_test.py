@@ -200,6 +200,9 @@ class PageTest(Repository):
         self.assertNotIn("Diff", facts, "the stage before is of another track")
         self.assertIn("- **Diff:** [what changes from 10 to 11](site:diff/10-11.html)\n", self.page("stages/11"))
         self.assertIn("- **Counts:** `./ladder ledger 10 11`\n", self.page("stages/11"))
+        self.assertEqual(facts["At work"], "[tile by tile](site:watch/10.html), as `./ladder watch 10` plays it")
+        self.assertIn('<iframe class="movie" src="../watch/10.html?embed" loading="lazy"', self.page("stages/10"))
+        self.assertNotIn("iframe", self.page("stages/00"), "it has no kernels")
         first = dict(re.findall(r"^- \*\*(.+?):\*\* (.*)$", self.page("stages/00"), re.M))
         self.assertEqual(first["Takes"], "fp32; d up to 256; forward and backward")
         self.assertEqual(first["Then"], "[10 kernel](/stages/10.md)")
@@ -509,7 +512,8 @@ NO_BROWSER = "" if shutil.which("chromium") and shutil.which("chromedriver") els
 KINDS = ("index", "readme", "stages/index", "stages/13", "stages/29", "labs/13", "theory/online_softmax",
          "theory/io_complexity", "notebooks/2_tiles", "mistakes", "glossary", "lecturer", "vocabulary", "checks",
          "common/simt", "api", "api/attention/stage", "api/simt/memory",
-         "source/stages/13_fa2_sequence_parallel/attention.cu", "diff/index", "diff/12-13", "search")
+         "source/stages/13_fa2_sequence_parallel/attention.cu", "diff/index", "diff/12-13", "watch/15", "watch/14-15",
+         "search")
 # Texts whose contrast with what is behind them is below what WCAG asks for (4.5, or 3 where they are large).
 LOW_CONTRAST = """
 const parse = text => text.match(/[\\d.]+/g).map(Number);
@@ -606,6 +610,19 @@ class BrowserTest(unittest.TestCase):
         self.assertIn("run_forward", self.find("article")[0].text)
         self.follow("Source", "article")
         self.assertEqual(self.at(), "source/common/attention/stage.hpp.html")
+
+    def test_a_stage_at_work(self):
+        self.open("stages/15")
+        self.assertTrue(self.find("iframe.movie")[0].get_attribute("src").endswith("/watch/15.html?embed"))
+        self.follow("tile by tile")
+        self.assertEqual(self.at(), "watch/15.html")
+        self.wait(lambda: self.chromium.execute_script("return window.player !== undefined"), "the player")
+        self.find("button[title='play (space)']")[0].click()
+        self.wait(lambda: self.chromium.execute_script("return player.time > 0 && player.frames > 10"), "frames")
+        self.find("button[title='pause (space)']")[0].click()
+        time = self.chromium.execute_script("return player.time")
+        self.find("button[title^='step forward']")[0].click()
+        self.wait(lambda: self.chromium.execute_script("return player.time") > time, "the next tile")
 
     def test_search_from_files(self):
         box = self.find("input.sidebar-search")[0]

@@ -34,7 +34,7 @@ const Stage& the_stage(const std::string& selection) {
 // --- what grade prints
 
 void print_grade(const Submission& submission, const Grade& grade, const Speed& speed,
-                 const std::string& log_path) {
+                 const std::string& folder, const std::string& log_path) {
   const std::size_t width =
       terminal_width() == 0 ? 110 : std::clamp<std::size_t>(terminal_width(), 40, 120);
   const auto row = [&](const std::string& title, int points, int most) {
@@ -70,6 +70,8 @@ void print_grade(const Submission& submission, const Grade& grade, const Speed& 
   if (!grade.printed.empty()) print("\nIt printed:\n{}\n", wrapped(grade.printed, "      ", width));
   print("\n");
   row("in all", grade.points(), grade.most());
+  if (submission.lab.stage->backend != Backend::cpu)
+    say("\nPlay what it does, tile by tile: ./ladder watch {}\n", shell_word(folder));
   print("\n{}", wrapped(words_of(speed), "", width));
 }
 
@@ -164,7 +166,8 @@ int grade_folder(const GradeOptions& options) {
   if (options.json == "-") {
     print("{}", json);
   } else {
-    print_grade(submission, result, speed, result.log.empty() ? "" : keep_log(options.folder, result.log));
+    print_grade(submission, result, speed, options.folder,
+                result.log.empty() ? "" : keep_log(options.folder, result.log));
     if (!options.json.empty()) write_file(options.json, json);
   }
   return result.points() == result.most() ? 0 : 1;

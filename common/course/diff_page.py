@@ -28,6 +28,7 @@ def page(diff: Diff, explanation: Explanation | None, counts: Counts, speeds: Me
     body = [bar(diff, site), "<main>",
             f'<h1>{before.digits} &rarr; {after.digits} <span class="muted">{escaped(after.title)}</span></h1>',
             '<div class="ideas">', idea(before, site), idea(after, site), "</div>",
+            at_work(diff) if site is not None else "",
             looks(diff, explanation), '<div class="facts">', counts_card(diff, counts), speeds_card(diff, speeds),
             "</div>", legend(), *code_parts(diff), "</main>"]
     return document(f"{before.digits} → {after.digits}: {after.title}", "\n".join(part for part in body if part), "diff_page")
@@ -53,6 +54,15 @@ def idea(stage: Stage, site: list[Diff] | None) -> str:
     if site is not None:
         name = f'<a href="../stages/{stage.digits}.html">{name}</a>'
     return f"<div>{name}<p>{escaped(stage.idea)}</p></div>"
+
+
+def at_work(diff: Diff) -> str:
+    """Both stages at work, as ./ladder watch shows them; loaded when it is unfolded."""
+    if not (diff.before.kernels and diff.after.kernels and diff.before.forward == diff.after.forward):
+        return ""
+    page = f"../watch/{diff.before.digits}-{diff.after.digits}.html"
+    return (f'<details class="card movie"><summary>Both at work, side by side (<a href="{page}">as a page</a>)</summary>'
+            f'<iframe src="{page}?embed" loading="lazy" title="both at work"></iframe></details>')
 
 
 def prose(markdown: str) -> str:

@@ -7,6 +7,7 @@ before has ended. What is shown is what was counted: `movie` fails where the sum
 
 import heapq
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -31,6 +32,9 @@ COUNTERS = [
     ("waits at mbarriers", "synchronisation", ["mbarrier_waits"]), ("shuffles", "synchronisation", ["shuffles"]),
     ("atomics", "synchronisation", ["atomics"]),
 ]
+# What a row of a buffer has, of those that have one for each row of Q: so many elements as the problem says, or one.
+ROWS = {**dict.fromkeys(("Q", "O", "dQ", "dO", "dQ_sum"), "d"), **dict.fromkeys(("S", "P", "dS", "dP"), "Nk"),
+        **dict.fromkeys(("L", "m", "l", "D", "L2"), "one")}
 WAYS = ("read", "written", "atomic")
 
 
@@ -49,6 +53,11 @@ class Block:
     @property
     def end(self) -> float:
         return self.begin + self.model.end
+
+    @property
+    def ended(self) -> bool:
+        """Whether all its warps have returned."""
+        return all(warp.steps[-1].name == "end" for warp in self.model.warps.values())
 
     def steps(self) -> Iterable[tuple[int, Step, float, float]]:
         """Of all warps: the tile that a step belongs to (0: none yet), the step, from when to when it was."""
@@ -85,7 +94,9 @@ def movie(stage: Stage, name: str, answer: dict[str, Any], source: tuple[str, li
     if not blocks:
         raise Failure(f"stage {stage.label}: no block ran.")
     row = row_of(blocks, trace)
-    watched = next((block.multiprocessor for block in blocks if row and block is row[0]), blocks[0].multiprocessor)
+    stopped = next((block for block in blocks if not block.ended), None) if error else None
+    seen = stopped or (row[0] if row else blocks[0])
+    watched = seen.multiprocessor
     tiles, number_of = tiles_of(blocks, problem)
     shown = [block for block in blocks if block.multiprocessor == watched]
     main = max(trace["launches"], key=lambda launch: sum(len(block["steps"]) for block in launch["blocks"]))
@@ -97,7 +108,7 @@ def movie(stage: Stage, name: str, answer: dict[str, Any], source: tuple[str, li
         "Nq": problem["Nq"], "Nk": problem["Nk"], "d": problem["d"], "causal": problem["causal"],
         "pass": "backward" if backward else "forward", "multiprocessors": trace["multiprocessors"],
         "end": math.ceil(max(block.end for block in blocks)), "error": error,
-        "source": {"path": source[0], "html": source[1]},
+        "source": {"path": source[0], "html": source[1], "wrong": wrong_line(error, source[0])},
         "launches": [{"kernel": launch["kernel"], "grid": launch["grid"], "warps": launch["warps"],
                       "shared": sum(size for _, size in launch["shared"])} for launch in trace["launches"]],
         "blocks": [[block.launch, block.number, block.multiprocessor, round(block.begin), round(block.end)]
@@ -107,6 +118,12 @@ def movie(stage: Stage, name: str, answer: dict[str, Any], source: tuple[str, li
         "watched": watched, "lanes": lanes, "kinds": [BACKWARD.get(kind, kind) if backward else kind for kind in KINDS],
         "bars": bars, **counters_of(blocks, counted, bool(error)), "row": row and row[1],
     }
+
+
+def wrong_line(error: str, source: str) -> int:
+    """The line of the source that an error names first; 0: none."""
+    found = re.search(rf"\b{re.escape(source.rpartition('/')[2])}:(\d+)", error)
+    return int(found[1]) if found else 0
 
 
 def problem_text(problem: dict[str, Any], dtype: str) -> str:
@@ -157,6 +174,8 @@ def tiles_of(blocks: list[Block], problem: dict[str, Any]) -> tuple[list[list[in
             elif step.name in WORK_OF or step.counted.get("flops_cuda_cores") or step.counted.get("flops_tensor_cores"):
                 end[tile] = max(end.get(tile, 0), done)
         masked = set(block.trace["masked"])
+        if not block.ended:
+            end = {tile: block.end + 1 if tile == max(begin, default=0) else done for tile, done in end.items()}
         for (tile, head), (first_row, last_row, first_key, last_key) in boxes.items():
             since = begin.get(tile, block.begin)
             found.append(([head, first_row, min(last_row + 1, problem["Nq"]), first_key, min(last_key + 1, problem["Nk"]),
@@ -179,10 +198,10 @@ def parts_of(shown: list[Block], number_of: dict[tuple[int, int, int], int], pro
 def rows_touched(name: str, element: int, first: int, last: int, problem: dict[str, Any]) -> tuple[int, int, int]:
     """(head, first row, one more than the last) that bytes of a buffer belong to; head -1 where that is not known."""
     keys = name in ("K", "V", "dK", "dV")
+    if not keys and name not in ROWS:
+        return -1, 0, 0
     rows = problem["Nk"] if keys else problem["Nq"]
-    columns = {"Q": problem["d"], "O": problem["d"], "dQ": problem["d"], "dO": problem["d"], "dQ_sum": problem["d"],
-               "S": problem["Nk"], "P": problem["Nk"], "dS": problem["Nk"], "dP": problem["Nk"]}.get(name, 1)
-    size = element * (problem["d"] if keys else columns)
+    size = element * (problem["d"] if keys else problem.get(ROWS[name], 1))
     first, last = first // size, last // size
     if first // rows != last // rows:
         return -1, 0, 0

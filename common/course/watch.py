@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from common.course import program, registry
-from common.course.diff import find, with_example
+from common.course.diff import find, with_example, write
+from common.course.diff_model import pairs
 from common.course.registry import Failure, Stage, all_stages
 
 DEFAULT = {"forward": "1,2,512,64", "backward": "1,2,256,64"}
@@ -28,7 +29,7 @@ MOST_TILES = 1 << 13  # of a problem: more would take minutes, and a page of man
 def parser() -> argparse.ArgumentParser:
     made = program.Parser(prog="./ladder watch", description=with_example(__doc__.split("\n\n", 1)[1]),
                           formatter_class=argparse.RawDescriptionHelpFormatter, usage=argparse.SUPPRESS)
-    made.add_argument("stages", nargs="+", metavar="STAGE", help="one or two: a number or a name of a stage of kernels")
+    made.add_argument("stages", nargs="*", metavar="STAGE", help="one or two: a number or a name of a stage of kernels")
     made.add_argument("--out", metavar="FILE", help="the page to write (default: watch_STAGE.html here)")
     made.add_argument("--random", metavar="B,H,N,d", help=f"the problem (default: {DEFAULT['forward']}; for a backward pass "
                       f"{DEFAULT['backward']})")
@@ -39,6 +40,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--backward", action="store_true", help="the backward pass, of stages that have both")
     made.add_argument("--row", metavar="I", help="the row of the first head whose m, l and O~ are shown (default: the last)")
     made.add_argument("--no-open", action="store_true", help="only write the page")
+    made.add_argument("--site", metavar="DIR", help="write a page of each stage, and of each pair of neighbours, into this "
+                      "folder")
     return made
 
 
@@ -149,6 +152,13 @@ def run(arguments: argparse.Namespace) -> None:
     from common.course.movie import together
     from common.course.watch_page import page  # Pygments is for pages alone
 
+    if arguments.site is not None:
+        if arguments.stages or not arguments.site:
+            raise Failure("--site writes the pages of all stages into a folder: name the folder, and no stages.")
+        write_site(Path(arguments.site))
+        return
+    if not arguments.stages:
+        raise Failure(with_example("name one stage of kernels, or two: ./ladder watch {after}, ./ladder watch {before} {after}."))
     subjects = chosen(arguments.stages)
     if arguments.out == "":
         raise Failure("--out is empty: say where to write.")
@@ -161,13 +171,40 @@ def run(arguments: argparse.Namespace) -> None:
             print(f"{one.label}: running on the emulator ...", file=sys.stderr)
         rungs.append(traced(one, options, which))
     text = page(together(rungs))
-    try:
-        program.write_file(path, text)
-    except OSError as error:
-        raise Failure(f"cannot write {path}: {error.strerror}.") from error
+    write(path, text)
     print(f"{path}: {len(text.encode()) / 1000:.0f} kB; open it in a browser")
     if not arguments.no_open and sys.stdout.isatty():
         webbrowser.open(path.resolve().as_uri())
+
+
+def passes_of(stage: Stage) -> str:
+    return "forward" if stage.forward else "backward"
+
+
+def write_site(folder: Path) -> None:
+    """A page of each stage of kernels, and of each pair of neighbours that have the same pass; part of the guide."""
+    from common.course.movie import together
+    from common.course.watch_page import page
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Failure(f"cannot make the folder {folder}: {error.strerror}.") from error
+    stages = all_stages()
+    rungs = {}
+    for stage in stages:
+        if stage.kernels:
+            which = passes_of(stage)
+            rungs[stage.number] = traced(Subject(stage), ["--random", DEFAULT[which], "--causal"], which)
+            write(folder / f"{stage.digits}.html", page(together([rungs[stage.number]])))
+    for before, after in watched_pairs(stages):
+        write(folder / f"{before.digits}-{after.digits}.html", page(together([rungs[before.number], rungs[after.number]])))
+
+
+def watched_pairs(stages: list[Stage]) -> list[tuple[Stage, Stage]]:
+    """The neighbours that can be watched side by side."""
+    return [(before, after) for before, after in pairs(stages)
+            if before.kernels and after.kernels and passes_of(before) == passes_of(after)]
 
 
 def main() -> int:

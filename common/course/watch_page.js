@@ -255,14 +255,15 @@
     const node = card("matrix", "The matrix S = Q Kᵀ", stage, make("p", { class: "legend" },
       key("bright", "in work, with the number of its multiprocessor"),
       key("bright mine", `on the watched one, ${rung.watched}`), key("done", "done"), key("done masked", "masked part"),
-      key("never", "never computed"), key("held", "in its shared memory")));
+      key("never", "never computed"), key("held", "at the margins: in its shared memory")));
     const causalShift = rung.Nk - rung.Nq, shown = Math.min(rung.heads, HEADS);
     // Rows of a key's buffer lie above the matrix, of a row's to the left; what is written below and to the right.
     const strips = { left: [], right: [], top: [], bottom: [] };
     rung.buffers.forEach((name, buffer) => {
       const sides = /^d?[KV]/.test(name) ? ["top", "bottom"] : ["left", "right"];
       const list = strips[sides[rung.written.has(buffer) ? 1 : 0]];
-      if (list.length < 3) list.push(buffer);
+      const placed = rung.moves.some((move) => move[3] === buffer && move[5] >= 0);  // it is known which rows move
+      if (placed && list.length < 3) list.push(buffer);
     });
     const edges = [[1, 2], [3, 4]].map(([low, high]) =>
       [...new Set(rung.tiles.flatMap((tile) => [tile[low], tile[high]]))].sort((a, b) => a - b));
@@ -792,6 +793,7 @@
     const code = make("div", { class: "code", tabindex: "0", role: "region", "aria-label": path }, ...lines);
     const text = ({ name, role }) => role ? `${name}, ${role}` : name;
     const options = rung.lanes.map((lane, k) => make("option", { value: k }, text(lane)));
+    if (rung.source.wrong) lines[rung.source.wrong - 1]?.classList.add("wrong");
     const choice = make("select", { "aria-label": "the warp whose lines are shown",
       change: () => player.choose(rung, +choice.value) }, ...options);
     const node = card("source", "Source", code);

@@ -65,23 +65,30 @@ def failed(sentence: str) -> int:
 
 def build(options: argparse.Namespace, work: Path) -> None:
     stages = json.loads(ask(options.program, "--json"))
-    # The diffs count what stages do, which takes a while: beside Sphinx.
-    with subprocess.Popen([sys.executable, "-B", "-m", "common.course.diff", "--site", work / "diff"], text=True, cwd=ROOT,
-                          env={**os.environ, "FLASHLADDER_PROGRAM": str(options.program.resolve())},
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as diffs:
+    # Beside Sphinx, because they run the stages, which takes a while.
+    with beside(options, work, "diff") as diffs, beside(options, work, "watch") as movies:
         try:
             site = written_site(options, work / "source", stages)
             run_sphinx(site, work, options.xml)
-            said, _ = diffs.communicate()
+            for name, made in (("diff", diffs), ("watch", movies)):
+                said, _ = made.communicate()
+                if made.returncode:
+                    raise SiteError(f"The pages of ./ladder {name} could not be made: {said.strip()}")
+                shutil.copytree(work / name, work / "html" / name)
         finally:
             diffs.kill()
-    if diffs.returncode:
-        raise SiteError(f"The pages of the diffs could not be made: {said.strip()}")
-    shutil.copytree(work / "diff", work / "html/diff")
+            movies.kill()
     for file, shown in site.listings.items():
         if shown.startswith("files/"):
             (work / "html" / shown).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / file, work / "html" / shown)
+
+
+def beside(options: argparse.Namespace, work: Path, verb: str) -> subprocess.Popen:
+    """Makes the pages of ./ladder diff or ./ladder watch in a folder of that name."""
+    return subprocess.Popen([sys.executable, "-B", "-m", f"common.course.{verb}", "--site", work / verb], text=True, cwd=ROOT,
+                            env={**os.environ, "FLASHLADDER_PROGRAM": str(options.program.resolve())},
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
 def ask(program: Path, *options: str) -> str:

@@ -234,7 +234,9 @@ class Site:
                 unused.discard(marker)
             if file in facts:
                 title, _, rest = text.partition("\n")
-                text = f"{title}\n\n{listed(facts[file](stages[os.path.dirname(file)]))}\n{rest}"
+                stage = stages[os.path.dirname(file)]
+                text = f"{title}\n\n{listed(facts[file](stage))}\n"
+                text += (movie(stage) if file.endswith("/README.md") and stage["backend"] != "cpu" else "") + rest
             if page in BELOW:
                 text += self.tree(self.matching([BELOW[page]], {page}))
             self.write(page, text + (self.navigation() if page == "index" else ""))
@@ -266,6 +268,8 @@ class Site:
             "Source": ", ".join(f"[{name}](site:{self.listing(f'{folder}/{name}')})" for name in sources),
             "Counts": f"`./ladder ledger {' '.join(kernels)}{'' if stage['forward'] else ' --backward'}`"
                       if stage["backend"] != "cpu" else "",
+            "At work": f"[tile by tile](site:watch/{number}.html), as `./ladder watch {number}` plays it"
+                       if stage["backend"] != "cpu" else "",
             "Test": f"`./ladder test {number}`",
             "Lab": f"[write it yourself](/labs/{number}.md)" if f"{folder}/lab.md" in self.pages else "",
         }
@@ -342,6 +346,13 @@ def folder_of(stage: dict) -> str:
 def diff_of(stage: dict) -> str:
     """The page of a stage's diff, as ./ladder diff makes one where the stage before is of the same track."""
     return f"{digits(stage['before'])}-{digits(stage['number'])}" if stage["follows"] else ""
+
+
+def movie(stage: dict) -> str:
+    """What ./ladder watch makes of a stage, in its page; loaded when it comes into sight."""
+    number = digits(stage["number"])
+    return fenced(f'<iframe class="movie" src="../watch/{number}.html?embed" loading="lazy" '
+                  f'title="stage {number} at work"></iframe>', "{raw} html") + "\n"
 
 
 def link_to(stage: dict) -> str:

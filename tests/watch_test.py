@@ -1,0 +1,321 @@
+"""Tests of ./ladder watch: that the page shows what the ledger counted and what the kernels did, in a browser too.
+
+Usage: python3 -m tests.watch_test PROGRAM SOURCE_DIR [unittest options]
+"""
+
+import base64
+import functools
+import gzip
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+from common.course import registry
+from common.course.registry import Failure
+from tests.browser import said_in, with_chromium
+
+PROGRAM, SOURCE = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
+# As ./ladder sets them: the program, and where the modules are, from wherever the caller is.
+os.environ |= {"FLASHLADDER_PROGRAM": str(PROGRAM), "PYTHONPATH": str(SOURCE), "PYTHONSAFEPATH": "yes"}
+STAGES = {stage.number: stage for stage in registry.all_stages()}
+KERNELS = [stage for stage in STAGES.values() if stage.kernels]
+MOST_TRACE, MOST_PAGE = 300_000, 1_000_000  # bytes; the trace is compressed
+HAS_LABS = "lab  " in subprocess.run([PROGRAM, "--help"], capture_output=True, text=True).stdout
+FOLDER = Path(tempfile.mkdtemp(prefix="watch_test."))
+
+
+def tearDownModule():
+    shutil.rmtree(FOLDER)
+
+
+def watch(*arguments, **more):
+    return subprocess.run([sys.executable, "-B", "-m", "common.course.watch", *arguments], capture_output=True, text=True,
+                          cwd=more.pop("cwd", FOLDER), env={**os.environ, **more})
+
+
+@functools.cache
+def page_of(*arguments):
+    done = watch(*arguments, "--out", "page.html", "--no-open")
+    if done.returncode:
+        raise AssertionError(done.stderr)
+    return (FOLDER / "page.html").read_text()
+
+
+@functools.cache
+def movie_of(*arguments):
+    packed = re.search(r'<script id="movie" type="text/plain">(.*?)</script>', page_of(*arguments))[1]
+    return json.loads(gzip.decompress(base64.b64decode(packed)))
+
+
+def rung_of(*arguments):
+    return movie_of(*arguments)["rungs"][0]
+
+
+def totals_of(rung):
+    return {counter["label"]: counter["total"] for counter in rung["counters"]}
+
+
+@functools.cache
+def ledger_of(number, *options):
+    backward = [] if STAGES[number].forward else ["--backward"]
+    done = subprocess.run([PROGRAM, "ledger", str(number), *options, *backward, "--json"], capture_output=True, text=True)
+    return json.loads(done.stdout)["stages"][0]["counts"]
+
+
+def words_of(stage):
+    """What ./ladder watch is asked of a stage here: little enough for all of them."""
+    return (stage.digits, "--random", "1,2,256,64")
+
+
+class MovieTest(unittest.TestCase):
+    def test_the_last_frame_is_what_the_ledger_counted(self):
+        for stage in KERNELS:
+            with self.subTest(stage=stage.label):
+                rung, counts = rung_of(*words_of(stage)), ledger_of(stage.number, "--random", "1,2,256,64", "--causal")
+                totals = totals_of(rung)
+                for label, names in (("matmul FLOPs, CUDA cores", ["flops_cuda_cores"]), ("exponentials", ["exp"]),
+                                     ("matmul FLOPs, tensor cores", ["flops_tensor_cores"]), ("tiles", ["tiles"]),
+                                     ("masked tiles", ["masked_tiles"]), ("barriers", ["barriers"]),
+                                     ("other operations", ["add", "mul", "div", "max", "log"])):
+                    self.assertEqual(totals.get(label, 0), sum(counts[name] for name in names), label)
+                for name, count in counts.items():
+                    if count and (found := re.fullmatch(r"global\.(\w+)\.(read|written)_bytes", name)):
+                        self.assertEqual(totals[f"{found[1]} {found[2]}, bytes"], count)
+                for way in ("read", "written"):
+                    self.assertEqual(totals.get(f"shared memory {way}, bytes", 0),
+                                     sum(count for name, count in counts.items() if re.fullmatch(rf"shared\..*\.{way}_bytes", name)))
+                moved = [0] * len(rung["counters"])
+                for counter, add in zip(rung["deltas"]["counter"], rung["deltas"]["add"]):
+                    moved[counter] += add
+                self.assertEqual(moved, [counter["total"] for counter in rung["counters"]])
+
+    def test_the_bytes_that_travel_are_the_counted_ones(self):
+        for stage in KERNELS:
+            with self.subTest(stage=stage.label):
+                rung = rung_of(*words_of(stage))
+                totals = totals_of(rung)
+                for buffer, name in enumerate(rung["buffers"]):
+                    for way, words in enumerate(("read", "written", "added to")):
+                        moved = sum(move[8] for move in rung["moves"] if move[3] == buffer and move[4] == way)
+                        self.assertEqual(moved, totals.get(f"{name} {words}, bytes", 0), f"{name} {words}")
+
+    def test_the_tiles_are_those_of_the_kernel(self):
+        for stage in KERNELS:
+            with self.subTest(stage=stage.label):
+                rung = rung_of(*words_of(stage))
+                totals, tiles = totals_of(rung), rung["tiles"]
+                self.assertEqual((len(tiles), sum(tile[5] for tile in tiles)), (totals["tiles"], totals["masked tiles"]))
+                # Each pair of a row and a key that it sees is in one tile, and in no two.
+                for head in range(2):
+                    seen = set()
+                    for _, i0, i1, j0, j1, *_ in (tile for tile in tiles if tile[0] == head):
+                        pairs = {(i, j) for i in range(i0, i1, 8) for j in range(j0, j1, 8)}
+                        self.assertFalse(seen & pairs)
+                        seen |= pairs
+                    wanted = {(i, j) for i in range(0, 256, 8) for j in range(0, 256, 8) if j <= i}
+                    self.assertLessEqual(wanted, seen)
+                for _, _, _, _, _, _, begin, end, block in tiles:
+                    self.assertLessEqual(rung["blocks"][block][3], begin)
+                    self.assertLess(begin, end)
+
+    def test_the_order_is_the_kernels(self):
+        """FA1 goes over rows inside and keys outside, FA2 over keys; where tiles are skipped, none is above the diagonal."""
+        def order(number):
+            rung = rung_of(f"{number}", "--random", "1,1,256,64")
+            return [(i0 // 64, j0 // 64) for head, i0, _, j0, *_ in rung["tiles"]], rung
+
+        tiles, _ = order(11)
+        self.assertEqual(tiles, [(i, j) for j in range(4) for i in range(4)])
+        for number, live in ((13, lambda i: 4), (15, lambda i: i + 1)):
+            tiles, rung = order(number)
+            self.assertEqual(len(rung["blocks"]), 4)
+            for i in range(4):
+                self.assertEqual([j for row, j in tiles if row == i], list(range(live(i))))
+
+    def test_which_warp_computes_what(self):
+        split_keys, split_rows = rung_of("13", "--random", "1,1,256,64"), rung_of("14", "--random", "1,1,256,64")
+        shape = lambda part: (part[3] - part[2], part[5] - part[4])
+        self.assertEqual({shape(part) for part in split_keys["parts"]}, {(32, 16)})
+        self.assertEqual({shape(part) for part in split_rows["parts"]}, {(8, 64)})
+        self.assertEqual({lane["role"] for lane in split_rows["lanes"]}, {f"rows {8 * w}-{8 * w + 7}" for w in range(8)})
+
+    def test_the_chosen_row_ends_with_its_result(self):
+        """m, l and O~ of the last tile give the O and L that any stage computes."""
+        naive = rung_of("10", "--random", "1,1,128,32", "--row", "77")["row"]["steps"][-1]
+        for number in (11, 12, 13, 14, 15):
+            rung = rung_of(str(number), "--random", "1,1,128,32", "--row", "77")
+            _, _, _, m, l, O = rung["row"]["steps"][-1]
+            scaled = O if rung["row"]["names"][2] == "O" else [x / l for x in O]
+            with self.subTest(stage=number):
+                self.assertAlmostEqual(m, naive[3], places=3)
+                self.assertAlmostEqual(l, naive[4], places=3)
+                for mine, wanted in zip(scaled, naive[5], strict=True):
+                    self.assertAlmostEqual(mine, wanted, places=3)
+                times = [step[0] for step in rung["row"]["steps"]]
+                self.assertEqual(times, sorted(times))
+
+    def test_lines_are_of_the_source_and_what_is_done_there(self):
+        rung = rung_of("15")
+        text = [re.sub("<[^>]+>", "", line) for line in rung["source"]["html"]]
+        self.assertEqual(len(text), len((SOURCE / rung["source"]["path"]).read_text().splitlines()))
+        bars = rung["bars"]
+        scores = {last for kind, last in zip(bars["kind"], bars["to"]) if rung["kinds"][kind] == "S = Q K^T"}
+        self.assertEqual(len(scores), 1)
+        self.assertIn("probe(&quot;S&quot;", text[scores.pop() - 1])
+        waits = {last for kind, last in zip(bars["kind"], bars["to"]) if rung["kinds"][kind] == "waits at a barrier"}
+        for line in waits:
+            self.assertIn("__syncthreads", text[line - 1])
+
+    def test_bars_of_a_lane_do_not_overlap(self):
+        for number in (14, 38, 44, 49):
+            rung = rung_of(*words_of(STAGES[number]))
+            bars = list(zip(rung["bars"]["lane"], rung["bars"]["begin"], rung["bars"]["length"]))
+            for lane in range(len(rung["lanes"])):
+                mine = [(begin, begin + length) for which, begin, length in bars if which == lane]
+                for (_, end), (begin, _) in zip(mine, mine[1:]):
+                    self.assertLessEqual(end, begin + 1, (number, lane))  # times are rounded
+
+    def test_it_is_the_same_each_time_and_small(self):
+        for stage in KERNELS:
+            options = ["--random", "1,2,512,64", "--causal", *([] if stage.forward else ["--backward"]), "--json", "--trace"]
+            says = [subprocess.run([PROGRAM, "ledger", stage.digits, *options], capture_output=True, text=True).stdout
+                    for _ in range(2 if stage.number in (11, 44) else 1)]
+            with self.subTest(stage=stage.label):
+                self.assertEqual(len({*says}), 1)
+                trace = json.dumps(json.loads(says[0])["stages"][0]["trace"], separators=(",", ":"))
+                self.assertLess(len(gzip.compress(trace.encode())), MOST_TRACE)
+                self.assertNotIn(str(SOURCE), trace)
+        self.assertLess(len(page_of("14", "15")), MOST_PAGE)
+        self.assertLess(len(page_of("11")), MOST_PAGE)
+
+
+class PageTest(unittest.TestCase):
+    READY = "while (!window.player) await new Promise((done) => setTimeout(done, 20)); const p = window.player;"
+
+    def says(self, page, script):
+        return said_in(page, f"{self.READY} {script}", FOLDER, milliseconds=60_000)
+
+    @with_chromium
+    def test_play_step_scrub(self):
+        said = self.says(page_of("15"), """
+          const end = p.movie.end, seen = [];
+          seen.push(p.time, p.playing);
+          p.step(1); p.step(1); seen.push(p.time);
+          p.step(-1); seen.push(p.time);
+          const slider = document.querySelector("input[type=range]");
+          slider.value = Math.round(end / 2); slider.dispatchEvent(new Event("input"));
+          seen.push(Math.round(p.time), p.tiles(0).working > 0);
+          dispatchEvent(new KeyboardEvent("keydown", {key: "End"}));
+          const values = p.values(0), wrong = p.movie.rungs[0].counters.filter((c) => Math.round(values[c.label]) !== c.total);
+          seen.push(p.time === end, wrong.length, p.tiles(0).done === p.movie.rungs[0].tiles.length);
+          dispatchEvent(new KeyboardEvent("keydown", {key: "Home"}));
+          seen.push(p.time);
+          p.play();
+          seen.push(p.playing);
+          dispatchEvent(new KeyboardEvent("keydown", {key: " "}));
+          seen.push(p.playing);
+          said = JSON.stringify(seen)""")
+        rung = rung_of("15")
+        begins = sorted({tile[6] for tile in rung["tiles"] if rung["blocks"][tile[8]][2] == rung["watched"]})
+        self.assertEqual(json.loads(said), [0, False, begins[1], begins[0], round(rung["end"] / 2), True, True, 0, True, 0, True,
+                                            False])
+
+    @with_chromium
+    def test_two_side_by_side_on_one_clock(self):
+        said = self.says(page_of("14", "15"), """
+          p.seek(p.movie.end);
+          const columns = [...document.querySelectorAll(".rung")].map((one) => one.getBoundingClientRect());
+          said = JSON.stringify([columns.length, columns[0].right <= columns[1].left, p.tiles(0), p.tiles(1),
+                                 document.documentElement.scrollWidth <= innerWidth])""")
+        both = movie_of("14", "15")["rungs"]
+        self.assertEqual(json.loads(said), [2, True, {"working": 0, "done": len(both[0]["tiles"])},
+                                            {"working": 0, "done": len(both[1]["tiles"])}, True])
+        self.assertGreater(len(both[0]["tiles"]), len(both[1]["tiles"]))
+
+    @with_chromium
+    def test_all_kinds_of_stages_are_drawn_without_an_error(self):
+        for stage in (STAGES[number] for number in (10, 11, 29, 39, 44, 49)):
+            with self.subTest(stage=stage.label):
+                said = self.says(page_of(*words_of(stage)).replace(
+                    "<head>", "<head><script>window.wrong = []; addEventListener('error', (e) => wrong.push(e.message));</script>"),
+                    "for (const part of [0, .3, .7, 1]) { p.seek(p.movie.end * part); "
+                    "await new Promise((done) => setTimeout(done, 200)); } "
+                    "said = JSON.stringify([wrong, document.querySelectorAll('canvas').length > 1])")
+                self.assertEqual(json.loads(said), [[], True])
+
+    @unittest.skipUnless(HAS_LABS, "this build has no labs")
+    @with_chromium
+    def test_a_lab_with_a_mistake(self):
+        folder = FOLDER / "lab"
+        subprocess.run([PROGRAM, "lab", "new", "15", folder], check=True, capture_output=True)
+        text = (STAGES[15].folder / "attention.cu").read_text()
+        barrier = "    __syncthreads();  // K and V change: all warps have read the last ones\n"
+        self.assertIn(barrier, text)
+        (folder / "attention.cu").write_text(text.replace(barrier, ""))
+        rung = rung_of("lab")
+        self.assertIn("race", rung["error"])
+        self.assertGreater(rung["source"]["wrong"], 0)
+        said = self.says(page_of("lab"), "p.seek(p.movie.end); await new Promise((done) => setTimeout(done, 300)); said = "
+                         "document.querySelector('.error').textContent + document.querySelectorAll('.code .wrong').length")
+        self.assertIn("race", said)
+        self.assertTrue(said.endswith("1"))
+        (folder / "attention.cu").write_text(text)
+        self.assertEqual(rung_of("./lab")["error"], "")
+        self.assertEqual(totals_of(rung_of("./lab")), totals_of(rung_of("15")))
+
+
+class RefusalTest(unittest.TestCase):
+    def test_wrong_commands(self):
+        for arguments, *parts in (
+            ([], "name one stage"),
+            (["02"], "02 tiled_cpu is C++ for the CPU"),
+            (["97"], "stage 97 does not exist"),
+            (["13", "14", "15"], "not 3"),
+            (["15", "15"], "beside itself"),
+            (["15", "38"], "38 tuned_backward has no forward pass"),
+            (["15", "--backward"], "has no backward pass"),
+            (["15", "--out", ""], "--out is empty"),
+            (["15", "--out", "no/page.html"], "cannot write no/page.html"),
+            (["15", "--random", "1,1,100000,64"], "more than 8192 tiles"),
+            (["15", "--random", "1,1"], "four whole numbers"),
+            (["15", "--row", "512"], "--row 512: there are rows 0 to 511"),
+            (["15", "--kv-heads", "3"], "not a multiple"),
+            (["--site", ""], "--site"),
+            (["15", "--site", "x"], "--site"),
+            (["--nonsense"], "--nonsense", "./ladder watch --help"),
+        ):
+            with self.subTest(arguments=arguments):
+                done = watch(*arguments)
+                self.assertEqual((done.returncode, done.stdout, len(done.stderr.splitlines())), (2, "", 1), done.stderr)
+                for part in parts:
+                    self.assertIn(part, done.stderr)
+        self.assertEqual([*FOLDER.glob("watch_*")], [], "nothing is half written")
+
+    def test_what_is_missing_is_named(self):
+        self.assertIn("/nowhere/flashladder", watch("15", FLASHLADDER_PROGRAM="/nowhere/flashladder").stderr)
+        (FOLDER / "empty").mkdir()
+        (FOLDER / "empty/lab.json").write_text("{}")
+        done = watch("empty")
+        self.assertEqual((done.returncode, len(done.stderr.splitlines())), (2, 1))
+        self.assertIn("empty/lab.json is damaged", done.stderr)
+
+    def test_sums_that_are_not_the_ledgers_are_refused(self):
+        from common.course.movie import movie
+
+        done = subprocess.run([PROGRAM, "ledger", "15", "--random", "1,1,64,32", "--json", "--trace"], capture_output=True,
+                              text=True)
+        answer = json.loads(done.stdout)
+        movie(STAGES[15], "15", answer, ("attention.cu", []))
+        answer["stages"][0]["counts"]["exp"] += 1
+        with self.assertRaisesRegex(Failure, "of exp, and the ledger has"):
+            movie(STAGES[15], "15", answer, ("attention.cu", []))
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]])
