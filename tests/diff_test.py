@@ -515,6 +515,7 @@ class DiffTest(unittest.TestCase):
         files = {path.name for path in (self.folder / "guide/diffs").iterdir()}
         self.assertEqual(files, {f"{name}.html" for name in names} | {"index.html"})
         guide = {"../index.html"} | {f"../stages/{stage.digits}.html" for stage in STAGES.values()}
+        guide |= {f"../watch/{before.digits}-{after.digits}.html" for before, after in KERNELS}
         for name in files:
             page = Page((self.folder / "guide/diffs" / name).read_text())
             outside = {link for link in page.links if not link.startswith("#")}

@@ -296,6 +296,7 @@ class BuildTest(Repository):
             for name in ("index", "10-11"):
                 (folder / f"{name}.html").write_text("<!doctype html><title>diff</title>")
             """))
+        self.put("common/course/watch.py", (self.root / "common/course/diff.py").read_text().replace("10-11", "10"))
 
     def build(self):
         return subprocess.run(
@@ -320,10 +321,11 @@ class BuildTest(Repository):
         self.assertIn(r"\nonsense", result.stderr)
         self.assertIn("labs.md:2", result.stderr)
         self.put("docs/labs.md", "# Labs\n")
-        self.put("common/course/diff.py", "import sys\nsys.exit('no diffs today')")
-        result = self.build()
-        self.assertEqual(result.returncode, 1)
-        self.assertIn("no diffs today", result.stderr)
+        for verb in ("watch", "diff"):
+            self.put(f"common/course/{verb}.py", f"import sys\nsys.exit('no {verb} today')")
+            result = self.build()
+            self.assertEqual(result.returncode, 1)
+            self.assertIn(f"no {verb} today", result.stderr)
         self.assertTrue(index.exists(), "the site of before stays")
         self.assertEqual([path.name for path in (self.root / "out").iterdir()], ["html"], "nothing half made stays")
 
@@ -657,7 +659,7 @@ class BrowserTest(unittest.TestCase):
     def test_a_phone_never_scrolls_sideways(self):
         self.device(390)
         pages = {*KINDS, *(path.relative_to(SITE).with_suffix("").as_posix() for folder in
-                           ("stages", "labs", "theory", "notebooks", "diff") for path in SITE.glob(f"{folder}/*.html"))}
+                           ("stages", "labs", "theory", "notebooks", "diff", "watch") for path in SITE.glob(f"{folder}/*.html"))}
         for page in sorted(pages):
             with self.subTest(page=page):
                 self.open(page)
