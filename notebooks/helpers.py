@@ -1,14 +1,17 @@
 """What the notebooks share: the look of their figures, the judge of their exercises, the program behind ./ladder.
 
-Each notebook imports it from its own folder:  from helpers import BLUE, ORANGE, check, ladder
+Each notebook imports it from its own folder:  from helpers import BLUE, ORANGE, check, ladder, watch
 """
 
 from __future__ import annotations
 
+import html
 import inspect
 import json
 import os
 import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from numbers import Number
 from pathlib import Path
@@ -47,6 +50,23 @@ def ladder(*arguments: Any) -> Any:
     if done.returncode:
         raise RuntimeError(done.stderr.strip() or f"{program.name} ended with {done.returncode}")
     return json.loads(done.stdout)
+
+
+def watch(*stages: int, rows: int, causal: bool = False, height: int = 1080) -> Any:
+    """What `./ladder watch` makes of one stage or two, for one head with d = 64."""
+    from IPython.display import HTML  # the judge of the exercises needs no Jupyter
+
+    with tempfile.TemporaryDirectory() as folder:
+        page = Path(folder) / "page.html"
+        done = subprocess.run(
+            [sys.executable, "-B", "-m", "common.course.watch", *map(str, stages), "--random", f"1,1,{rows},64",
+             *([] if causal else ["--full"]), "--no-open", "--out", page], capture_output=True, text=True, cwd=ROOT)
+        if done.returncode:
+            raise RuntimeError(done.stderr.strip())
+        text = html.escape(page.read_text())
+    names = " and ".join(map(str, stages))
+    return HTML(f'<div><iframe srcdoc="{text}" title="{names} at work" '
+                f'style="width: 100%; height: {height}px; border: 0"></iframe></div>')
 
 
 # --- Exercises ----------------------------------------------------------------------------------------------------

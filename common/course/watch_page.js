@@ -30,7 +30,7 @@
     return;
   }
   const still = matchMedia("(prefers-reduced-motion: reduce)");
-  const compact = new URLSearchParams(location.search).has("embed") || (self !== top && innerWidth < 700);
+  const compact = new URLSearchParams(location.search).has("embed") || self !== top;
   const number = new Intl.NumberFormat("en-US").format;
   const clamp = (value, low, high) => Math.max(low, Math.min(high, value));
   const sizeText = (bytes) => bytes < 1e7 ? number(bytes) : `${(bytes / 2 ** 20).toFixed(1)} MiB`;
@@ -252,7 +252,7 @@
     const stage = make("div", { class: "stage" }, canvas);
     const more = rung.heads > HEADS ? ` and ${rung.heads - HEADS} more` : "";
     const key = (name, text) => make("span", {}, make("i", { class: name }), text);
-    const node = card("matrix", "The matrix S = Q Kᵀ", stage, make("p", { class: "legend" },
+    const node = card("matrix", compact ? `${rung.digits} ${rung.title}` : "The matrix S = Q Kᵀ", stage, make("p", { class: "legend" },
       key("bright", "in work, with the number of its multiprocessor"),
       key("bright mine", `on the watched one, ${rung.watched}`), key("done", "done"), key("done masked", "masked part"),
       key("never", "never computed"), key("held", "at the margins: in its shared memory")));
@@ -894,7 +894,8 @@
     press("step back (←)", () => glide(-1), icon("back")), press("step forward (→)", () => glide(1), icon("forth")),
     slider, clock, make("span", { class: "group" },
       press("slower ([)", () => faster(-1), "−"), pace, press("faster (])", () => faster(1), "+")), themeButton,
-    compact ? make("a", { href: plain.href, target: "_blank" }, "open") : press("keys (?)", showHelp, "?"));
+    !compact ? press("keys (?)", showHelp, "?")
+      : plain.protocol === "about:" ? "" : make("a", { href: plain.href, target: "_blank" }, "open"));
 
   const views = rungs.map((rung) => {
     const matrix = matrixView(rung), timeline = timeView(rung, player);
