@@ -806,7 +806,8 @@
     const words = (time) => {
       if (choice.value !== `${rung.chosen}`) choice.value = rung.chosen;
       const bar = rung.barAt(rung.chosen, rung.moment(time));
-      const next = bar < 0 ? [0, 0] : [rung.bars.from[bar], rung.bars.to[bar]];
+      const { wrong } = rung.source, stopped = wrong && time >= rung.end;
+      const next = stopped ? [wrong, wrong] : bar < 0 ? [0, 0] : [rung.bars.from[bar], rung.bars.to[bar]];
       if (next[0] === shown[0] && next[1] === shown[1]) return;
       mark(shown, false);
       mark(shown = next, true);
