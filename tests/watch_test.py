@@ -7,6 +7,7 @@ import base64
 import functools
 import gzip
 import json
+import math
 import os
 import re
 import shutil
@@ -160,6 +161,46 @@ class MovieTest(unittest.TestCase):
                 times = [step[0] for step in rung["row"]["steps"]]
                 self.assertEqual(times, sorted(times))
 
+    def test_the_row_is_the_same_after_each_tile_whatever_the_stage(self):
+        """m~ may lag, so O~ is compared as e^m O~; and l where it is shown."""
+        def after(number):
+            found = {}
+            for _, _, j1, m, l, O in rung_of(str(number), "--random", "1,1,256,64", "--row", "200", "--dtype", "bf16")["row"]["steps"]:
+                found[j1] = [math.exp(m) * x for x in O]
+            return found
+
+        for one, others in ((15, (12, 13, 14)), (44, (40, 41, 42, 43, 45, 46, 47, 48, 49)), (24, (20, 23, 25, 28, 29))):
+            wanted = after(one)
+            for number in others:
+                got = after(number)
+                shared = {j1 for j1 in wanted if j1 in got and j1 <= 192}
+                with self.subTest(stage=number):
+                    self.assertTrue(shared)
+                    for j1 in shared:
+                        for x, y in zip(got[j1], wanted[j1], strict=True):
+                            self.assertAlmostEqual(x, y, delta=0.05 * max(map(abs, wanted[j1])))
+
+    def test_rows_that_move_are_of_the_heads_that_work_on_them(self):
+        # A block of 38 reads K once, and goes over the heads that share it.
+        for words, names in ((("15", "--random", "2,4,96,64", "--kv-heads", "2"), "QK"),
+                             (("38", "--random", "2,2,200,64", "--kv-heads", "1"), "Q")):
+            rung = rung_of(*words)
+            heads = {tile[0] for tile in rung["tiles"]}
+            self.assertEqual(heads, set(range(rung["heads"])))
+            for buffer in map(rung["buffers"].index, names):
+                self.assertEqual({move[5] for move in rung["moves"] if move[3] == buffer} - {-1}, heads, words)
+            for move in rung["moves"]:
+                self.assertLess(move[5], rung["heads"])
+                self.assertLessEqual(move[7], max(rung["Nq"], rung["Nk"]))
+
+    def test_where_an_intermediate_lies_follows_from_the_trace(self):
+        for number, registers in ((10, ["m", "l", "O~"]), (11, ["S"]), (13, ["S", "O~"]), (15, ["S", "m", "l", "O~"]),
+                                  (44, ["S", "P", "m", "l", "O~"])):
+            rung = rung_of(*words_of(STAGES[number]))
+            with self.subTest(stage=number):
+                self.assertEqual(rung["registers"], registers)
+        self.assertEqual([name for name, *_ in rung_of(*words_of(STAGES[10]))["shared"]], ["Q", "K", "V", "P"], "of both products")
+
     def test_lines_are_of_the_source_and_what_is_done_there(self):
         rung = rung_of("15")
         text = [re.sub("<[^>]+>", "", line) for line in rung["source"]["html"]]
@@ -288,6 +329,7 @@ class RefusalTest(unittest.TestCase):
             (["15", "--kv-heads", "3"], "not a multiple"),
             (["--site", ""], "--site"),
             (["15", "--site", "x"], "--site"),
+            (["--site", "x", "--row", "3"], "--site"),
             (["--nonsense"], "--nonsense", "./ladder watch --help"),
         ):
             with self.subTest(arguments=arguments):
@@ -314,6 +356,14 @@ class RefusalTest(unittest.TestCase):
         movie(STAGES[15], "15", answer, ("attention.cu", []))
         answer["stages"][0]["counts"]["exp"] += 1
         with self.assertRaisesRegex(Failure, "of exp, and the ledger has"):
+            movie(STAGES[15], "15", answer, ("attention.cu", []))
+        answer["stages"][0]["counts"]["exp"] -= 1
+        trace = answer["stages"][0]["trace"]
+        exp = trace["counters"].index("exp")
+        for step in (step for launch in trace["launches"] for block in launch["blocks"] for step in block["steps"]):
+            pairs = [(counter, more) for counter, more in zip(step[9][::2], step[9][1::2]) if counter != exp]
+            step[9] = [number for pair in pairs for number in pair]
+        with self.assertRaisesRegex(Failure, "have 0 of exp, and the ledger has"):
             movie(STAGES[15], "15", answer, ("attention.cu", []))
 
 

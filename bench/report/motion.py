@@ -45,9 +45,8 @@ def draw(rungs, time, end, fonts):
         bar = TOP + SIDE + 12
         pen.rectangle([x, bar, x + SIDE, bar + 8], outline=LINE)
         pen.rectangle([x, bar, x + SIDE * min(time, rung["end"]) / end, bar + 8], fill=WORK)
-        moved = sum(add * min(1, max(0, (time - begin) / (till - begin))) for begin, till, counter, add in
-                    zip(*(rung["deltas"][name] for name in ("begin", "end", "counter", "add")))
-                    if rung["counters"][counter]["group"] == "global memory")
+        moved = sum(add for till, counter, add in zip(*(rung["deltas"][name] for name in ("end", "counter", "add")))
+                    if till <= time and rung["counters"][counter]["group"] == "global memory")
         pen.text((x, bar + 14), f"{moved / 1e6:.1f} MB to and from global memory", MUTED, fonts[1])
     return picture
 

@@ -56,7 +56,8 @@ int trace_lab(const TraceOptions& options) {
   if (options.row && (*options.row < 0 || *options.row >= problem.Nq))
     throw UsageError(fmt::format("--row {}: there are rows 0 to {}", *options.row, problem.Nq - 1));
   const TemporaryFolder folder;
-  const Program program(stage, submission.lab.file, submission.text, folder.path(), {});
+  const Program program(stage, submission.lab.file, submission.text, folder.path(),
+                        {.seconds = usual_seconds, .memory = std::int64_t{usual_mebibytes} << 20});
   const Compiled& compiled = program.compiled();
   if (!compiled.refused.empty())
     throw UsageError(fmt::format("{} is not accepted: {}", submission.path, compiled.refused));

@@ -8,7 +8,7 @@ before has ended. What is shown is what was counted: `movie` fails where the sum
 import heapq
 import math
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +23,7 @@ MOST_COLUMNS = 64  # of O~ that are shown
 MBARRIERS = 64  # bytes: smaller arrays hold no data
 MODEL = ("The clocks are those of a model, not measured: {multiprocessors} multiprocessors, each with one block at a time. "
          "The counts are the ledger's.")
+DRAWN = "Which row tiles a block draws is the emulator's order: its blocks take turns, whatever the clock says."
 # What is shown of the counters: (label, group, names that are added up). A buffer's stand before these.
 COUNTERS = [
     ("matmul FLOPs, CUDA cores", "work", ["flops_cuda_cores"]), ("matmul FLOPs, tensor cores", "work", ["flops_tensor_cores"]),
@@ -36,6 +37,8 @@ COUNTERS = [
 ROWS = {**dict.fromkeys(("Q", "O", "dQ", "dO", "dQ_sum"), "d"), **dict.fromkeys(("S", "P", "dS", "dP"), "Nk"),
         **dict.fromkeys(("L", "m", "l", "D", "L2"), "one")}
 WAYS = ("read", "written", "atomic")
+# Counts of blocks and of launches, to which no step adds.
+NO_STEPS = re.compile(r"^(blocks|most_.*|fewest_.*|shared_bytes_per_block|device_bytes)$|\.array_bytes$|\.element_bytes$")
 
 
 @dataclass
@@ -81,7 +84,9 @@ class Block:
                 if at in warp.travels:
                     own -= step.name == "load"
                     begin, end = warp.travels[at]
-                    yield own if step.name == "load" else tile, step, self.begin + begin, self.begin + end
+                    # The last stores are still under way when the warps have ended: shown as if they hurried.
+                    end = min(end, self.model.end)
+                    yield own if step.name == "load" else tile, step, self.begin + min(begin, end), self.begin + end
 
 
 def movie(stage: Stage, name: str, answer: dict[str, Any], source: tuple[str, list[str]], error: str = "") -> dict[str, Any]:
@@ -92,15 +97,15 @@ def movie(stage: Stage, name: str, answer: dict[str, Any], source: tuple[str, li
     backward = answer.get("pass") == "backward"
     blocks = placed(trace)
     if not blocks:
-        raise Failure(f"stage {stage.label}: no block ran.")
-    row = row_of(blocks, trace)
+        raise Failure(f"{name}: {error.replace(chr(10), ' ') or 'no block ran'}.")
+    row = None if backward else row_of(blocks, trace)
     stopped = next((block for block in blocks if not block.ended), None) if error else None
     seen = stopped or (row[0] if row else blocks[0])
     watched = seen.multiprocessor
     tiles, number_of = tiles_of(blocks, problem)
     shown = [block for block in blocks if block.multiprocessor == watched]
     main = max(trace["launches"], key=lambda launch: sum(len(block["steps"]) for block in launch["blocks"]))
-    buffers = [name for name, _ in main["buffers"]]
+    buffers = [name for name, _, _ in main["buffers"]]
     lanes, bars = lanes_of(shown, source[0])
     return {
         "digits": name, "name": stage.name, "title": stage.title, "idea": stage.idea,
@@ -110,14 +115,38 @@ def movie(stage: Stage, name: str, answer: dict[str, Any], source: tuple[str, li
         "end": math.ceil(max(block.end for block in blocks)), "error": error,
         "source": {"path": source[0], "html": source[1], "wrong": wrong_line(error, source[0])},
         "launches": [{"kernel": launch["kernel"], "grid": launch["grid"], "warps": launch["warps"],
-                      "shared": sum(size for _, size in launch["shared"])} for launch in trace["launches"]],
+                      "shared": launch["shared_bytes"]} for launch in trace["launches"]],
         "blocks": [[block.launch, block.number, block.multiprocessor, round(block.begin), round(block.end)]
                    for block in blocks],
         "tiles": tiles, "parts": parts_of(shown, number_of, problem), "buffers": [name for name in buffers if name],
-        "moves": moves_of(blocks, trace, problem, [name for name in buffers if name]), "shared": [array for array in main["shared"] if array[1] > MBARRIERS],
+        "moves": moves_of(blocks, trace, problem, [name for name in buffers if name]), "shared": arrays_of(trace["launches"]), "registers": in_registers(trace, blocks, backward),
+        "note": DRAWN if "drawn" in buffers else "",
         "watched": watched, "lanes": lanes, "kinds": [BACKWARD.get(kind, kind) if backward else kind for kind in KINDS],
         "bars": bars, **counters_of(blocks, counted, bool(error)), "row": row and row[1],
     }
+
+
+def arrays_of(launches: list[dict[str, Any]]) -> list[list[Any]]:
+    """The shared arrays that hold data: (name, bytes, the name of the array before in whose place it lies, or "")."""
+    found: list[list[Any]] = []
+    for launch in launches:
+        for name, size, begin in sorted(launch["shared"], key=lambda array: array[2]):
+            known = [one[0] for one in found]
+            if size > MBARRIERS and name not in known:
+                under = [other for other, bytes_of, at in launch["shared"]
+                         if other != name and at <= begin < at + bytes_of and other in known]
+                found.append([name, size, *(under[:1] or [""])])
+    return found
+
+
+def in_registers(trace: dict[str, Any], blocks: list[Block], backward: bool) -> list[str]:
+    """Which intermediates have no array in shared memory and no buffer in global memory, but are computed. O~ has a buffer
+    where O is read back."""
+    elsewhere = {name for launch in trace["launches"] for name, *_ in [*launch["shared"], *launch["buffers"]]}
+    if any(step.counted.get("global.O.read_bytes") for block in blocks for _, step, _, _ in block.steps()):
+        elsewhere.add("O~")
+    wanted = ["S", "P", "dP", "dS", "sums of dK, dV"] if backward else ["S", "P", "m", "l", "O~"]
+    return [name for name in wanted if name not in elsewhere]
 
 
 def wrong_line(error: str, source: str) -> int:
@@ -195,18 +224,23 @@ def parts_of(shown: list[Block], number_of: dict[tuple[int, int, int], int], pro
 # --- Bytes --------------------------------------------------------------------------------------------------------
 
 
-def rows_touched(name: str, element: int, first: int, last: int, problem: dict[str, Any]) -> tuple[int, int, int]:
-    """(head, first row, one more than the last) that bytes of a buffer belong to; head -1 where that is not known."""
+def rows_touched(buffer: list[Any], first: int, last: int, problem: dict[str, Any]) -> tuple[int, int, int]:
+    """(head, first row, one more than the last) that bytes of a buffer belong to; head -1 where that is not known. Of K, V
+    and their gradients the head is one of theirs."""
+    name, element, elements = buffer
     keys = name in ("K", "V", "dK", "dV")
     if not keys and name not in ROWS:
         return -1, 0, 0
+    heads = problem["batch"] * problem["kv_heads" if keys else "q_heads"]
     rows = problem["Nk"] if keys else problem["Nq"]
     size = element * (problem["d"] if keys else problem.get(ROWS[name], 1))
-    first, last = first // size, last // size
-    if first // rows != last // rows:
+    padded = elements * element // (heads * size)  # a buffer of a stage's own may have rows for whole tiles
+    if padded < rows or padded * heads * size != elements * element:
         return -1, 0, 0
-    head = first // rows
-    return head * (problem["q_heads"] // problem["kv_heads"] if keys else 1), first % rows, last % rows + 1
+    first, last = first // size, last // size
+    if first // padded != last // padded:
+        return -1, 0, 0
+    return first // padded, min(first % padded, rows - 1), min(last % padded + 1, rows)
 
 
 def moves_of(blocks: list[Block], trace: dict[str, Any], problem: dict[str, Any], names: list[str]) -> list[list[int]]:
@@ -214,12 +248,17 @@ def moves_of(blocks: list[Block], trace: dict[str, Any], problem: dict[str, Any]
     found = []
     for block in blocks:
         buffers = trace["launches"][block.launch]["buffers"]
+        group = problem["q_heads"] // problem["kv_heads"]
+        heads = sorted({part[2] for part in block.trace["parts"]})  # of Q, that it works on
         together: dict[tuple[int, str, int], list[float]] = {}
         for tile, step, since, done in block.travels():
             touched = {}
             for slot, way, first, last in step.touched:
-                name, element = buffers[slot]
-                touched[name, way] = rows_touched(name, element, first, last, problem)
+                name = buffers[slot][0]
+                head, row0, row1 = rows_touched(buffers[slot], first, last, problem)
+                if name in ("K", "V", "dK", "dV") and head >= 0:
+                    head = next((one for one in heads if one // group == head), head * group)
+                touched[name, way] = head, row0, row1
             for (name, way), (head, row0, row1) in touched.items():
                 size = step.counted.get(f"global.{name}.{WAYS[way]}_bytes", 0)
                 if not size or name not in names:
@@ -241,20 +280,31 @@ def counters_of(blocks: list[Block], counted: dict[str, Any], stopped: bool) -> 
     that was stopped there is no ledger."""
     forms = {form["counter"]: form for form in counted.get("closed_forms", [])}
     sums: dict[str, int] = defaultdict(int)
-    by_tile: dict[tuple[int, int], dict[str, int]] = {}
-    times: dict[tuple[int, int], list[float]] = {}
+    by_tile: dict[tuple[int, int, str], dict[str, int]] = {}
+    times: dict[tuple[int, int, str], float] = {}
+
+    def add(key: tuple[int, int, str], step: Step, done: float, travels: bool) -> None:
+        counted = {name: more for name, more in step.counted.items() if name.startswith("global.") == travels}
+        if not counted:
+            return
+        times[key] = max(times.get(key, 0), done)
+        of_tile = by_tile.setdefault(key, defaultdict(int))
+        for name, more in counted.items():
+            of_tile[name] += more
+            sums[name] += more
+
     for block in blocks:
-        for tile, step, since, done in block.steps():
-            key = (block.index, tile)
-            time = times.setdefault(key, [since, done])
-            time[:] = [min(time[0], since), max(time[1], done)]
-            of_tile = by_tile.setdefault(key, defaultdict(int))
-            for name, more in step.counted.items():
-                of_tile[name] += more
-                sums[name] += more
-    for name, total in sums.items():
-        if not stopped and total != counted["counts"][name]:
-            raise Failure(f"the steps of the trace have {total} of {name}, and the ledger has {counted['counts'][name]}")
+        for tile, step, _, done in block.steps():
+            add((block.index, tile, ""), step, done, travels=False)
+        for tile, step, _, done in block.travels():
+            # By what moves, as in moves_of(): so a counter is where the bytes are.
+            for name in {name.rpartition("_")[0] for name in step.counted if name.startswith("global.")}:
+                part = Step(step.warp, step.name, counted={key: more for key, more in step.counted.items()
+                                                           if key.startswith(name)})
+                add((block.index, tile, name), part, done, travels=True)
+    for name, total in counted["counts"].items():
+        if not stopped and sums.get(name, 0) != total and not NO_STEPS.search(name):
+            raise Failure(f"the steps of the trace have {sums.get(name, 0)} of {name}, and the ledger has {total}")
 
     rows = []
     for name in dict.fromkeys(name.split(".")[1] for name in sums if name.startswith("global.")):
@@ -264,24 +314,24 @@ def counters_of(blocks: list[Block], counted: dict[str, Any], stopped: bool) -> 
         rows.append((f"shared memory {way}, bytes", "shared memory",
                      [name for name in sums if name.startswith("shared.") and name.endswith(f".{way}_bytes")]))
     rows = [row for row in [*rows, *COUNTERS] if sum(sums[name] for name in row[2])]
-    deltas = sorted((round(times[key][0]), max(round(times[key][1]), round(times[key][0]) + 1), number,
-                     sum(of_tile[name] for name in names))
+    deltas = sorted((round(times[key]), number, sum(of_tile[name] for name in names))
                     for key, of_tile in by_tile.items() for number, (_, _, names) in enumerate(rows)
                     if any(of_tile[name] for name in names))
     return {"counters": [{"label": label, "group": group, "total": sum(sums[name] for name in names),
-                          "form": form_text(names, forms)} for label, group, names in rows],
+                          **form_of(names, forms)} for label, group, names in rows],
             "deltas": {name: [delta[column] for delta in deltas]
-                       for column, name in enumerate(("begin", "end", "counter", "add"))}}
+                       for column, name in enumerate(("end", "counter", "add"))}}
 
 
-def form_text(names: list[str], forms: dict[str, Any]) -> str:
-    """The closed form of one counter, where it has one."""
+def form_of(names: list[str], forms: dict[str, Any]) -> dict[str, Any]:
+    """The closed form of a counter as text, where it has one, and whether the count is it."""
     elements = names[0].replace("_bytes", "_elements")
     form = len(names) == 1 and (forms.get(names[0]) or forms.get(elements)) or None
     if form is None:
-        return ""
+        return {"form": "", "exact": False}
     unit = " elements" if form["counter"] == elements != names[0] else ""
-    return f"{form['text']}{unit}" if form["value"] == form["measured"] else f"at least {form['text']}{unit}"
+    exact = form["value"] == form["measured"]
+    return {"form": f"{'' if exact else 'at least '}{form['text']}{unit}", "exact": exact}
 
 
 # --- The multiprocessor that is watched, and the row -----------------------------------------------------------------
@@ -337,34 +387,41 @@ def lines_of(steps: list[Step], source: str) -> list[tuple[int, int]]:
 
 
 def row_of(blocks: list[Block], trace: dict[str, Any]) -> tuple[Block, dict[str, Any]] | None:
-    """The block that computes the row that was followed, and what becomes of m, l and O~ of it; None: nothing was shown."""
-    found, values, names = [], {}, []
-    for block in blocks:
-        keys = {part[1]: (part[5], part[6] + 1) for part in sorted(block.trace["parts"]) if part[2] == trace["head"]}
-        for tile, step, _, done in block.steps():
-            for name, column, value in step.shown:
-                if name not in names:
-                    names.append(name)
-                what = {"m": "m", "l": "l"}.get(name[0], "O")
-                if what == "m" or not found:
-                    j0, j1 = next(((j0, j1) for j0, j1 in keys.values() if j0 <= column < j1), keys.get(tile, (0, 0)))
-                    if not found or found[-1][1][1] != j0 or found[-1][0] is not block:
-                        values = {}
-                        found.append((block, [0, j0, j1, values]))
-                values[what, column if what == "O" else 0] = value
-                found[-1][1][0] = max(found[-1][1][0], round(done))
-    if not found:
+    """The block that computes the row that was followed, and what becomes of m, l and O~ of it; None: nothing was shown.
+
+    m and l are shown with a key of their tile. O~ is shown without: its last value is of the last tile, the one before of
+    the tile before. (Where products overlap, the block may have come to the next tile by then.)"""
+    shown = sorted(((done, block.index, one) for block in blocks for _, step, _, done in block.steps() for one in step.shown),
+                   key=lambda one: one[0])
+    if not shown:
         return None
-    steps = []
-    known: dict[tuple[str, int], float | None] = {}
-    for _, (time, j0, j1, values) in found:
-        known |= values
-        columns = sorted(column for what, column in known if what == "O")[:MOST_COLUMNS]
-        steps.append([time, j0, j1, known.get(("m", 0)), known.get(("l", 0)),
-                      [known["O", column] for column in columns] or None])
-    order = [next((name for name in names if name[0] == letter), letter) for letter in "ml"]
-    order.append(next((name for name in names if name[0] == "O"), "O~"))
-    return found[-1][0], {"head": trace["head"], "row": trace["row"], "names": order, "steps": steps}
+    ranges: dict[tuple[int, int], list[int]] = {}  # by tile: the keys
+    for block in blocks:
+        for _, tile, head, first_row, last_row, first_key, last_key in block.trace["parts"]:
+            if head == trace["head"] and first_row <= trace["row"] <= last_row:
+                keys = ranges.setdefault((block.index, tile), [first_key, last_key + 1])
+                keys[:] = [min(keys[0], first_key), max(keys[1], last_key + 1)]
+    keys = [ranges[tile] for tile in sorted(ranges)] or [[0, 0]]
+    left = Counter(column for _, _, (name, column, _) in shown if name[0] == "O")
+    values: list[dict[Any, float | None]] = [{} for _ in keys]
+    times = [0.0] * len(keys)
+    for done, _, (name, column, value) in shown:
+        if name[0] == "O":
+            tile, key = max(0, len(keys) - left[column]), column
+            left[column] -= 1
+        else:
+            tile, key = next((n for n, (j0, j1) in enumerate(keys) if j0 <= column < j1), len(keys) - 1), name[0]
+        values[tile][key] = value
+        times[tile] = max(times[tile], done)
+    steps, known = [], {}
+    for (j0, j1), time, more in zip(keys, times, values):
+        known |= more
+        columns = sorted(column for column in known if isinstance(column, int))[:MOST_COLUMNS]
+        if more:
+            steps.append([round(time), j0, j1, known.get("m"), known.get("l"), [known[column] for column in columns] or None])
+    names = [name for _, _, (name, _, _) in shown]
+    return blocks[shown[-1][1]], {"head": trace["head"], "row": trace["row"], "steps": steps,
+                                  "names": [next((name for name in names if name[0] == letter), letter) for letter in "mlO"]}
 
 
 def together(rungs: list[dict[str, Any]]) -> dict[str, Any]:

@@ -122,9 +122,8 @@ def traced(one: Subject, options: list[str], which: str) -> dict[str, Any]:
     if one.folder:
         found = answer(["lab", "trace", str(one.folder), *options])
         source, error = one.folder / found["file"], found["error"]
-        if "trace" not in found["stages"][0] or not any(launch["blocks"] for launch in
-                                                        found["stages"][0]["trace"]["launches"]):
-            raise Failure(f"{one.label} ran no kernel{': ' + error if error else ''}.")
+        if "trace" not in found["stages"][0]:
+            raise Failure(f"there is nothing to play of {one.label}: {error or 'it ran no kernel'}")
     else:
         backward = ["--backward"] if which == "backward" else []
         found = answer(["ledger", one.stage.digits, *options, *backward, "--json", "--trace"])
@@ -153,8 +152,8 @@ def run(arguments: argparse.Namespace) -> None:
     from common.course.watch_page import page  # Pygments is for pages alone
 
     if arguments.site is not None:
-        if arguments.stages or not arguments.site:
-            raise Failure("--site writes the pages of all stages into a folder: name the folder, and no stages.")
+        if not arguments.site or any(value not in (None, False, []) for name, value in vars(arguments).items() if name != "site"):
+            raise Failure("--site writes the pages of all stages into a folder: name the folder, and nothing else.")
         write_site(Path(arguments.site))
         return
     if not arguments.stages:
@@ -163,6 +162,9 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.out == "":
         raise Failure("--out is empty: say where to write.")
     which = pass_of(subjects, arguments.backward)
+    for one in subjects:
+        if one.folder and which != passes_of(one.stage):
+            raise Failure(f"{one.label} is a lab of the {passes_of(one.stage)} pass: leave --backward out.")
     options = problem_of(arguments, which)
     path = Path(arguments.out or f"watch_{'_'.join(one.name for one in subjects)}.html")
     rungs = []

@@ -8,6 +8,12 @@
   const HEADS = 4;  // that are drawn
   const LINE = 18;  // height of a line of the source in pixels, as in watch_page.css
   const FONT = "12px system-ui, sans-serif";
+  const WORDS = [
+    ["m", "of a row: the largest score so far"], ["l", "of a row: the sum of e^(score − m) so far"],
+    ["O~", "of a row: the sum of e^(score − m) V so far; O = O~ / l"], ["L", "of a row at the end: m + log l"],
+    ["Br, Bc", "rows and keys of a tile"], ["BH", "heads of all batch entries"],
+    ["Tr, Tc", "tiles of rows, tiles of keys"], ["live_i", "tiles of keys that some row of row tile i sees"],
+    ["masked", "a tile in which the kernel asks, key by key, what a row sees"]];
   const HUES = ["page", "ink", "muted", "line", "card", "work", "watched", "yellow", "blue", "green", "purple",
     "vermillion"];
   // What a warp does: solid colours; what it waits for or what is on its way: stripes of the same colours.
@@ -147,17 +153,12 @@
     const between = (first, last) => [upper(reach, first), upper(begin, last)];
     return { begin, end, at, between };
   };
-  // A number that grows from begin to end of each row: the rows that are over by a sum, so the last value is exact.
+  // A number that grows at the end of each row, [end, add]. It does not slide: what it shows was counted.
   const tally = (rows) => {
-    const sorted = [...rows].sort((a, b) => a[0] - b[0]);
-    const running = spans(sorted.map((row) => row[0]), sorted.map((row) => row[1]));
-    const over = [...rows].sort((a, b) => a[1] - b[1]), ends = over.map((row) => row[1]);
+    const sorted = [...rows].sort((a, b) => a[0] - b[0]), ends = sorted.map((row) => row[0]);
     let sum = 0;
-    const sums = [0, ...over.map((row) => (sum += row[2]))];
-    return (time) => running.at(time).reduce((value, k) => {
-      const [begin, end, add] = sorted[k];
-      return value + add * (time - begin) / (end - begin);
-    }, sums[upper(ends, time)]);
+    const sums = [0, ...sorted.map((row) => (sum += row[1]))];
+    return (time) => sums[upper(ends, time)];
   };
   const groups = (rows, key) => {
     const found = new Map();
@@ -198,7 +199,7 @@
     model.heldBuffers = (rung.shared ?? []).map(([name]) => rung.buffers.indexOf(name)).filter((buffer) => buffer >= 0);
     const ofKind = groups(moves, (move) => 3 * move[3] + move[4]);
     model.bytes = rung.buffers.map((_, buffer) => [0, 1, 2].map((way) =>
-      tally((ofKind.get(3 * buffer + way) ?? []).map((move) => [move[0], move[1], move[8]]))));
+      tally((ofKind.get(3 * buffer + way) ?? []).map((move) => [move[1], move[8]]))));
     model.lanes = (rung.lanes ?? []).map((lane) => ({ ...lane, bars: [] }));
     (bars?.lane ?? []).forEach((lane, index) => model.lanes[lane]?.bars.push(index));
     for (const lane of model.lanes) {
@@ -212,8 +213,8 @@
     model.kindAt = (lane, time) => bars.kind[model.barAt(lane, time)] ?? -1;
     const computes = new Set((rung.parts ?? []).map((part) => part[1]));
     model.chosen = Math.max(0, model.lanes.findIndex((_, lane) => computes.has(lane)));
-    const { begin, end, add, counter } = rung.deltas;
-    const deltas = groups(begin.map((_, k) => [begin[k], end[k], add[k], counter[k]]), (row) => row[3]);
+    const { end, add, counter } = rung.deltas;
+    const deltas = groups(end.map((_, k) => [end[k], add[k], counter[k]]), (row) => row[2]);
     model.values = rung.counters.map((_, which) => tally(deltas.get(which) ?? []));
     const times = (rung.row?.steps ?? []).map((step) => step[0]);
     // The last tile's numbers of the chosen row, and the factor by which a risen m rescales l and O~.
@@ -235,7 +236,7 @@
     const node = make("header", { class: "head" },
       make("h1", {}, `${rung.digits} `, make("span", { class: "muted" }, rung.title), " ", state),
       make("p", {}, rung.idea),
-      make("p", { class: "small muted" }, [rung.problem, ...launches].join(" · ")));
+      make("p", { class: "small muted" }, [rung.problem, ...launches].join(" · ")), rung.note ?? "");
     if (rung.error)
       node.append(make("div", { class: "error", role: "alert" }, make("strong", {}, "An error ended the kernel"),
         ` at clock ${number(rung.end)}: `, make("code", {}, rung.error)));
@@ -339,7 +340,7 @@
       const [x, y, w, h] = box(frame, ...tile.slice(1, 5)), gap = w > 7 && h > 7 ? 1 : 0;
       fill(back, colour.page, x, y, w, h);
       back.globalAlpha = rung.watchedTile(tile) ? 0.5 : 0.4;
-      fill(back, rung.watchedTile(tile) ? colour.watched : colour.work, x + gap, y + gap, w - gap, h - gap);
+      fill(back, colour.work, x + gap, y + gap, w - gap, h - gap);
       back.globalAlpha = 1;
       if (!tile[5]) return;
       back.save();
@@ -467,12 +468,12 @@
     };
     const adds = rung.moves.some((move) => move[4] === 2);
     const global = rows(rung.buffers, ["bytes", "read", "written", ...(adds ? ["added"] : [])]);
-    const arrays = rung.shared ?? [], shared = rows(arrays.map(([name]) => name), ["array", "bytes", "holds"]);
+    const arrays = rung.shared ?? [], names = arrays.map(([name, , under]) => under ? `${name}, over ${under}` : name);
+    const shared = rows(names, ["array", "bytes", "holds"]);
     arrays.forEach(([, bytes], k) => write(shared.cells[k][0], number(bytes)));
-    const forward = rung.pass !== "backward";
-    const registers = rows(forward ? ["S", "O~", "m, l"] : ["S, dS", "sums"], ["values", "of"]);
+    const registers = rows(rung.registers ?? [], ["values", "of"]);
     const box = (title, inside) => make("div", { class: "box" }, make("h3", {}, title), inside);
-    const boxes = [box("global memory", global.node),
+    const boxes = [box("global memory, of all blocks", global.node),
       box("shared memory", arrays.length ? shared.node : make("p", { class: "muted small" }, "The kernel uses none.")),
       box("registers", registers.node)];
     const chips = Array.from({ length: 6 }, () => make("div", { class: "chip", hidden: "" }));
@@ -495,7 +496,7 @@
     };
     const way = ([, , , buffer, way]) => {
       const slot = arrays.findIndex(([name]) => name === rung.buffers[buffer]);
-      const near = slot >= 0 ? places.shared[slot] : places.registers[forward && way ? 1 : 0];
+      const near = slot >= 0 ? places.shared[slot] : places.registers[0] ?? places.global[buffer];
       return way ? [near, places.global[buffer]] : [places.global[buffer], near];
     };
     const drawChip = (chip, move, time) => {
@@ -527,8 +528,10 @@
         write(cells[1], move ? (move[5] < 0 ? "rows" : range(move[6], move[7])) : rest);
       });
       const all = tile ? tileText(tile) : "–", rowsOf = all.split(",")[0];
-      const texts = forward ? [all, rowsOf, rowsOf] : [all, running ? "this block" : "–"];
-      registers.cells.forEach((cells, k) => write(cells[0], texts[k]));
+      registers.cells.forEach((cells, k) => {
+        const name = rung.registers[k], ofTile = /^d?[SP]$/.test(name), ofBlock = name.startsWith("sums");
+        write(cells[0], ofTile ? all : ofBlock ? (running ? "this block" : "–") : rowsOf);
+      });
     };
     return { node, layout, draw, words };
   };
@@ -539,9 +542,11 @@
     const { canvas, pen, fit } = surface(), steps = rung.row.steps, hold = movie.end / 25;
     const m = make("b"), l = make("b"), factor = make("span", { class: "factor" });
     const [mName, lName, oName] = rung.row.names;
+    // FlashAttention-1 keeps O divided: there the factor is that of l alone.
+    const scaled = oName === "O~" ? "l and O~" : "l";
     const numbers = make("p", { class: "numbers" }, `${mName} = `, m, ` ${lName} = `, l, factor);
     const node = card("row", `Row ${rung.row.row} of head ${rung.row.head}, tile by tile`, numbers, canvas);
-    const most = (values) => Math.max(1e-9, ...values.map(Math.abs));
+    const most = (values) => values.reduce((largest, value) => Math.max(largest, Math.abs(value)), 1e-9);
     const oMost = most(steps.flatMap((step) => step[5] ?? []));
     const scales = [3, 4].map((at) => {
       const known = steps.map((step) => step[at]).filter((value) => value !== null);
@@ -596,7 +601,7 @@
       const now = rung.rowAt(time), fresh = now.factor !== null && now.since < hold;
       write(m, short(now.m));
       write(l, short(now.l));
-      write(factor, !fresh ? "" : now.factor < 1 ? `m rose: l and O~ × ${now.factor.toFixed(2)}` : "m stays: × 1");
+      write(factor, !fresh ? "" : now.factor < 1 ? `m rose: ${scaled} × ${now.factor.toFixed(2)}` : "m stays: × 1");
       factor.classList.toggle("risen", fresh && now.factor < 1);
     };
     const say = (time) => {
@@ -627,8 +632,7 @@
     const words = (time) => rows.forEach(({ value, tick, counter }, k) => {
       const now = rung.values[k](time);
       write(value, number(Math.round(now)));
-      const reached = counter.form && time >= rung.end;
-      write(tick, !reached ? "" : Math.round(now) === counter.total ? "✓" : "✕");
+      write(tick, counter.exact && time >= rung.end && now === counter.total ? "✓" : "");
     });
     return { node, draw, words };
   };
@@ -646,7 +650,8 @@
       const swatch = make("canvas", { width: 44, height: 28, "aria-hidden": "true" });
       return { swatch, kind, node: make("span", {}, swatch, rung.kinds[kind]) };
     });
-    const node = card("time", "Time", canvas, make("p", { class: "legend" }, ...legend.map((item) => item.node)));
+    const node = card("time", "Time, of a model", canvas, make("p", { class: "legend" }, ...legend.map((item) => item.node),
+      make("span", {}, "pale: still to come")));
     const below = rung.lanes.length ? `; below, multiprocessor ${rung.watched}` : "";
     const title = `the blocks of ${plural(rung.multiprocessors, "multiprocessor")}${below}`;
     node.firstChild.append(make("span", { class: "muted" }, title), buttons);
@@ -701,7 +706,8 @@
       const step = Math.max(1, power * [1, 2, 5, 10].find((factor) => factor * power >= rough));
       for (let clock = Math.max(0, Math.ceil(first / step) * step); clock <= Math.min(last, movie.end); clock += step) {
         fill(back, colour.line, x(clock), 0, 1, axis);
-        print(back, number(clock), x(clock) + (clock ? 0 : 1), axis + 10, clock ? "center" : "left", "muted");
+        const side = x(clock) < 20 ? "left" : x(clock) > layer.wide - 24 ? "right" : "center";
+        print(back, number(clock), x(clock) + (side === "left" ? 1 : 0), axis + 10, side, "muted");
       }
     };
     // The second canvas holds the whole run, or twice what a window shows, so that it is painted seldom.
@@ -880,11 +886,12 @@
   themeButton.id = "theme";
   const slider = make("input", { type: "range", min: 0, max: movie.end, step: 1, value: 0,
     "aria-label": "time in clocks", input: () => { pause(); seek(+slider.value); } });
-  const keys = [["space", "play, pause"], ["← →", "to the last, the next tile of the watched multiprocessor"],
-    ["Home End", "to the begin, to the end"], ["+ −", "less time, more time in the time view"],
+  const keys = [["space", "play, pause"], ["← →", "to the tile before, to the next tile of the watched multiprocessor"],
+    ["Home End", "to the start, to the end"], ["+ −", "less time, more time in the time view"],
     ["[ ]", "slower, faster"], ["t", "theme"], ["?", "these keys"]];
   const help = make("dialog", { "aria-label": "keys" }, make("h2", {}, "Keys"),
     make("dl", {}, ...keys.flatMap(([name, text]) => [make("dt", {}, name), make("dd", {}, text)])),
+    make("h2", {}, "Words"), make("dl", {}, ...WORDS.flatMap(([name, text]) => [make("dt", {}, name), make("dd", {}, text)])),
     make("p", { class: "small" }, "A click in the time view goes to that time; on a lane it also chooses the " +
       "warp whose lines the source shows."),
     make("form", { method: "dialog" }, make("button", {}, "close")));
@@ -894,7 +901,7 @@
   const bar = make("nav", { class: "bar", "aria-label": "player" }, playButton,
     press("step back (←)", () => glide(-1), icon("back")), press("step forward (→)", () => glide(1), icon("forth")),
     slider, clock, make("span", { class: "group" },
-      press("slower ([)", () => faster(-1), "−"), pace, press("faster (])", () => faster(1), "+")), themeButton,
+      make("span", { class: "small muted" }, "speed"), press("slower ([)", () => faster(-1), "−"), pace, press("faster (])", () => faster(1), "+")), themeButton,
     !compact ? press("keys (?)", showHelp, "?")
       : plain.protocol === "about:" ? "" : make("a", { href: plain.href, target: "_blank" }, "open"));
 
@@ -919,7 +926,7 @@
     return node;
   })));
   if (!compact) root.append(make("p", { class: "small muted model" }, movie.model), help);
-  root.before(bar);
+  document.body.prepend(bar);
 
   const all = views.flat();
   const relayout = () => {  // and draws at once: a canvas of a new size is empty
@@ -966,12 +973,13 @@
   const nextTheme = withTheme(themeButton, relayout);
   addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || help.open || event.target.tagName === "SELECT") return;
+    if (/^(Arrow|Home|End)/.test(event.key) && event.target.closest?.(".code")) return;  // they scroll the source
     const acts = {
       ArrowLeft: () => glide(-1), ArrowRight: () => glide(1), Home: () => { pause(); seek(0); },
       End: () => { pause(); seek(movie.end); }, "+": () => zoom(1), "=": () => zoom(1), "-": () => zoom(-1),
       "[": () => faster(-1), "]": () => faster(1), t: nextTheme, "?": () => { if (!compact) showHelp(); },
     };
-    if (event.key === " " && !/BUTTON|A/.test(event.target.tagName)) acts[" "] = toggle;
+    if (event.key === " " && !/^(BUTTON|A)$/.test(event.target.tagName)) acts[" "] = toggle;
     const act = acts[event.key];
     if (!act) return;
     event.preventDefault();

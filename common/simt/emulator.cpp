@@ -35,8 +35,6 @@ void Emulator::run(Launch launch) {
   launch.trace = nullptr;
   if (options.trace != nullptr && counts) {
     launch.trace = &options.trace->launches.emplace_back(LaunchTrace{launch.kernel, launch.grid, 0, {}});
-    launch.trace->warps = launch.block.x * launch.block.y * launch.block.z / warp_size;
-    launch.trace->blocks.resize(std::size_t{launch.grid.x} * launch.grid.y * launch.grid.z);
   }
   const ShowsToTrace shows(launch.trace != nullptr);
   Ledger ledger = run_grid(launch);

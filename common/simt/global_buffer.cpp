@@ -150,8 +150,8 @@ std::size_t GlobalBuffer::slots() {
 GlobalBuffer::Label GlobalBuffer::label_of_slot(std::size_t slot) {
   const std::lock_guard lock(registry().mutex);
   const GlobalBuffer* buffer = registry().buffers[slot];
-  if (buffer == nullptr) return {"", 0};
-  return {buffer->name_, static_cast<std::uint64_t>(buffer->element_bytes_)};
+  if (buffer == nullptr) return {"", 0, 0};
+  return {buffer->name_, static_cast<std::uint64_t>(buffer->element_bytes_), buffer->elements};
 }
 
 void GlobalBuffer::forget_what_is_written() {

@@ -60,6 +60,7 @@ class GlobalBuffer {
   struct Label {
     std::string name;             ///< The buffer's.
     std::uint64_t element_bytes;  ///< Of one element.
+    std::int64_t elements;        ///< How many.
   };
   /// The label of a slot; an empty one where it is not in use.
   static Label label_of_slot(std::size_t slot);

@@ -35,7 +35,8 @@ struct Options {
   /// Added to the number of visible keys that a kernel asks for: what ask_for_row() returns. It shows
   /// whether the kernel uses the answer.
   int added_to_rows = 0;
-  /// Receives what the warps of all blocks of counted launches do; nullptr: nobody looks.
+  /// Receives what the warps of all blocks of counted launches do; nullptr: nobody looks. Of one emulator
+  /// at a time, because it takes Emulator::probe for itself.
   Trace* trace = nullptr;
 };
 

@@ -450,6 +450,10 @@ Ledger run_grid(const Launch& launch) {
   check_sizes(launch);
   const auto start = std::chrono::steady_clock::now();
   const unsigned blocks = launch.grid.x * launch.grid.y * launch.grid.z;
+  if (launch.trace != nullptr) {
+    launch.trace->warps = launch.block.x * launch.block.y * launch.block.z / warp_size;
+    launch.trace->blocks.resize(blocks);
+  }
   const std::size_t slots = GlobalBuffer::slots();
   Ledger ledger;
   ledger.kernel = launch.kernel;

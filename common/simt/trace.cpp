@@ -143,17 +143,39 @@ Step Recorder::take(Step::Kind kind, std::uint64_t a, std::uint64_t b, std::uint
   return step;
 }
 
+void Recorder::push(unsigned warp, Step step) {
+  steps_[warp].push_back(into_.steps.size());
+  into_.steps.push_back(std::move(step));
+}
+
+/// The warp's last step of this kind at the same place; nullptr: there is none.
+Step* Recorder::find(unsigned warp, const Step& like) {
+  for (auto at = steps_[warp].rbegin(); at != steps_[warp].rend(); ++at) {
+    Step& step = into_.steps[*at];
+    if (step.kind == like.kind && step.a == like.a && step.b == like.b) return &step;
+  }
+  return nullptr;
+}
+
+/// Finds the steps of a lane among those of its warp. One that is not there, because the first lane went
+/// another way, goes with the next one that is.
 void Recorder::settle(unsigned warp, Lane& lane) {
-  while (!lane.ahead.empty()) {
-    const Step& mine = lane.ahead.front();
+  for (std::size_t count = 1; count <= lane.ahead.size();) {
+    const Step& mine = lane.ahead[count - 1];
     std::size_t found = lane.next;
     while (found < steps_[warp].size() &&
            (step_of(warp, found).kind != mine.kind || step_of(warp, found).a != mine.a))
       ++found;
-    if (found == steps_[warp].size()) return;
-    add_lane(step_of(warp, found), mine);
+    if (found == steps_[warp].size()) {
+      ++count;
+      continue;
+    }
+    for (; count > 0; --count) {
+      add_lane(step_of(warp, found), lane.ahead.front());
+      lane.ahead.pop_front();
+    }
+    count = 1;
     lane.next = found + 1;
-    lane.ahead.pop_front();
   }
 }
 
@@ -164,18 +186,22 @@ void Recorder::note(Step::Kind kind, std::uint64_t a, std::uint64_t b, std::uint
   Step step = take(kind, a, b, bytes, where);
   const bool goes_on = is_shown(kind) && me.last == kind;  // one step, which shows many elements
   me.last = kind;
-  if (thread.lane == 0) {
-    if (goes_on) {
-      Step& last = into_.steps[steps.back()];
-      last.instructions += step.instructions;
-      last.exponentials += step.exponentials;
-      last.where = where;
-      add_lane(last, step);
+  if (kind == Step::Kind::load || kind == Step::Kind::mbarrier_init) {
+    push(thread.warp, std::move(step));
+  } else if (kind == Step::Kind::mbarrier_arrive) {
+    if (Step* same = find(thread.warp, step)) {  // each lane may arrive: for the warp it is one step
+      add_lane(*same, step);
     } else {
-      steps.push_back(into_.steps.size());
-      into_.steps.push_back(std::move(step));
+      push(thread.warp, std::move(step));
     }
-    for (unsigned lane = 1; lane < warp_size; ++lane) settle(thread.warp, lanes_[thread.linear + lane]);
+  } else if (thread.lane == 0 && goes_on) {
+    Step& last = into_.steps[steps.back()];
+    last.instructions += step.instructions;
+    last.exponentials += step.exponentials;
+    last.where = where;
+    add_lane(last, step);
+  } else if (thread.lane == 0) {
+    push(thread.warp, std::move(step));
   } else if (goes_on && !me.ahead.empty()) {
     add_lane(me.ahead.back(), step);
   } else if (goes_on) {
@@ -184,6 +210,8 @@ void Recorder::note(Step::Kind kind, std::uint64_t a, std::uint64_t b, std::uint
     me.ahead.push_back(std::move(step));
     settle(thread.warp, me);
   }
+  if (thread.lane != 0) return;
+  for (unsigned lane = 1; lane < warp_size; ++lane) settle(thread.warp, lanes_[thread.linear + lane]);
 }
 
 void Recorder::touch(std::size_t slot, GlobalMarks::Use use, std::int64_t byte, std::int64_t bytes) {
@@ -229,9 +257,10 @@ void Recorder::finish() {
   into_.masked = block.masked;
   into_.counters = names_of_counters();
   for (std::size_t slot = 0; slot < block.global.size(); ++slot)
-    into_.buffers.emplace_back(GlobalBuffer::label_of_slot(slot).name,
-                               GlobalBuffer::label_of_slot(slot).element_bytes);
-  for (const SharedArray& array : block.shared.arrays()) into_.shared.emplace_back(array.name, array.bytes);
+    into_.buffers.push_back(GlobalBuffer::label_of_slot(slot));
+  into_.shared_bytes = block.shared.bytes();
+  for (const SharedArray& array : block.shared.arrays())
+    into_.shared.push_back({array.name, array.bytes, array.offset});
 }
 
 void note(Step::Kind kind, std::uint64_t a, std::uint64_t b, std::uint64_t bytes, Where where) {
@@ -319,7 +348,12 @@ std::string steps_json(const BlockTrace& block, std::vector<std::string>& files,
 
 std::string to_json(const Trace& trace) {
   std::vector<std::string> files, counters;
-  const auto named = [](const auto& one) { return '[' + quoted(one.first) + ',' + row(one.second) + ']'; };
+  const auto buffer = [](const GlobalBuffer::Label& one) {
+    return '[' + quoted(one.name) + ',' + row(one.element_bytes, one.elements) + ']';
+  };
+  const auto shared = [](const SharedPart& one) {
+    return '[' + quoted(one.name) + ',' + row(one.bytes, one.offset) + ']';
+  };
   const auto part = [](const TilePart& one) {
     return '[' +
            row(one.warp, one.tile, one.head, one.first_row, one.last_row, one.first_key, one.last_key) +
@@ -339,8 +373,9 @@ std::string to_json(const Trace& trace) {
       if (!block.counters.empty()) any = &block;
     return R"({"kernel":)" + quoted(launch.kernel) + R"(,"grid":[)" +
            row(launch.grid.x, launch.grid.y, launch.grid.z) + R"(],"warps":)" + row(launch.warps) +
-           R"(,"shared":)" + list(any->shared, named) + R"(,"buffers":)" + list(any->buffers, named) +
-           R"(,"blocks":)" + list(launch.blocks, block_json) + '}';
+           R"(,"shared_bytes":)" + row(any->shared_bytes) + R"(,"shared":)" + list(any->shared, shared) +
+           R"(,"buffers":)" + list(any->buffers, buffer) + R"(,"blocks":)" +
+           list(launch.blocks, block_json) + '}';
   });
   return R"({"format":1,"names":)" + list(Step::names, quoted) + R"(,"multiprocessors":)" +
          row(multiprocessors) + R"(,"head":)" + row(trace.head) + R"(,"row":)" + row(trace.row) +

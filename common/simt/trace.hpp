@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/simt/global_buffer.hpp"
 #include "common/simt/kernel_error.hpp"
 #include "common/simt/ledger.hpp"
 #include "common/simt/races.hpp"
@@ -34,7 +35,9 @@ struct Shown {
   float value;       ///< As there.
 };
 
-/// What a warp of a block did, as its first lane executed it: how a model of time knows who waits for what.
+/// What a warp of a block did: how a model of time knows who waits for what. What all lanes do is a step
+/// once, as the first lane executes it; what one lane does for all, at mbarriers and with TMA, whichever it
+/// is.
 struct Step {
   /// What it did, and what `a` and `b` are then.
   enum class Kind : std::uint8_t {
@@ -88,15 +91,23 @@ struct TilePart {
   bool operator==(const TilePart&) const = default;  ///< Equal in each number.
 };
 
+/// A shared array.
+struct SharedPart {
+  std::string name;      ///< As in the ledger.
+  std::uint32_t bytes;   ///< Size.
+  std::uint32_t offset;  ///< Where it begins.
+};
+
 /// What a block did.
 struct BlockTrace {
-  std::vector<Step> steps;            ///< Of all warps, each warp's in its order.
-  std::vector<TilePart> parts;        ///< Of all warps.
-  std::vector<bool> masked;           ///< By tile, from 1: whether it was masked.
-  std::vector<std::string> counters;  ///< What Step::counted counts: names as in Ledger::entries().
-  std::vector<std::pair<std::string, std::uint64_t>>
-      buffers;  ///< By slot: their names, bytes of an element.
-  std::vector<std::pair<std::string, std::uint32_t>> shared;  ///< Shared arrays and their bytes.
+  std::vector<Step> steps;                   ///< Of all warps, each warp's in its order.
+  std::vector<TilePart> parts;               ///< Of all warps.
+  std::vector<bool> masked;                  ///< By tile, from 1: whether it was masked.
+  std::vector<std::string> counters;         ///< What Step::counted counts: names as in Ledger::entries().
+  std::vector<GlobalBuffer::Label> buffers;  ///< By slot.
+  std::uint32_t shared_bytes = 0;            ///< Of shared memory.
+  /// Shared arrays, as they lie there: one may have the place of another. A name may come again.
+  std::vector<SharedPart> shared;
 };
 
 /// What a launch did.
@@ -151,6 +162,8 @@ class Recorder {
   void count();
   Step take(Step::Kind kind, std::uint64_t a, std::uint64_t b, std::uint64_t bytes, Where where);
   void settle(unsigned warp, Lane& lane);
+  void push(unsigned warp, Step step);
+  Step* find(unsigned warp, const Step& like);
   Step& step_of(unsigned warp, std::size_t number) { return into_.steps[steps_[warp][number]]; }
 
   BlockTrace& into_;
