@@ -147,14 +147,5 @@ def write_site(folder: Path, stages: list[Stage]) -> None:
     print(f"{folder}/index.html and {len(found)} pages")
 
 
-def main() -> int:
-    try:
-        run(parser().parse_args())
-    except Failure as failure:
-        program.complain(f"ladder: {failure}")
-        return program.NOT_DONE
-    return 0
-
-
 if __name__ == "__main__":
-    program.run(main)
+    program.run_verb(parser, run)

@@ -10,6 +10,8 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, NoReturn
 
+from common.course.registry import Failure
+
 
 NOT_DONE = 2  # the exit status; 1: done, and something that was tried has failed
 
@@ -86,6 +88,19 @@ def run(main: Callable[[], int | str | None]) -> NoReturn:
         complain(status)
         status = NOT_DONE
     sys.exit(status or 0)
+
+
+def run_verb(parser: Callable[[], Parser], act: Callable[[argparse.Namespace], None]) -> NoReturn:
+    """As run, of a verb of ./ladder: what it does with its arguments. A Failure is its sentence."""
+    def main() -> int:
+        try:
+            act(parser().parse_args())
+        except Failure as failure:
+            complain(f"ladder: {failure}")
+            return NOT_DONE
+        return 0
+
+    run(main)
 
 
 def interrupt(number: int, frame: FrameType | None) -> NoReturn:

@@ -209,14 +209,5 @@ def watched_pairs(stages: list[Stage]) -> list[tuple[Stage, Stage]]:
             if before.kernels and after.kernels and passes_of(before) == passes_of(after)]
 
 
-def main() -> int:
-    try:
-        run(parser().parse_args())
-    except Failure as failure:
-        program.complain(f"ladder: {failure}")
-        return program.NOT_DONE
-    return 0
-
-
 if __name__ == "__main__":
-    program.run(main)
+    program.run_verb(parser, run)
