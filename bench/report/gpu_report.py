@@ -28,6 +28,8 @@ STAGES, BACKWARD = "stages.json", "backward.json"
 PEERS, BACKWARD_PEERS = "peers_bf16.json", "backward_peers_bf16.json"
 LOSSES, TRAINING = ("train_gpt.json", "train_gpt_bf16.json"), "training.json"
 ATOMICS, NSIGHT = "atomics.json", "nsight.json"
+HOPPER_PEERS = "peers_hopper_bf16.json"  # of the stages that need Hopper
+BESIDE = ("fa2", "cudnn", "flash-attn-4")  # the peers that stand beside each of them
 EMULATOR = ROOT / "common/simt/README.md"
 PAGE, ATOMICS_PAGE = ROOT / "docs/training.md", ROOT / "docs/theory/atomics.md"
 MEASURED_PAGE = ROOT / "docs/measured.md"
@@ -340,6 +342,29 @@ def peers_table(peers):
     return "\n".join(lines) + "\n"
 
 
+def step_table(peers, stage):
+    """A stage and the one before it beside the fastest peers, interleaved in one run."""
+    before, mine = name_of(registry.stage_of(stage.before)), name_of(stage)
+    names = [one["name"] for one in peers["results"]]
+    steps = [mine] if before not in names else [before, mine]
+    shown = [name for name in gpu_pictures.names_of(peers) if name in BESIDE]
+    speeds = {}
+    for one in peers["results"]:
+        speeds.setdefault((one["d"], one["causal"], one["N"]), {})[one["name"]] = one.get("tflops")
+    c = peers["context"]
+    spreads = spread_text(spread(one) for one in peers["results"] if one["name"] in (*steps, *shown))
+    heads = [*steps, *(["ratio"] if len(steps) == 2 else []), *(gpu_pictures.PEERS[name] for name in shown)]
+    lines = [f"TFLOP/s in {c['dtype']} {origin(c)}; one interleaved run, median of {c['rounds']}{spreads}.", "",
+             "| d | mask | N | " + " | ".join(heads) + " |", "|--:|---|--:|" + "--:|" * len(heads)]
+    for (d, causal, N), speed in speeds.items():
+        cells = [f"{speed[name]:.0f}" if speed.get(name) else "absent" for name in (*steps, *shown)]
+        if len(steps) == 2:
+            ratio = f"{speed[mine] / speed[before]:.2f}" if speed.get(mine) and speed.get(before) else "absent"
+            cells.insert(2, ratio)
+        lines.append(f"| {d} | {'causal' if causal else 'full'} | {N:,} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
 def short_peers_table(peers):
     """The fastest forward pass over each of its peers, for each d and mask: the geometric mean over N, the least and the
     most."""
@@ -430,6 +455,7 @@ class Results:
         self.backward = measured(BACKWARD, True) if (folder / BACKWARD).exists() else None
         self.peers, self.backward_peers, self.training = (of_scripts(folder / name)
                                                           for name in (PEERS, BACKWARD_PEERS, TRAINING))
+        self.hopper_peers = of_scripts(folder / HOPPER_PEERS)
         self.losses = [run for run in (of_train_gpt(folder / name) for name in LOSSES) if run]
         self.atomics, self.nsight = if_there(folder / ATOMICS, "rows"), if_there(folder / NSIGHT, "results")
 
@@ -443,6 +469,8 @@ class Results:
                 (PAGE, "train_gpt", losses_block(self.losses)), (PAGE, "throughput", training_block(self.training)),
                 (ATOMICS_PAGE, "atomics", atomics_block(self.atomics)),
                 (fastest.readme, "peers", peers_table(self.peers) if self.peers else NOT_YET),
+                *((stage.readme, "peers", step_table(self.hopper_peers, stage)) for stage in
+                  (measured_in(self.hopper_peers) if self.hopper_peers else []) if stage.gpu == "hopper"),
                 (MEASURED_PAGE, "peers", short_peers_table(self.peers) if self.peers else NOT_YET),
                 (EMULATOR, "nsight", nsight_table(self.nsight))]
 
