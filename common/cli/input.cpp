@@ -185,6 +185,19 @@ std::string json_text(const nlohmann::ordered_json& json) {
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
+std::string place_of(std::size_t text) {
+  return fmt::format("@{}@", text);
+}
+
+std::string json_text(const nlohmann::ordered_json& json, const std::vector<std::string>& texts) {
+  std::string text = json_text(json);
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    const std::string place = '"' + place_of(i) + '"';
+    if (const std::size_t at = text.find(place); at != text.npos) text.replace(at, place.size(), texts[i]);
+  }
+  return text;
+}
+
 nlohmann::ordered_json to_json(const LoadedInputs& loaded) {
   const Problem& problem = loaded.inputs.problem;
   return {{"source", loaded.source},

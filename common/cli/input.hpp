@@ -3,6 +3,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "common/attention/oracle.hpp"
 
@@ -37,6 +38,12 @@ void round_inputs(Inputs& inputs, Dtype dtype, const std::string& source, bool a
 
 /// A document as indented text. Where a name in it is not UTF-8, U+FFFD stands for what is wrong.
 std::string json_text(const nlohmann::ordered_json& json);
+
+/// As json_text, where a value that is place_of(i) stands for texts[i], which is JSON already and stays in
+/// one line: a trace has millions of numbers.
+std::string json_text(const nlohmann::ordered_json& json, const std::vector<std::string>& texts);
+/// Stands for a text in a document.
+std::string place_of(std::size_t text);
 
 /// Where they come from and what problem they make.
 nlohmann::ordered_json to_json(const LoadedInputs& loaded);

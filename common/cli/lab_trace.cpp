@@ -28,7 +28,7 @@ Json to_json(const Lab& lab, const LoadedInputs& loaded, const Job& job, const A
                 {"name", lab.stage->name},
                 {"dtype", to_string(job.inputs.problem.dtype)},
                 {"counts", std::move(counts)}};
-  if (!report.trace.empty()) stage["trace"] = Json::parse(report.trace);
+  if (!report.trace.empty()) stage["trace"] = place_of(0);
   Json json = {{"format", 1}, {"input", flashladder::to_json(loaded)}, {"backend", "emulator"}};
   if (job.pass == Pass::backward) json["pass"] = to_string(job.pass);
   json["file"] = lab.file;
@@ -66,7 +66,9 @@ int trace_lab(const TraceOptions& options) {
   Job job = job_on(stage, inputs, options.input.seed.value_or(1));
   job.check = true;
   job.traced_row = options.row.value_or(static_cast<int>(problem.Nq) - 1);
-  print("{}", json_text(to_json(submission.lab, loaded, job, program.run({job}))));
+  const Answers answers = program.run({job});
+  const std::string trace = answers.reports.empty() ? "" : answers.reports.front().trace;
+  print("{}", json_text(to_json(submission.lab, loaded, job, answers), {trace}));
   return 0;
 }
 

@@ -340,7 +340,6 @@ Json stage_json(const CountedStage& one, const Problem& problem) {
   json["launches"] = Json::array();
   for (const Ledger& launch : one.launches)
     json["launches"].push_back({{"kernel", launch.kernel}, {"counts", counts_json(launch)}});
-  if (!one.trace.launches.empty()) json["trace"] = Json::parse(to_json(one.trace));
   return json;
 }
 
@@ -417,8 +416,14 @@ int ledger(const LedgerOptions& options) {
         {"format", 1}, {"input", to_json(loaded)}, {"backend", "emulator"}, {"banks", options.banks}};
     if (options.pass == Pass::backward) json["pass"] = to_string(options.pass);
     json["stages"] = Json::array();
-    for (const CountedStage& one : all) json["stages"].push_back(stage_json(one, problem));
-    print("{}", json_text(json));
+    std::vector<std::string> traces;
+    for (const CountedStage& one : all) {
+      json["stages"].push_back(stage_json(one, problem));
+      if (one.trace.launches.empty()) continue;
+      json["stages"].back()["trace"] = place_of(traces.size());
+      traces.push_back(to_json(one.trace));
+    }
+    print("{}", json_text(json, traces));
   } else {
     print_table(all, options, loaded);
     if (options.check) print("Checked: no races, no reads of what nobody wrote, no endless loops.\n");

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from common.course.registry import Failure, Stage
-from common.course.time_model import OTHER, STORES, TENSOR_CORES, TMA, WAITS, WORK_OF, Model, Step, steps_of
+from common.course.time_model import OTHER, STORES, TENSOR_CORES, TMA, WAITS, WORK_OF, Model, Step, likeness, steps_of
 
 FORMAT = 1
 KINDS = ["loads", *WORK_OF.values(), STORES, OTHER, *WAITS, "product in flight", "load in flight"]
@@ -170,13 +170,16 @@ def problem_text(problem: dict[str, Any], dtype: str) -> str:
 def placed(trace: dict[str, Any]) -> list[Block]:
     """All blocks that ran, each on the multiprocessor that is free first."""
     found: list[Block] = []
+    models: dict[int, Model] = {}  # many blocks do the same with other data
     begin = 0.0
     for launch, what in enumerate(trace["launches"]):
         free = [(begin, number) for number in range(trace["multiprocessors"])]
         for number, block in enumerate(what["blocks"]):
             if not block["steps"]:
                 continue
-            model = Model(steps_of(trace, block))
+            steps = steps_of(trace, block)
+            alike = likeness(steps)
+            model = models[alike] = models[alike].of(steps) if alike in models else Model(steps)
             since, multiprocessor = heapq.heappop(free)
             model.end = max([model.end, *(bar.end for bar in model.bars)])  # also where a warp did not end
             found.append(Block(len(found), launch, number, block, model, multiprocessor, since))

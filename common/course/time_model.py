@@ -19,7 +19,8 @@ it. It shows who waits for whom. It is no measurement, and no prediction of a sp
 import heapq
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from common.course.registry import Failure
@@ -70,6 +71,12 @@ def steps_of(trace: dict[str, Any], block: dict[str, Any]) -> list[Step]:
                  {trace["counters"][counter]: more for counter, more in zip(counted[::2], counted[1::2])},
                  list(zip(*[iter(touched)] * 4)), threes(shown))
             for kind, warp, file, line, instructions, exponentials, a, b, size, counted, touched, shown in block["steps"]]
+
+
+def likeness(steps: list[Step]) -> int:
+    """Equal for blocks whose steps take the same time."""
+    return hash(tuple((step.warp, step.name, step.instructions, step.exponentials, step.a, step.b, step.bytes,
+                       tuple(sorted(step.counted.items()))) for step in steps))
 
 
 @dataclass
@@ -143,6 +150,14 @@ class Model:
     def stuck(self) -> int | None:
         """A warp that waits for what does not come."""
         return next((number for number, warp in self.warps.items() if warp.at < len(warp.steps)), None)
+
+    def of(self, steps: Iterable[Step]) -> "Model":
+        """The same times of the steps of another block, which differ in nothing that the model knows of (likeness)."""
+        twin = copy(self)
+        twin.warps = {number: replace(warp, steps=[]) for number, warp in self.warps.items()}
+        for step in steps:
+            twin.warps[step.warp].steps.append(step)
+        return twin
 
     def require_end(self) -> "Model":
         """Itself. A Failure where a warp waits for ever."""

@@ -138,7 +138,10 @@ def answer(arguments: list[str]) -> Any:
     if done.returncode:
         raise Failure(done.stderr.strip().splitlines()[-1].removeprefix("ladder: ") if done.stderr.strip()
                       else f"the program ended with status {done.returncode}")
-    return json.loads(done.stdout)
+    try:
+        return json.loads(done.stdout)
+    except ValueError as error:
+        raise Failure(f"the program's trace cannot be read: {error}.") from error
 
 
 def source_of(stage: Stage, trace: dict[str, Any]) -> Path:

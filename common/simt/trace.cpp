@@ -301,8 +301,9 @@ std::string list(const Range& range, Print print) {
   return text + ']';
 }
 
-std::string quoted(const std::string& text) {
-  return '"' + text + '"';  // names of C++ and paths, none of which has a quote in it
+std::string quoted(std::string text) {
+  std::erase_if(text, [](char c) { return c == '"' || c == '\\' || static_cast<unsigned char>(c) < ' '; });
+  return '"' + text + '"';
 }
 
 std::string number(float value) {
