@@ -105,7 +105,7 @@ def movie(stage: Stage, name: str, answer: dict[str, Any], source: tuple[str, li
     tiles, number_of = tiles_of(blocks, problem)
     shown = [block for block in blocks if block.multiprocessor == watched]
     main = max(trace["launches"], key=lambda launch: sum(len(block["steps"]) for block in launch["blocks"]))
-    buffers = [name for name, _, _ in main["buffers"]]
+    buffers = [name for name, _, _ in main["buffers"] if name]
     lanes, bars = lanes_of(shown, source[0])
     return {
         "digits": name, "name": stage.name, "title": stage.title, "idea": stage.idea,
@@ -118,8 +118,9 @@ def movie(stage: Stage, name: str, answer: dict[str, Any], source: tuple[str, li
                       "shared": launch["shared_bytes"]} for launch in trace["launches"]],
         "blocks": [[block.launch, block.number, block.multiprocessor, round(block.begin), round(block.end)]
                    for block in blocks],
-        "tiles": tiles, "parts": parts_of(shown, number_of, problem), "buffers": [name for name in buffers if name],
-        "moves": moves_of(blocks, trace, problem, [name for name in buffers if name]), "shared": arrays_of(trace["launches"]), "registers": in_registers(trace, blocks, backward),
+        "tiles": tiles, "parts": parts_of(shown, number_of, problem), "buffers": buffers,
+        "moves": moves_of(blocks, trace, problem, buffers),
+        "shared": arrays_of(trace["launches"]), "registers": in_registers(trace, blocks, backward),
         "note": DRAWN if "drawn" in buffers else "",
         "watched": watched, "lanes": lanes, "kinds": [BACKWARD.get(kind, kind) if backward else kind for kind in KINDS],
         "bars": bars, **counters_of(blocks, counted, bool(error)), "row": row and row[1],
@@ -253,7 +254,7 @@ def moves_of(blocks: list[Block], trace: dict[str, Any], problem: dict[str, Any]
         buffers = trace["launches"][block.launch]["buffers"]
         group = problem["q_heads"] // problem["kv_heads"]
         heads = sorted({part[2] for part in block.trace["parts"]})  # of Q, that it works on
-        together: dict[tuple[int, str, int], list[float]] = {}
+        moves: dict[tuple[int, str, int], list[float]] = {}
         for tile, step, since, done in block.travels():
             touched = {}
             for slot, way, first, last in step.touched:
@@ -266,12 +267,12 @@ def moves_of(blocks: list[Block], trace: dict[str, Any], problem: dict[str, Any]
                 size = step.counted.get(f"global.{name}.{WAYS[way]}_bytes", 0)
                 if not size or name not in names:
                     continue
-                one = together.setdefault((tile, name, way), [since, since, head, row0, row1, 0])
+                one = moves.setdefault((tile, name, way), [since, since, head, row0, row1, 0])
                 same = one[2] == head >= 0
                 one[:] = [min(one[0], since), max(one[1], done), head if same else -1,
                           min(one[3], row0) if same else 0, max(one[4], row1) if same else 0, one[5] + size]
         found += [[round(begin), max(round(end), round(begin) + 1), block.multiprocessor, names.index(name), way, head, row0,
-                   row1, size] for (_, name, way), (begin, end, head, row0, row1, size) in together.items()]
+                   row1, size] for (_, name, way), (begin, end, head, row0, row1, size) in moves.items()]
     return sorted(found)
 
 
