@@ -116,7 +116,10 @@
         context.textBaseline = "middle";
       }
     };
-    return { canvas, pen, back, fit, show: (x, width, height) => pen.drawImage(store, x, 0, width, height) };
+    const show = (x, width, height) => {
+      if (store.width && store.height) pen.drawImage(store, x, 0, width, height);  // in a folded frame there is no room
+    };
+    return { canvas, pen, back, fit, show };
   };
   const fill = (pen, paint, ...box) => { pen.fillStyle = paint; pen.fillRect(...box); };
   const outline = (pen, paint, width, ...box) => {

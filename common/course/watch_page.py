@@ -23,10 +23,10 @@ def page(movie: dict[str, Any]) -> str:
     """The file that plays a movie."""
     rungs = movie["rungs"]
     packed = base64.b64encode(gzip.compress(json.dumps(movie, separators=(",", ":")).encode(), mtime=0)).decode()
-    body = (changed(rungs) + '<main id="watch"><noscript>This page needs JavaScript.</noscript></main>\n'
-            f'<script id="movie" type="text/plain">{packed}</script>\n<script>\n{UNPACK}\n</script>')
-    title = " and ".join(rung["digits"] for rung in rungs)
-    return document(f"{title} at work: {rungs[-1]['title']}", body, "watch_page")
+    title = f"{' and '.join(rung['digits'] for rung in rungs)} at work: {rungs[-1]['title']}"
+    body = (f'{changed(rungs)}<main id="watch"><h1>{escaped(title)}</h1><noscript>This page needs JavaScript.</noscript>'
+            f'</main>\n<script id="movie" type="text/plain">{packed}</script>\n<script>\n{UNPACK}\n</script>')
+    return document(title, body, "watch_page")
 
 
 def changed(rungs: list[dict[str, Any]]) -> str:
