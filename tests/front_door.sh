@@ -129,7 +129,7 @@ check "and is said to be gone" says "ladder: the folder that you are in is gone:
 check "and nothing is missing" not says "cmake"
 cd "$top" || exit 2
 ladder clim
-check "an unknown verb is answered with the verbs" says "climb, ledger, list, diff, lab, notebooks, bench, tune, test, docs, setup, help"
+check "an unknown verb is answered with the verbs" says "climb, ledger, list, diff, watch, lab, notebooks, bench, tune, test, docs, setup, help"
 check "help and usage errors change nothing" untouched
 
 rm "$tools/ninja"
