@@ -11,8 +11,6 @@
 namespace flashladder::simt {
 namespace {
 
-constexpr std::size_t per_buffer = 3, per_array = 2;  // counters that a trace has of each
-
 /// Operations on f32 that have been counted, as a Step has them. (A fused multiply-add is counted as an
 /// addition and as a multiplication.)
 Arithmetic arithmetic() {
