@@ -46,15 +46,10 @@ int trace_lab(const TraceOptions& options) {
   if (stage.backend == Backend::cpu)
     throw UsageError(
         fmt::format("lab {} is C++ for the CPU, and no emulator sees what it does", label(stage)));
-  InputOptions input = options.input;
-  if (input.random.empty() && input.npz.empty() && input.q.empty() && input.k.empty() && input.v.empty())
-    input.random = default_sizes;
-  const LoadedInputs loaded = load_inputs(input);
-  const Problem& problem = loaded.inputs.problem;
+  const LoadedInputs loaded = load_or_default(options.input);
   const Inputs inputs = for_stage(stage, loaded.inputs);
   require_supported(stage, inputs.problem);
-  if (options.row && (*options.row < 0 || *options.row >= problem.Nq))
-    throw UsageError(fmt::format("--row {}: there are rows 0 to {}", *options.row, problem.Nq - 1));
+  const int row = traced_row(options.row, loaded.inputs.problem);
   const TemporaryFolder folder;
   const Program program(stage, submission.lab.file, submission.text, folder.path(),
                         {.seconds = usual_seconds, .memory = std::int64_t{usual_mebibytes} << 20});
@@ -65,7 +60,7 @@ int trace_lab(const TraceOptions& options) {
     throw UsageError(fmt::format("{} does not compile: {}", submission.path, compiled.error));
   Job job = job_on(stage, inputs, options.input.seed.value_or(1));
   job.check = true;
-  job.traced_row = options.row.value_or(static_cast<int>(problem.Nq) - 1);
+  job.traced_row = row;
   const Answers answers = program.run({job});
   const std::string trace = answers.reports.empty() ? "" : answers.reports.front().trace;
   print("{}", json_text(to_json(submission.lab, loaded, job, answers), {trace}));

@@ -375,6 +375,19 @@ int run_once(const std::vector<const Stage*>& chosen, const LoadedInputs& loaded
 
 }  // namespace
 
+LoadedInputs load_or_default(InputOptions options) {
+  if (options.random.empty() && options.npz.empty() && options.q.empty() && options.k.empty() &&
+      options.v.empty())
+    options.random = default_sizes;
+  return load_inputs(options);
+}
+
+int traced_row(const std::optional<int>& row, const Problem& problem) {
+  if (row && (*row < 0 || *row >= problem.Nq))
+    throw UsageError(fmt::format("--row {}: there are rows 0 to {}", *row, problem.Nq - 1));
+  return row.value_or(static_cast<int>(problem.Nq) - 1);
+}
+
 int ledger(const LedgerOptions& options) {
   const std::vector<const Stage*> chosen = chosen_stages(options.stages, options.pass);
   const bool cuda = options.backend == "cuda";
@@ -387,15 +400,10 @@ int ledger(const LedgerOptions& options) {
     throw UsageError(options.json ? "--launches is for the table: --json has the launches anyway"
                                   : "--launches shows the launches of one stage: name one, such as 10");
   }
-  InputOptions input = options.input;
-  if (input.random.empty() && input.npz.empty() && input.q.empty() && input.k.empty() && input.v.empty())
-    input.random = default_sizes;
-  const LoadedInputs loaded = load_inputs(input);
+  const LoadedInputs loaded = load_or_default(options.input);
   const Problem& problem = loaded.inputs.problem;
   for (const Stage* stage : chosen) require_supported(*stage, for_stage(*stage, loaded.inputs).problem);
-  if (options.row && (*options.row < 0 || *options.row >= problem.Nq)) {
-    throw UsageError(fmt::format("--row {}: there are rows 0 to {}", *options.row, problem.Nq - 1));
-  }
+  const int row = traced_row(options.row, problem);
   if (cuda) return run_once(chosen, loaded, options.pass);
 
   std::vector<CountedStage> all;
@@ -404,7 +412,7 @@ int ledger(const LedgerOptions& options) {
     for (const Stage* stage : chosen) {
       progress.step(label(*stage) + ": counting on the emulator ...");
       simt::Trace trace;
-      trace.row = options.row.value_or(static_cast<int>(problem.Nq) - 1);
+      trace.row = row;
       all.push_back(count_stage(
           *stage, loaded.inputs, options.pass,
           {.banks = options.banks, .check = options.check, .trace = options.trace ? &trace : nullptr}));

@@ -28,6 +28,12 @@ struct LedgerOptions {
 /// The problem that `ledger` counts on unless told otherwise, as --random takes it.
 inline constexpr const char* default_sizes = "1,2,256,64";
 
+/// load_inputs, of random input of size `default_sizes` where the options name none.
+LoadedInputs load_or_default(InputOptions options);
+/// The row that a trace follows: that of the option, or the last. Throws UsageError where there is none
+/// such.
+int traced_row(const std::optional<int>& row, const Problem& problem);
+
 /// Prints what stages of kernels move and compute, side by side, with their closed forms; with backend
 /// "cuda" runs each once on the GPU instead.
 /// @return 0, or 1 when a count is not its closed form.
