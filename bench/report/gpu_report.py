@@ -171,19 +171,24 @@ def origin(c):
             f"{c['commit']}")
 
 
-def over_fa2(peers, names, what="", more=None):
-    """A comparison shape by shape: TFLOP/s of each name, and its ratio to FlashAttention-2; what is absent has none.
-    `more`: the head of one more column, what that is, and a function that makes its cell of the speeds at a shape."""
+def by_shape(peers):
+    """The speeds of a comparison by shape, (d, causal, N), and name; None: absent."""
     shapes = {}
     for one in peers["results"]:
         shapes.setdefault((one["d"], one["causal"], one["N"]), {})[one["name"]] = one.get("tflops")
+    return shapes
+
+
+def over_fa2(peers, names, what="", more=None):
+    """A comparison shape by shape: TFLOP/s of each name, and its ratio to FlashAttention-2; what is absent has none.
+    `more`: the head of one more column, what that is, and a function that makes its cell of the speeds at a shape."""
     heads = [*(gpu_pictures.PEERS.get(name, name) for name in names), *([more[0]] if more else [])]
     c = peers["context"]
     spreads = spread_text(spread(one) for one in peers["results"] if one["name"] in names)
     lines = [f"TFLOP/s{what} in {c['dtype']} {origin(c)}; one interleaved run, median of {c['rounds']}{spreads}. In "
              "brackets: over PyTorch's FlashAttention-2." + (f" {more[0]}: {more[1]}." if more else ""), "",
              "| d | mask | N | " + " | ".join(heads) + " |", "|--:|---|--:|" + "--:|" * len(heads)]
-    for (d, causal, N), speed in shapes.items():
+    for (d, causal, N), speed in by_shape(peers).items():
         fa2, cells = speed.get("fa2"), []
         for name in names:
             mine = speed.get(name)
@@ -348,15 +353,12 @@ def step_table(peers, stage):
     names = [one["name"] for one in peers["results"]]
     steps = [mine] if before not in names else [before, mine]
     shown = [name for name in gpu_pictures.names_of(peers) if name in BESIDE]
-    speeds = {}
-    for one in peers["results"]:
-        speeds.setdefault((one["d"], one["causal"], one["N"]), {})[one["name"]] = one.get("tflops")
     c = peers["context"]
     spreads = spread_text(spread(one) for one in peers["results"] if one["name"] in (*steps, *shown))
     heads = [*steps, *(["ratio"] if len(steps) == 2 else []), *(gpu_pictures.PEERS[name] for name in shown)]
     lines = [f"TFLOP/s in {c['dtype']} {origin(c)}; one interleaved run, median of {c['rounds']}{spreads}.", "",
              "| d | mask | N | " + " | ".join(heads) + " |", "|--:|---|--:|" + "--:|" * len(heads)]
-    for (d, causal, N), speed in speeds.items():
+    for (d, causal, N), speed in by_shape(peers).items():
         cells = [f"{speed[name]:.0f}" if speed.get(name) else "absent" for name in (*steps, *shown)]
         if len(steps) == 2:
             ratio = f"{speed[mine] / speed[before]:.2f}" if speed.get(mine) and speed.get(before) else "absent"

@@ -131,13 +131,17 @@ def run(arguments: argparse.Namespace) -> None:
     print(f"{arguments.html}: {lines}, {kilobytes:.0f} kB")
 
 
-def write_site(folder: Path, stages: list[Stage]) -> None:
-    from common.course.diff_page import index, page
-
+def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise Failure(f"cannot make the folder {folder}: {error.strerror}.") from error
+
+
+def write_site(folder: Path, stages: list[Stage]) -> None:
+    from common.course.diff_page import index, page
+
+    make_folder(folder)
     diffs = [Diff(before, after) for before, after in pairs(stages)]
     found = [(diff, explained(diff), counts_of(diff.before, diff.after), measured(diff.before, diff.after))
              for diff in diffs]

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from common.course import program, registry
-from common.course.diff import find, with_example, write
+from common.course.diff import find, make_folder, with_example, write
 from common.course.diff_model import pairs
 from common.course.registry import Failure, Stage, all_stages
 
@@ -191,10 +191,7 @@ def write_site(folder: Path) -> None:
     from common.course.movie import together
     from common.course.watch_page import page
 
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise Failure(f"cannot make the folder {folder}: {error.strerror}.") from error
+    make_folder(folder)
     stages = all_stages()
     rungs = {}
     for stage in stages:
