@@ -170,9 +170,9 @@ class RunTest(unittest.TestCase):
         self.folder.mkdir()
         for name in ("__init__.py", "run.py", "helpers.py"):
             shutil.copy(NOTEBOOKS / name, self.folder)
-        for name in ("common/__init__.py", "common/course/__init__.py", "common/course/program.py"):
-            (self.folder.parent / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(SOURCE / name, self.folder.parent / name)
+        for name in ("__init__.py", "course/__init__.py", "course/program.py", "course/registry.py"):
+            (self.folder.parent / "common" / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(SOURCE / "common" / name, self.folder.parent / "common" / name)
         self.write()
 
     def write(self, code="assert 1 + 1 == 2", environment=None, exercises=3, more=()):

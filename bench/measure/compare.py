@@ -21,7 +21,7 @@ from bench.measure.facts import commit_of, new_file, write
 from bench.measure.on_torch import (Missing, backends, device_of, libraries, machine, milliseconds, peer,
                                     wrong_gradients, wrong_output)
 from bench.results.gpu import TOKENS, WIDTH
-from common.course.registry import of_kernels
+from common.course.registry import ROOT, needs_hopper, of_kernels, source_text
 
 FLUSH_BYTES = 512 << 20      # larger than any L2 cache, and long enough for the next launch to be queued behind it
 FLUSHES = 2  # before each run
@@ -32,7 +32,9 @@ DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--backward", action="store_true", help="the backward pass instead of the forward pass")
-    parser.add_argument("--stages", nargs="+", type=int, help="default: all of kernels that have the pass in this dtype")
+    parser.add_argument("--stages", nargs="+", type=int,
+                        help="default: those of kernels that have the pass in this dtype and run on any GPU")
+    parser.add_argument("--hopper", action="store_true", help="by default those that need Hopper instead")
     parser.add_argument("--dtype", choices=DTYPES, default="bf16", help="fp32 for the stages on CUDA cores (bf16)")
     parser.add_argument("--d", nargs="+", type=int, default=[64, 128, 256])
     parser.add_argument("--N", nargs="+", type=int, default=[512, 1024, 2048, 4096, 8192, 16384])
@@ -119,10 +121,17 @@ def measure(torch, runs, rounds, device):
     return {name: [] if name in out_of_memory else found for name, found in times.items()}
 
 
+def source_of(stage):
+    """The text of a stage of kernels."""
+    return source_text(ROOT / "stages" / f"{stage.number:02}_{stage.name}" / "attention.cu")
+
+
 def chosen_stages(flashladder, chosen):
     """Their numbers. Throws Missing where one that was asked for cannot be compared."""
     which = "backward" if chosen.backward else "forward"
     stages = of_kernels(which, DTYPES[chosen.dtype], flashladder.stages())
+    if not chosen.stages:
+        stages = [one for one in stages if chosen.hopper == needs_hopper(source_of(one))]
     here = [one for one in stages if chosen.device == "cpu" or "cuda" in one.backends] or stages
     for one in stages:
         if one not in here and not chosen.stages:

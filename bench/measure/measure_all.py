@@ -37,6 +37,7 @@ RESULTS = {
     "stages.json": bench("/(grid|heads)/"),
     "backward.json": bench("/backward/"),
     "peers_bf16.json": module("measure.compare"),
+    "peers_hopper_bf16.json": module("measure.compare", "--hopper"),
     "backward_peers_bf16.json": module("measure.compare", "--backward"),
     "profile.json": module("measure.nsight", "--profile"),
     "nsight.json": module("measure.nsight"),

@@ -93,6 +93,23 @@ __device__ __forceinline__ f32 lanes_sum(f32 x) {
   for (int o = lanes / 2; o > 0; o /= 2) x += __shfl_xor_sync(~0u, x, o);
   return x;
 }
+/// A fragment of mma or wgmma gives each of the four lanes of a quad eight of 32 columns of a row: in w[x]
+/// columns 8 x + 2 q and the one behind it, where q is the lane's number in the quad. The quad exchanges
+/// them: afterwards the lane has columns 8 q to 8 q + 7, in order. It is the transpose of 4 x 4 words, by
+/// four shuffles.
+__device__ __forceinline__ void transpose_quad(std::uint32_t (&w)[4]) {
+#pragma unroll
+  for (int distance = 1; distance <= 2; distance *= 2) {  // of the two lanes that exchange
+    const bool upper = threadIdx.x / distance % 2 != 0;   // of the two
+#pragma unroll
+    for (int x = 0; x < 4; ++x) {
+      if (x / distance % 2 != 0) continue;
+      std::uint32_t &low = w[x], &high = w[x + distance];
+      const std::uint32_t other = __shfl_xor_sync(~0u, upper ? low : high, distance);
+      (upper ? low : high) = other;
+    }
+  }
+}
 
 /// x, of which all lanes of a warp have the same. A shuffle from lane 0 tells the compiler so, which then
 /// keeps x, and what follows from it, in the registers that a warp has once for all lanes.

@@ -121,6 +121,12 @@ __device__ __forceinline__ void store_16B(T* to, const T* from, bool valid) {
   const int4 all = *reinterpret_cast<const int4*>(from);
   if (valid) *reinterpret_cast<int4*>(to) = all;
 }
+/// Stores the eight numbers of which each word has two, as one access of 16 bytes; where not `valid`,
+/// nothing.
+template <class T>
+__device__ __forceinline__ void store_16B(T* to, const std::uint32_t (&words)[4], bool valid) {
+  if (valid) *reinterpret_cast<uint4*>(to) = make_uint4(words[0], words[1], words[2], words[3]);
+}
 
 }  // namespace for_cuda
 
@@ -251,6 +257,19 @@ void store_16B(simt::gmem<T> to, simt::smem<T> from, bool valid, simt::Where whe
   if (!valid) return;
   simt::gmem<T>::template check<8>(to.buffer(), to.offset(), where);
   simt::gmem<T>::template store<Bytes>(to.buffer(), to.offset(), all, where);
+}
+/// Stores the eight numbers of which each word has two, as one access of 16 bytes; where not `valid`,
+/// nothing.
+template <class T>
+void store_16B(simt::gmem<T> to, const std::uint32_t (&words)[4], bool valid,
+               simt::Where where = simt::Where::here()) {
+  struct alignas(16) Words {
+    std::uint32_t of[4];
+  } all;
+  std::memcpy(&all, words, sizeof all);
+  if (!valid) return;
+  simt::gmem<T>::template check<8>(to.buffer(), to.offset(), where);
+  simt::gmem<T>::template store<Words>(to.buffer(), to.offset(), all, where);
 }
 
 }  // namespace for_emulator

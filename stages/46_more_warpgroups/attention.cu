@@ -273,9 +273,10 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
     }
   };
   // Two loops, so that the first one's code has no mask: its tiles are seen in whole by all rows.
+  const int whole = opaque(n.visible_keys(i0));  // keys; else computed anew behind each tile
   int j0 = Bc;
 #pragma unroll 1
-  for (; j0 + Bc <= n.visible_keys(i0); j0 += Bc) step(false, j0);
+  for (; j0 + Bc <= whole; j0 += Bc) step(false, j0);
 #pragma unroll 1
   for (; j0 < visible; j0 += Bc) step(true, j0);
   // P~ V of the last tile.

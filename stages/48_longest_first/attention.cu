@@ -322,9 +322,10 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
     }
   };
   // Two loops, so that the first one's code has no mask: its tiles are seen in whole by all rows.
+  const int whole = opaque(n.visible_keys(i0));  // keys; else computed anew behind each tile
   int j0 = Bc;
 #pragma unroll 1
-  for (; j0 + Bc <= n.visible_keys(i0); j0 += Bc) step(false, j0);
+  for (; j0 + Bc <= whole; j0 += Bc) step(false, j0);
 #pragma unroll 1
   for (; j0 < visible; j0 += Bc) step(true, j0);
   // P~ V of the last tile.
@@ -365,11 +366,11 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
   }
 }
 
-/// How many query heads are a section: their K and V take at most two thirds of L2, and all sections are
+/// How many query heads are a section: their K and V take at most a third of L2, and all sections are
 /// alike.
 int heads_of_section(const Problem& p, int d) {
   const std::int64_t kv_heads = p.batch * p.kv_heads, bytes = 4 * p.Nk * d;  // of K and V of one
-  const std::int64_t most = std::max<std::int64_t>(L2_bytes() * 2 / 3 / bytes, 1);
+  const std::int64_t most = std::max<std::int64_t>(L2_bytes() / 3 / bytes, 1);
   return static_cast<int>(tiles(kv_heads, tiles(kv_heads, most)) * (p.q_heads / p.kv_heads));
 }
 

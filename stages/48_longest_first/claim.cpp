@@ -13,10 +13,12 @@ using namespace claims;
 namespace {
 
 /// The most tiles that a multiprocessor gets, where each takes the next row tile when it is done.
-std::int64_t most_tiles(const Symbols& n) {
+std::int64_t most_tiles(Symbols n) {
   std::array<std::int64_t, multiprocessors()> tiles = {};
-  for (const std::int64_t live : longest_first(n, L2_bytes() * 2 / 3))
-    *std::ranges::min_element(tiles) += live;
+  for (const std::int64_t i : longest_first(n, L2_bytes() / 3)) {
+    n.i = i;
+    *std::ranges::min_element(tiles) += n.live();
+  }
   return std::ranges::max(tiles);
 }
 

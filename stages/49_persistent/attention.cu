@@ -182,7 +182,7 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
   auto&& full = dynamic_tile<mbarrier, num_buffers, 2, "full">(Shared<d>::full);     // of K, and of V
   auto&& empty = dynamic_tile<mbarrier, num_buffers, 2, "empty">(Shared<d>::empty);  // likewise
   auto&& Q_full = dynamic_tile<mbarrier, 1, 1, "Q_full">(Shared<d>::Q_full);
-  auto&& Q_empty = dynamic_tile<mbarrier, 1, 1, "Q_empty">(Shared<d>::Q_empty);  // O is stored
+  auto&& Q_empty = dynamic_tile<mbarrier, 1, 1, "Q_empty">(Shared<d>::Q_empty);  // and row_tile
   auto&& row_tile = dynamic_tile<int, 1, 4, "row_tile">(Shared<d>::row_tile);    // whose Q is in Q
 
   if (threadIdx.x == 0) {
@@ -193,7 +193,7 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
       }
     }
     mbarrier_init(Q_full.at(0, 0), 1);
-    mbarrier_init(Q_empty.at(0, 0), 4 * warpgroups);
+    mbarrier_init(Q_empty.at(0, 0), 128 * warpgroups);  // each thread that multiplies says so
     fence_mbarrier_init();
   }
   __syncthreads();  // the mbarriers must be initialised
@@ -217,7 +217,7 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
       bring(V, V_map, of_V, j0);
       slot = slot.next();
     };
-    // Tells the others which row tile is next, and TMA to bring its Q, once O of the one before is stored.
+    // Tells the others which row tile is next, and TMA to bring its Q, once the one before has all of S.
     const auto announce = [&](int visible) {
       mbarrier_wait(Q_empty.at(0, 0), 1 - Q_parity);
       Q_parity = 1 - Q_parity;
@@ -270,9 +270,9 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
       // Q is read: all threads of the warpgroup must have written theirs
       named_barrier_sync(1 + warpgroup, 128);
     }
-    f32 m[2] = {-INFINITY, -INFINITY}, l[2] = {}, alpha[2];  // of its rows, m in powers of 2
-    f32 S[Bc / 8][4], O[d / 8][4] = {};                      // S, then P~; O~ as wgmma has it
-    std::uint32_t P[Bc / 16][4];                             // P~ of the tile before, as the A of P~ V
+    f32 m[2] = {-INFINITY, -INFINITY}, l[2] = {}, alpha[2] = {1.f, 1.f};  // of its rows, m in powers of 2
+    f32 S[Bc / 8][4], O[d / 8][4] = {};                                   // S, then P~; O~ as wgmma has it
+    std::uint32_t P[Bc / 16][4];  // P~ of the tile before, as the A of P~ V
 
     // S = Q K^T begins
     const auto begin_S = [&](Slot slot) {
@@ -351,11 +351,13 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
       }
     };
     // Two loops, so that the first one's code has no mask: its tiles are seen in whole by all rows.
+    const int whole = opaque(n.visible_keys(i0));  // keys; else computed anew behind each tile
     int j0 = Bc;
 #pragma unroll 1
-    for (; j0 + Bc <= n.visible_keys(i0); j0 += Bc) step(false, j0);
+    for (; j0 + Bc <= whole; j0 += Bc) step(false, j0);
 #pragma unroll 1
     for (; j0 < visible; j0 += Bc) step(true, j0);
+    mbarrier_arrive(Q_empty.at(0, 0));  // S of all keys is there
     // P~ V of the last tile.
     if (visible > 0) {
       wait_for(of_V, now);
@@ -367,44 +369,35 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
       probe_O();
     }
 
-    // O = O~ / l, L = m + log l. O goes to the place of Q, and from there to memory 16 bytes a lane, whole
-    // rows at a time.
-    // Q changes: all warps of the warpgroup, whose products alone read these rows, must have waited for
-    // them
-    named_barrier_sync(1 + warpgroup, 128);
+    // O = O~ / l, L = m + log l. A quad exchanges what it has of a row, so that each lane stores 16 bytes.
     const gmem<T> Oh = Og + n.O.at(b, h);
     const gmem<f32> Lh = Lg + n.row0(b, h);
 #pragma unroll
     for (int a = 0; a < 2; ++a) {
-      const int r = r0 + a * row_lanes, i = i0 + r;
+      const int i = i0 + r0 + a * row_lanes;
       const f32 l_all = lanes_sum<key_lanes>(l[a]);
       probe("l", n.head(b, h), i, n.Nk - 1, l_all);
       const f32 inverse = 1.f / (l_all == 0.f ? f32(1.f) : l_all);  // a row that sees no key keeps O = 0
 #pragma unroll
-      for (int x = 0; x < d / 8; ++x)
-        store_pair(Q.at(Qt::row(r, 8 * x), Qt::column(r, 8 * x) + 2 * quad_lane),
-                   round_pair<T>(O[x][2 * a] * inverse, O[x][2 * a + 1] * inverse));
+      for (int x = 0; x < d / 8; x += 4) {
+        std::uint32_t row[4];  // of 32 columns
+#pragma unroll
+        for (int y = 0; y < 4; ++y)
+          row[y] = round_pair<T>(O[x + y][2 * a] * inverse, O[x + y][2 * a + 1] * inverse);
+        transpose_quad(row);
+        const int c = 8 * (x + quad_lane);
+        store_16B<T>(Oh + (i * n.O.row + c), row, i < n.Nq && c < columns);
+      }
       if (quad_lane == 0 && i < n.Nq) Lh[i] = m[a] * ln_2 + logf(l_all);
     }
-    __syncwarp();  // each row of O is read by lanes that have not written it: all must have
-    constexpr int chunks = Qt::columns / 8;  // of a row of a panel: neighbouring lanes stay in one panel
-#pragma unroll 4
-    for (int e = lane; e < 16 * (d / 8); e += 32) {
-      const int r = warp * 16 + e / chunks % 16, i = i0 + r;
-      const int c = e / (16 * chunks) * Qt::columns + e % chunks * 8;
-      store_16B<T>(Oh + (i * n.O.row + c), Q.at(Qt::row(r, c), Qt::column(r, c)), i < n.Nq && c < columns);
-    }
-    fence_proxy_async();  // TMA will write where this thread has read
-    __syncwarp();         // all lanes must have
-    if (lane == 0) mbarrier_arrive(Q_empty.at(0, 0));
   }
 }
 
-/// How many query heads are a section: their K and V take at most two thirds of L2, and all sections are
+/// How many query heads are a section: their K and V take at most a third of L2, and all sections are
 /// alike.
 int heads_of_section(const Problem& p, int d) {
   const std::int64_t kv_heads = p.batch * p.kv_heads, bytes = 4 * p.Nk * d;  // of K and V of one
-  const std::int64_t most = std::max<std::int64_t>(L2_bytes() * 2 / 3 / bytes, 1);
+  const std::int64_t most = std::max<std::int64_t>(L2_bytes() / 3 / bytes, 1);
   return static_cast<int>(tiles(kv_heads, tiles(kv_heads, most)) * (p.q_heads / p.kv_heads));
 }
 
