@@ -202,7 +202,7 @@ class ProgramTest(unittest.TestCase):
                 for key, left in keep.get(path.stem, {}).items():
                     data[key] = [one for one in data[key] if left(one)]
                 (self.folder / path.name).write_text(json.dumps(data))
-            results = gpu_report.Results(self.folder)
+            results = gpu_report.Results(self.folder, self.folder)
             results.blocks()
             with mock.patch.object(gpu_report, "counted", lambda stages, *_: {
                     mask: {stage: [1, 1, 1] for stage in stages} for mask in ("full", "causal")}), warnings.catch_warnings():
@@ -234,7 +234,7 @@ class ProgramTest(unittest.TestCase):
                 pictures(**{name: {key: lambda _: False}})
         (self.folder / "stages.json").write_text("[]")
         with self.assertRaisesRegex(gpu_report.BadResult, "stages.json is no file of results"):
-            gpu_report.Results(self.folder)
+            gpu_report.Results(self.folder, self.folder)
 
     def read_gpu_run(self, *benchmarks):
         from bench.results import gpu as gpu_results

@@ -1,6 +1,6 @@
 """Writes what a GPU measured into the READMEs, as tables, and draws the pictures of it (gpu_pictures.py).
 
-    python3 -m bench.report.gpu_report               # from the JSON files of bench/results/h200, and the ledger
+    python3 -m bench.report.gpu_report               # from the JSON files of bench/results, and the ledger
     python3 -m bench.report.gpu_report --check       # changes nothing; exits 1 and names what is stale
     python3 -m bench.report.gpu_report --of bench/results/a100 --to out/a100     # of another GPU: all in one report.md
 
@@ -18,7 +18,7 @@ from pathlib import Path
 from bench.report import gpu_pictures
 from bench.report.markers import NoMarkers, with_block
 from bench.results import atomics
-from bench.results.gpu import (FOLDER, KINDS, PACKAGES, BadResult, Measured, kind_text, load, positive, read, require,
+from bench.results.gpu import (FOLDER, HOPPER, KINDS, PACKAGES, BadResult, Measured, kind_text, load, positive, read, require,
                                spread)
 from bench.results.losses import FACTOR, FLOOR, allowed, away, most_of, so_far
 from common.course import ledger, registry
@@ -38,6 +38,7 @@ NOT_YET = "Not yet."
 OF_STAGE = {"h200": "forward pass", "backward": "backward pass", "peers": "beside its peers",
             "backward_peers": "backward pass, beside its peers"}
 OF_ALL = {"peers": "The fastest forward pass over its peers: the geometric mean over N, in brackets the least and the most",
+          "hopper_peers": "The same of the fastest forward pass on Hopper",
           "backward_peers": "The backward passes of all stages and their peers", "train_gpt": "The losses of a small GPT",
           "throughput": "The speed of whole models", "atomics": "What atomics and determinism cost",
           "nsight": "The ledger against the GPU's counters"}
@@ -445,9 +446,10 @@ def moved(stage, end):
 
 class Results:
     """All that was measured on one GPU, as bench.measure.measure_all puts it into a folder; None, or nothing, where a
-    file is not there, but for stages.json. Throws BadResult."""
+    file is not there, but for stages.json; in the folder `hopper` is what it has of the stages that need Hopper. Throws
+    BadResult."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, hopper):
         def measured(name, backward=False):
             one = Measured(read(folder / name), backward)
             require(folder / name, one.grid)
@@ -457,7 +459,7 @@ class Results:
         self.backward = measured(BACKWARD, True) if (folder / BACKWARD).exists() else None
         self.peers, self.backward_peers, self.training = (of_scripts(folder / name)
                                                           for name in (PEERS, BACKWARD_PEERS, TRAINING))
-        self.hopper_peers = of_scripts(folder / HOPPER_PEERS)
+        self.hopper_peers = of_scripts(hopper / HOPPER_PEERS)
         self.losses = [run for run in (of_train_gpt(folder / name) for name in LOSSES) if run]
         self.atomics, self.nsight = if_there(folder / ATOMICS, "rows"), if_there(folder / NSIGHT, "results")
 
@@ -473,7 +475,8 @@ class Results:
                 (fastest.readme, "peers", peers_table(self.peers) if self.peers else NOT_YET),
                 *((stage.readme, "peers", step_table(self.hopper_peers, stage)) for stage in
                   (measured_in(self.hopper_peers) if self.hopper_peers else []) if stage.gpu == "hopper"),
-                (MEASURED_PAGE, "peers", short_peers_table(self.peers) if self.peers else NOT_YET),
+                *((MEASURED_PAGE, name, short_peers_table(peers) if peers else NOT_YET)
+                  for name, peers in (("peers", self.peers), ("hopper_peers", self.hopper_peers))),
                 (EMULATOR, "nsight", nsight_table(self.nsight))]
 
     def pictures(self):
@@ -531,7 +534,7 @@ def main():
         parser.error("--of FOLDER and --to FOLDER belong together: of which results, and where the report goes")
     if arguments.to and arguments.check:
         parser.error("--check is of the READMEs: leave it out, or --of and --to")
-    results = Results(arguments.of or FOLDER)
+    results = Results(arguments.of or FOLDER, arguments.of or HOPPER)
     if arguments.to:
         try:
             arguments.to.mkdir(parents=True, exist_ok=True)

@@ -26,7 +26,7 @@ LENGTHS = [512, 1024, 2048, 4096, 8192, 16384]
 def shape(d, N):
     """Heads of all batch entries, batch * N = 16k and heads * d = 2048, and those of a section of stage 48."""
     heads = 16384 // N * (2048 // d)
-    most = max(L2_BYTES * 2 // 3 // (4 * N * d), 1)
+    most = max(L2_BYTES // 3 // (4 * N * d), 1)
     return heads, math.ceil(heads / math.ceil(heads / most))
 
 

@@ -34,12 +34,18 @@ std::string features(const Stage& stage) {
   return text + (stage.gpu == Gpu::hopper ? "; of all GPUs Hopper" : "");
 }
 
-/// What the stages of a track, the first digit of their numbers, are about.
-std::string_view track(const Stage& stage) {
-  constexpr std::string_view tracks[] = {"on a CPU", "forward on CUDA cores", "forward on tensor cores",
-                                         "backward", "forward on Hopper",     "backward on Hopper"};
-  const auto number = static_cast<std::size_t>(stage.number / 10);
-  return number < std::size(tracks) ? tracks[number] : "";
+/// What the stages of the track with this number are about. A track is the first digit; that of forward
+/// passes on Hopper has an eleventh stage, 50.
+std::string_view track(int number) {
+  constexpr std::pair<int, std::string_view> tracks[] = {
+      {0, "on a CPU"},  {10, "forward on CUDA cores"}, {20, "forward on tensor cores"},
+      {30, "backward"}, {40, "forward on Hopper"},     {51, "backward on Hopper"},
+      {60, ""}};
+  std::string_view found;
+  for (const auto& [first, about] : tracks) {
+    if (number >= first) found = about;
+  }
+  return found;
 }
 
 }  // namespace
@@ -92,8 +98,8 @@ std::string list_json() {
          {"forward", stage->forward != nullptr},
          {"backward", stage->backward != nullptr}});
     nlohmann::ordered_json& entry = list.back();
-    entry["track"] = track(*stage);
-    entry["follows"] = stage->before != stage->number && stage->before / 10 == stage->number / 10;
+    entry["track"] = track(stage->number);
+    entry["follows"] = stage->before != stage->number && track(stage->before) == track(stage->number);
   }
   return json_text(list);
 }
