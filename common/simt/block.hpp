@@ -35,7 +35,7 @@ inline constexpr std::uint32_t max_shared = 227 << 10;  ///< Bytes that a block 
 /// Of the GPU that is emulated: few, so that small grids have more blocks.
 inline constexpr int multiprocessors = 16;
 /// What it says of its L2 cache: little, so that small problems do not fit. The cache is not emulated.
-inline constexpr std::int64_t L2_bytes = 1536 << 10;
+inline constexpr std::int64_t L2_bytes = 3 << 20;
 inline constexpr std::uint32_t max_static_shared = 48 << 10;  ///< Of these, in declared arrays.
 
 /// A shared array that the kernel declared, or a view of its dynamic shared memory.
