@@ -227,11 +227,11 @@ TEST_CASE("GPU: 250 runs of more row tiles than multiprocessors give the same bi
   int tested = 0;
   for (const Stage* stage : gpu_stages()) {
     if (stage->gpu != Gpu::hopper || stage->forward == nullptr) continue;
-    for (int d : {64, 96, 128, 192, 256}) {
+    for (int d : {64, 128, 256}) {
       for (bool causal : {false, true}) {
         Problem p;
-        p.q_heads = 120;
-        p.kv_heads = 60;
+        p.q_heads = 80;
+        p.kv_heads = 40;
         p.Nq = 470;
         p.Nk = 550;
         p.d = d;
@@ -247,7 +247,7 @@ TEST_CASE("GPU: 250 runs of more row tiles than multiprocessors give the same bi
       }
     }
   }
-  CHECK(tested >= 10);
+  CHECK(tested >= 6);
 }
 
 TEST_CASE("GPU: 250 runs of more blocks than run at a time give the same gradients", "[long-gpu]") {

@@ -25,6 +25,7 @@ from common.course import registry
 from common.course.registry import ROOT, Failure
 
 PROFILE = gpu.FOLDER / "profile.json"
+HOPPER_PROFILE = gpu.HOPPER / PROFILE.name  # of the stages that need Hopper
 BLOCK, SHARE_BLOCK = "attribution", "share"
 ENOUGH = 60  # percent
 LATENCY, OTHER = "latency", "another unit"
@@ -241,20 +242,27 @@ def share_block(data):
     return "\n".join(lines)
 
 
-def readmes(data):
-    """(number, README) of each stage that has a place for the block, and of each that is in the profile."""
-    profiled = {profile["stage"] for profile in data["profiles"]}
+def read(path):
+    """The profile of a file; one of no stage where it is not there."""
+    return gpu.load(path) if path.exists() else {"profiles": []}
+
+
+def readmes(*profiles):
+    """(profile, number, README) of each stage that has a place for the block, and of each that is in one of the profiles:
+    in which it is, or the first."""
+    having = {one["stage"]: data for data in reversed(profiles) for one in data["profiles"]}
     for stage in registry.all_stages():
-        if stage.readme.exists() and (stage.number in profiled or f"<!-- {BLOCK}:begin -->" in stage.readme.read_text()):
-            yield stage.number, stage.readme
+        if stage.readme.exists() and (stage.number in having or f"<!-- {BLOCK}:begin -->" in stage.readme.read_text()):
+            yield having.get(stage.number, profiles[0]), stage.number, stage.readme
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 where a README is stale")
     check = parser.parse_args().check
-    data = gpu.load(PROFILE) if PROFILE.exists() else {"profiles": []}
-    texts = {readme: with_block(readme, BLOCK, block(data, number))[1] for number, readme in readmes(data)}
+    data = read(PROFILE)
+    texts = {readme: with_block(readme, BLOCK, block(profile, number))[1]
+             for profile, number, readme in readmes(data, read(HOPPER_PROFILE))}
     for stage in registry.all_stages():
         if stage.readme.exists() and f"<!-- {SHARE_BLOCK}:begin -->" in stage.readme.read_text():
             texts[stage.readme] = with_block(stage.readme, SHARE_BLOCK, share_block(data), texts.get(stage.readme))[1]
