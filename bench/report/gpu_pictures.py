@@ -70,6 +70,20 @@ def ladder(measured, N=4096, passes="forward"):
                      "Under each stage: times as fast as the one before", "panels": panels}
 
 
+def hopper(peers, names, N=4096):
+    """TFLOP/s by stage at one N, of a comparison, with the peers of these names as levels."""
+    panels = []
+    for d, mask in KINDS:
+        speed = {one["name"]: one["tflops"] for one in peers["results"] if "tflops" in one
+                 and (one["d"], one["causal"], one["N"]) == (d, mask == "causal", N)}
+        stages = [(int(name.removeprefix("stage ")), tflops) for name, tflops in speed.items() if name.startswith("stage ")]
+        if stages:
+            panels.append({"title": kind_text(d, mask), "stages": stages,
+                           "levels": [(PEERS[name], speed[name]) for name in names if name in speed]})
+    return {"title": f"Forward on Hopper, stage by stage: bf16, N = {N}, batch * N = 16k, heads * d = 2048, one "
+                     f"{peers['context']['gpu']}, one interleaved run", "panels": panels}
+
+
 def range_text(gains):
     """1.15x, or 1.12x to 1.18x; "" for none."""
     return " to ".join(dict.fromkeys(f"{gain:.2f}x" for gain in (min(gains), max(gains)))) if gains else ""
@@ -242,6 +256,27 @@ def draw_ladder(shown):
         panel.set_title(of["title"], loc="left", fontsize=11)
         panel.legend(frameon=False, fontsize=9, loc="lower right", bbox_to_anchor=(1, 1), ncols=len(of["kinds"]))
     figure.suptitle(shown["title"], fontsize=11)
+    return figure
+
+
+def draw_hopper(shown):
+    figure, axes = panel_grid(shown["panels"], sharex=True)
+    for panel, of in zip(axes.flat, shown["panels"]):
+        for (name, level), (colour, _, dashes) in zip(of["levels"], LINES[3:]):
+            panel.axhline(level, color=colour, linestyle=dashes, label=name)
+        panel.plot(*zip(*of["stages"]), color=BAR, marker="o", label="our stages")
+        last, most = of["stages"][-1]
+        panel.annotate(f"{most:.0f}", (last, most), textcoords="offset points", xytext=(0, 7), ha="center", fontsize=9)
+        panel.set_title(of["title"], loc="left", fontsize=11)
+        panel.set_xticks([number for number, _ in of["stages"]])
+        panel.grid(axis="y", color=FRAME, linewidth=0.6)
+    axes.flat[0].set_ylim(bottom=0)
+    for panel in axes[:, 0]:
+        panel.set_ylabel("TFLOP/s")
+    for panel in axes[-1]:
+        panel.set_xlabel("stage")
+    figure.suptitle(shown["title"], fontsize=11)
+    legend_below(figure, axes.flat[0], 4)
     return figure
 
 
@@ -487,6 +522,12 @@ def backward_pictures(measured, peers, counted):
         yield docs / "h200_backward_traffic.png", traffic(measured, counted, backward=True), draw_traffic
     if measured and timed(peers):
         yield docs / "h200_backward_bf16.png", lengths_bf16(measured, peers), draw_lengths
+
+
+def hopper_pictures(peers, beside):
+    """The same of the stages that need Hopper, with the peers of these names; `peers` may be None."""
+    if timed(peers):
+        yield ROOT / "docs/hopper.png", hopper(peers, beside), draw_hopper
 
 
 def training_pictures(losses, speeds):

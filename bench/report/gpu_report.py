@@ -483,6 +483,7 @@ class Results:
         """(file, what it shows, how that is drawn) of all pictures."""
         backward = counted(self.backward.stages, "--backward") if self.backward else None
         return [*gpu_pictures.pictures(self.stages, self.peers, counted(self.stages.stages)),
+                *gpu_pictures.hopper_pictures(self.hopper_peers, BESIDE),
                 *gpu_pictures.backward_pictures(self.backward, self.backward_peers, backward),
                 *gpu_pictures.training_pictures(self.losses, self.training), *gpu_pictures.atomics_pictures(self.atomics)]
 
