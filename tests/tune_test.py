@@ -559,9 +559,9 @@ class LeftOutTest(unittest.TestCase):
                 for number, gpu in ((29, "any"), (49, "hopper"))]
 
     def test_by_the_comparison_with_peers(self):
-        def chosen(runs=("cuda",), device="cuda", stages=None):
+        def chosen(runs=("cuda",), device="cuda", stages=None, hopper=False):
             flashladder = SimpleNamespace(stages=lambda: self.stages(runs))
-            options = SimpleNamespace(backward=False, dtype="bf16", device=device, stages=stages)
+            options = SimpleNamespace(backward=False, dtype="bf16", device=device, stages=stages, hopper=hopper)
             with contextlib.redirect_stdout(io.StringIO()) as said:
                 return compare.chosen_stages(flashladder, options), said.getvalue().count("left out: stage namespace(number=49")
 
@@ -571,6 +571,8 @@ class LeftOutTest(unittest.TestCase):
         self.assertEqual(chosen(runs=()), ([29, 49], 0))  # no GPU at all: what is missing is said of each
         with self.assertRaisesRegex(Missing, "of kernels that runs here: stage 49; those that have one are 29"):
             chosen(stages=[49])
+        with mock.patch.object(compare, "source_of", lambda stage: '#include "common/ptx/wgmma.hpp"' * (stage.number == 49)):
+            self.assertEqual(chosen(device="cpu", hopper=True), ([49], 0))
 
     def test_by_what_trains(self):
         for runs, number in ((("cuda",), 29), ((), 49)):

@@ -33,8 +33,8 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--backward", action="store_true", help="the backward pass instead of the forward pass")
     parser.add_argument("--stages", nargs="+", type=int,
-                        help="default: those of kernels that have the pass in this dtype and run on any GPU")
-    parser.add_argument("--hopper", action="store_true", help="by default those that need Hopper instead")
+                        help="default: all of kernels that have the pass in this dtype")
+    parser.add_argument("--hopper", action="store_true", help="only those that need Hopper")
     parser.add_argument("--dtype", choices=DTYPES, default="bf16", help="fp32 for the stages on CUDA cores (bf16)")
     parser.add_argument("--d", nargs="+", type=int, default=[64, 128, 256])
     parser.add_argument("--N", nargs="+", type=int, default=[512, 1024, 2048, 4096, 8192, 16384])
@@ -130,8 +130,8 @@ def chosen_stages(flashladder, chosen):
     """Their numbers. Throws Missing where one that was asked for cannot be compared."""
     which = "backward" if chosen.backward else "forward"
     stages = of_kernels(which, DTYPES[chosen.dtype], flashladder.stages())
-    if not chosen.stages:
-        stages = [one for one in stages if chosen.hopper == needs_hopper(source_of(one))]
+    if chosen.hopper:
+        stages = [one for one in stages if needs_hopper(source_of(one))]
     here = [one for one in stages if chosen.device == "cpu" or "cuda" in one.backends] or stages
     for one in stages:
         if one not in here and not chosen.stages:
