@@ -128,6 +128,9 @@ std::vector<SmallCase> make_small_cases(const Stage& stage) {
   for (const Family& family : input_families()) {
     if (family.name == "large_scores") add(family, problem(4, 2, 2, 65, 65, 32, true), 48);
   }
+  // The last key of row 63 is the first of a tile of 64.
+  for (const Family& family : input_families())
+    add(family, problem(1, 2, 1, 128, 129, 32, true), cases.size());
   return cases;
 }
 
@@ -220,8 +223,11 @@ void judge_by_emulator(const Stage& stage, int most_d) {
   // Where two warps share their keys.
   if (stage.number == 38 || stage.number == 39) most_d = 256;
   if (most_d > 96) problems.push_back(problem(1, 1, 1, 65, 70, most_d, true));
-  // Where a block has more than one row tile.
-  if (blocks_stay(stage)) problems.push_back(problem(1, 19, 19, 33, keys, 32, true));
+  // Where a block has more than one row tile: of many tiles of keys, and of one, which no other holds back.
+  if (blocks_stay(stage)) {
+    for (const std::int64_t Nk : {keys, std::int64_t{40}})
+      problems.push_back(problem(1, 19, 19, 33, Nk, 32, true));
+  }
   for (const Problem& p : problems) {
     const Inputs inputs = random_inputs(p, 1);
     for (simt::Schedule schedule :
