@@ -54,7 +54,7 @@ measured = functools.cache(diff_facts.measured)
 def not_measured_yet(stage):
     """Whether the stage's README says that no GPU has run it, not even at one N."""
     text = (stage.folder / "README.md").read_text()
-    return re.search(r"## Measured on an H200\n(<!-- \w+:begin -->\n)?Not yet\.", text) and "At N = 4096 alone" not in text
+    return re.search(r"## Measured on an H[12]00\n(<!-- \w+:begin -->\n)?Not yet\.", text) and "At N = 4096 alone" not in text
 
 
 @functools.cache

@@ -173,7 +173,9 @@ def measured(before: Stage, after: Stage) -> Measured:
             found = [timed_on_cpu(stage) for stage in (before, after)]
         else:  # of the pass that both have
             family = "grid" if before.forward and after.forward else "backward"
-            found = [run_of(stage, family) for stage in (before, after)]
+            found = [compared_with_peers(stage) for stage in (before, after)] if family == "grid" else [None]
+            if None in found:
+                found = [run_of(stage, family) for stage in (before, after)]
     except gpu.BadResult as bad:
         return Measured(problem=f"{bad}.")
     for stage, one in zip((before, after), found):
@@ -206,6 +208,20 @@ def run_of(stage: Stage, family: str) -> Run | None:
             return (f"{c['gpu']}, driver {c['driver']}, CUDA {c['cuda_of_build']}, commit {c['commit']} "
                     f"({shown(path)})", shapes)
     return None
+
+
+def compared_with_peers(stage: Stage) -> Run | None:
+    """The run of the stages that need Hopper beside their peers, in TFLOP/s."""
+    path = gpu.HOPPER / "peers_hopper_bf16.json"
+    if not path.exists():
+        return None
+    data = gpu.load(path)
+    shapes: dict[tuple[int, str], dict[int, float]] = {}
+    for row in data["results"]:
+        if row["name"] == f"stage {stage.number}" and "tflops" in row:
+            shapes.setdefault((row["d"], "causal" if row["causal"] else "full"), {})[row["N"]] = row["tflops"]
+    c = data["context"]
+    return (f"{c['gpu']}, driver {c['driver']}, commit {c['commit']} ({shown(path)})", shapes) if shapes else None
 
 
 def timed_on_cpu(stage: Stage) -> Run | None:

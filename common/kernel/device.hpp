@@ -117,8 +117,8 @@ __device__ __forceinline__ int uniform(int x) {
   return __shfl_sync(~0u, x, 0);
 }
 
-/// x, of which the compiler does not know where it is from. In a loop it computes what follows from x there,
-/// and does not keep that in registers from before the loop; x itself it keeps: it cannot compute it anew.
+/// x, of which the compiler does not know where it is from. What follows from it in a loop is computed
+/// there and not kept from before the loop; x itself is kept, since it cannot be computed anew.
 __device__ __forceinline__ int opaque(int x) {
 #ifdef __CUDACC__
   asm volatile("" : "+r"(x));
