@@ -482,7 +482,8 @@ class SiteTest(unittest.TestCase):
         for page in wanted:
             self.assertIn(SITE / f"{page}.html", self.pages)
         diffs = {link for page in self.pages for link in re.findall(r"\d\d-\d\d(?=\.html)", page.read_text())}
-        self.assertEqual(len(diffs), len(stages) - len({name[0] for name in stages}), "of all but the first of a track")
+        tracks = {name[0] for name in stages if name != "50_warpgroup_skip"}  # which is the last one of track 4
+        self.assertEqual(len(diffs), len(stages) - len(tracks), "of all but the first of a track")
 
     def test_pages_are_small(self):
         for path in self.pages:
