@@ -21,7 +21,7 @@ from bench.measure.facts import commit_of, new_file, write
 from bench.measure.on_torch import (Missing, backends, device_of, libraries, machine, milliseconds, peer,
                                     wrong_gradients, wrong_output)
 from bench.results.gpu import TOKENS, WIDTH
-from common.course.registry import ROOT, needs_hopper, of_kernels, source_text
+from common.course.registry import folders, needs_hopper, of_kernels, source_text
 
 FLUSH_BYTES = 512 << 20      # larger than any L2 cache, and long enough for the next launch to be queued behind it
 FLUSHES = 2  # before each run
@@ -123,7 +123,7 @@ def measure(torch, runs, rounds, device):
 
 def source_of(stage):
     """The text of a stage of kernels."""
-    return source_text(ROOT / "stages" / f"{stage.number:02}_{stage.name}" / "attention.cu")
+    return source_text(folders()[stage.number] / "attention.cu")
 
 
 def chosen_stages(flashladder, chosen):
