@@ -18,8 +18,8 @@ from pathlib import Path
 from bench.report import gpu_pictures
 from bench.report.markers import NoMarkers, with_block
 from bench.results import atomics
-from bench.results.gpu import (FOLDER, HOPPER, KINDS, PACKAGES, BadResult, Measured, kind_text, load, positive, read, require,
-                               spread)
+from bench.results.gpu import (FOLDER, HOPPER, HOPPER_PEERS, KINDS, PACKAGES, BadResult, Measured, kind_text, load, positive,
+                               read, require, spread)
 from bench.results.losses import FACTOR, FLOOR, allowed, away, most_of, so_far
 from common.course import ledger, registry
 from common.course.registry import ROOT, Failure
@@ -28,7 +28,6 @@ STAGES, BACKWARD = "stages.json", "backward.json"
 PEERS, BACKWARD_PEERS = "peers_bf16.json", "backward_peers_bf16.json"
 LOSSES, TRAINING = ("train_gpt.json", "train_gpt_bf16.json"), "training.json"
 ATOMICS, NSIGHT = "atomics.json", "nsight.json"
-HOPPER_PEERS = "peers_hopper_bf16.json"  # of the stages that need Hopper
 BESIDE = ("fa2", "cudnn", "flash-attn-4")  # the peers that stand beside each of them
 EMULATOR = ROOT / "common/simt/README.md"
 PAGE, ATOMICS_PAGE = ROOT / "docs/training.md", ROOT / "docs/theory/atomics.md"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent / "h200"
 HOPPER = FOLDER.parent / "h100_80gb_hbm3"  # all stages that need Hopper beside their peers, in one run
+HOPPER_PEERS = "peers_hopper_bf16.json"  # that run
 TOKENS, WIDTH = 16384, 2048  # batch * N and heads * d of the papers' grid
 NAME = re.compile(r"(\d+) (\w+)/(grid|heads|backward)/d:(\d+)/N:(\d+)/BH:(\d+)/(full|causal)")
 PEAK = re.compile(r"peak/(\w+)")

@@ -212,7 +212,7 @@ def run_of(stage: Stage, family: str) -> Run | None:
 
 def compared_with_peers(stage: Stage) -> Run | None:
     """The run of the stages that need Hopper beside their peers, in TFLOP/s."""
-    path = gpu.HOPPER / "peers_hopper_bf16.json"
+    path = gpu.HOPPER / gpu.HOPPER_PEERS
     if not path.exists():
         return None
     data = gpu.load(path)
