@@ -1,7 +1,8 @@
-"""Stages and their peers on one GPU: interleaved in one process, on the same tensors, with the same warm-up and flush.
+"""Stages and their peers on one GPU: interleaved in one process, on the same tensors, with the same warm-up and pace.
 
     pip install . && python3 -m bench.measure.compare --out comparison.json
     python3 -m bench.measure.compare --backward --out backward.json
+    python3 -m bench.measure.compare --busy --out busy.json
 
 Peers are the backends of PyTorch's scaled_dot_product_attention: FlashAttention-2, cuDNN, memory-efficient, math; and
 the packages flash-attn and flash-attn-4, which is FlashAttention-4 for Hopper and newer GPUs, where they are installed.
@@ -9,23 +10,32 @@ One that is absent, or does not take a shape, is said to be absent. What a peer 
 A stage that is not right is never timed. Shapes are square, because PyTorch's causal mask is aligned at the top left.
 A ratio counts only from one run.
 
+The power that a GPU may take sets its clock, so that a speed has a pace. Rested: before each launch the GPU has nothing
+to do for some milliseconds. Then the L2 cache is emptied, which hides how long the host takes for the launch. --busy: what
+is measured is launched back to back, without either; a launch must take longer than the host needs for the next one.
+Behind each, the clock of the multiprocessors is measured.
+
 --backward times the backward pass alone: of a peer, the gradients of a graph that is kept; of a stage, what it makes of O
 and L, and of what else it needs of the forward pass, which is made before. Its FLOPs count 2.5 times the forward pass's.
 """
 
 import argparse
+import math
 import statistics
 import sys
+import time
 
 from bench.measure.facts import commit_of, new_file, write
-from bench.measure.on_torch import (Missing, backends, device_of, libraries, machine, milliseconds, peer,
+from bench.measure.on_torch import (Missing, SmClock, backends, device_of, libraries, machine, milliseconds, most_flops, peer,
                                     wrong_gradients, wrong_output)
 from bench.results.gpu import TOKENS, WIDTH
 from common.course.registry import folders, needs_hopper, of_kernels, source_text
 
 FLUSH_BYTES = 512 << 20      # larger than any L2 cache, and long enough for the next launch to be queued behind it
-FLUSHES = 2  # before each run
-HEAD_START = 16  # flushes before each round: else the GPU would wait for the host, and its first run be timed with that
+FLUSHES = 2  # before each rested run
+REST_MS = 10  # and before these
+BUSY_MS = 60  # of launches back to back, of which the second half is timed
+LENGTHS = {"rested": [512, 1024, 2048, 4096, 8192, 16384], "busy": [2048, 16384]}
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 
@@ -37,12 +47,17 @@ def arguments():
     parser.add_argument("--hopper", action="store_true", help="only those that need Hopper")
     parser.add_argument("--dtype", choices=DTYPES, default="bf16", help="fp32 for the stages on CUDA cores (bf16)")
     parser.add_argument("--d", nargs="+", type=int, default=[64, 128, 256])
-    parser.add_argument("--N", nargs="+", type=int, default=[512, 1024, 2048, 4096, 8192, 16384])
-    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--busy", action="store_true", help="launches back to back, and not rested")
+    parser.add_argument("--N", nargs="+", type=int, help="512 1024 ... 16384; with --busy 2048 16384")
+    parser.add_argument("--rounds", type=int, default=10, help="runs, or series of them, of each (10)")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="cpu: to try this script out (cuda)")
     parser.add_argument("--commit", help="what the stages were built from; asked of git where left out")
     parser.add_argument("--out", type=new_file, help="write everything to this JSON file")
     chosen = parser.parse_args()
+    chosen.pace = "busy" if chosen.busy else "rested"
+    chosen.N = chosen.N or LENGTHS[chosen.pace]
+    if chosen.busy and chosen.device == "cpu":
+        parser.error("--busy is of a GPU: leave it out, or --device cpu")
     if chosen.rounds < 1:
         parser.error("--rounds is to be at least 1")
     for N in chosen.N:
@@ -87,38 +102,53 @@ def backward_contenders(torch, flashladder, stages, q, k, v, causal):
     return all_, lambda found: wrong_gradients(torch, found, q, k, v, do, causal)
 
 
-def measure(torch, runs, rounds, device):
-    """Milliseconds of each function, one after the other in every round."""
-    times, out_of_memory = {name: [] for name in runs}, set()
-    flush = torch.empty(FLUSH_BYTES if device == "cuda" else 1, dtype=torch.int8, device=device)
-    for turn in range(rounds + 2):
-        events = {}
-        for _ in range(HEAD_START if device == "cuda" else 0):
-            flush.zero_()
-        for name, run in runs.items():
-            if name in out_of_memory:
-                continue
-            if device == "cpu":
-                events[name] = milliseconds(torch, run, device)
-                continue
+class OnGpu:
+    """Times what it is given, at one pace."""
+
+    def __init__(self, torch, pace):
+        self.torch, self.pace = torch, pace
+        self.clock = SmClock(torch)
+        self.flush = torch.empty(FLUSH_BYTES if pace == "rested" else 0, dtype=torch.int8, device="cuda")
+
+    def __call__(self, run):
+        """Milliseconds of a run, and the clock of the multiprocessors behind it in GHz."""
+        begin, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
+        timed = 1
+        if self.pace == "rested":
+            time.sleep(REST_MS / 1e3)
             for _ in range(FLUSHES):
-                flush.zero_()
-            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            begin.record()
-            try:
+                self.flush.zero_()
+        else:
+            once = milliseconds(self.torch, run, "cuda")
+            timed = math.ceil(BUSY_MS / 2 / once)
+            for _ in range(timed):
                 run()
-            except torch.OutOfMemoryError:  # beside the others' results there is less than when it was alone
-                out_of_memory.add(name)
+        begin.record()
+        for _ in range(timed):
+            run()
+        end.record()
+        self.clock.begin()
+        self.torch.cuda.synchronize()
+        return begin.elapsed_time(end) / timed, self.clock.ghz()
+
+
+def measure(torch, runs, rounds, device, pace):
+    """Milliseconds of each function, one after the other in every round, and the clock behind each; of one that does not
+    fit into memory nothing."""
+    found = {name: [] for name in runs}
+    time_of = OnGpu(torch, pace) if device == "cuda" else lambda run: (milliseconds(torch, run, device), None)
+    for turn in range(rounds + 2):
+        for name, run in runs.items():
+            if name not in found:
                 continue
-            end.record()
-            events[name] = begin, end
-        if device == "cuda":
-            torch.cuda.synchronize()
-            events = {name: begin.elapsed_time(end) for name, (begin, end) in events.items()}
-        if turn >= 2:  # the first two are the warm-up
-            for name, ms in events.items():
-                times[name].append(ms)
-    return {name: [] if name in out_of_memory else found for name, found in times.items()}
+            try:
+                one = time_of(run)
+            except torch.OutOfMemoryError:  # beside the others' results there is less than when it was alone
+                del found[name]
+                continue
+            if turn >= 2:  # the first two are the warm-up
+                found[name].append(one)
+    return found
 
 
 def source_of(stage):
@@ -165,17 +195,23 @@ def rows_of(torch, flashladder, chosen, stages, d, causal, N):
             runs[name] = run
     batch, heads, _, _ = q.shape
     flops = 4 * N * N * d * batch * heads / (2 if causal else 1) * (2.5 if chosen.backward else 1)
-    times = measure(torch, runs, chosen.rounds, chosen.device)
-    absent |= {name: "this GPU has too little memory for it" for name, found in times.items() if not found}
+    measured = measure(torch, runs, chosen.rounds, chosen.device, chosen.pace)
+    absent |= {name: "this GPU has too little memory for it" for name in runs if name not in measured}
+    most = most_flops(torch, dtype) if chosen.device == "cuda" else None  # a clock
     rows = []
     for name in all_:
         if name in absent:
             rows.append(shape | {"name": name, "absent": absent[name]})
             continue
-        quartiles = statistics.quantiles(times[name], n=4) if len(times[name]) > 1 else 3 * times[name]
-        rows.append(shape | {"name": name, "tflops": flops / quartiles[1] / 1e9, "ms": quartiles[1],
-                             "ms_lower_quartile": quartiles[0], "ms_upper_quartile": quartiles[2],
-                             "runs": len(times[name])})
+        times, clocks = zip(*measured[name])
+        quartiles = statistics.quantiles(times, n=4) if len(times) > 1 else 3 * times
+        row = shape | {"name": name, "tflops": flops / quartiles[1] / 1e9, "ms": quartiles[1],
+                       "ms_lower_quartile": quartiles[0], "ms_upper_quartile": quartiles[2], "runs": len(times)}
+        if chosen.device == "cuda":
+            row["sm_ghz"] = statistics.median(clocks)
+            if most:
+                row["share"] = row["tflops"] * 1e3 / (most * row["sm_ghz"])
+        rows.append(row)
     return rows
 
 
@@ -187,9 +223,9 @@ def main():
     base = "memory-efficient" if chosen.dtype == "fp32" else "fa2"  # FlashAttention-2 does not take fp32
     names = [f"stage {number}" for number in stages] + list(backends())
     context = {**machine(torch, commit_of(chosen.commit)), "dtype": chosen.dtype, "batch*N": TOKENS, "heads*d": WIDTH,
-               "rounds": chosen.rounds, "pass": "backward" if chosen.backward else "forward"}
+               "rounds": chosen.rounds, "pace": chosen.pace, "pass": "backward" if chosen.backward else "forward"}
     results = []
-    print(f"{context['pass']} pass, TFLOP/s; in brackets over {base}\n| d | mask | N | " + " | ".join(names) + " |\n"
+    print(f"{context['pass']} pass, {chosen.pace}, TFLOP/s; in brackets over {base}\n| d | mask | N | " + " | ".join(names) + " |\n"
           + "|---" * (len(names) + 3) + "|")
     for d in chosen.d:
         for causal in (False, True):
@@ -211,6 +247,11 @@ def main():
         if ratios:
             print(f"{name}: {statistics.geometric_mean(ratios):.3f} of {base} in the geometric mean of {len(ratios)} "
                   f"shapes, {min(ratios):.3f} to {max(ratios):.3f}")
+        clocks = [one["sm_ghz"] for one in results if one["name"] == name and "sm_ghz" in one]
+        shares = [one["share"] for one in results if one["name"] == name and "share" in one]
+        if clocks:
+            print(f"{name}: clock of the multiprocessors {min(clocks):.2f} to {max(clocks):.2f} GHz" +
+                  (f", {min(shares):.0%} to {max(shares):.0%} of the tensor cores' rate at that clock" if shares else ""))
     for reason in sorted({f"{one['name']}: {one['absent']}" for one in results if "absent" in one}):
         print("absent:", reason)
     absent = [one["absent"] for one in results if "absent" in one and one["name"].startswith("stage")]

@@ -1,8 +1,8 @@
 // The stages of kernels on a GPU, over the grid of the FlashAttention papers (batch * N = 16k tokens, heads
 // * d = 2048), forward and backward pass, and over batch * heads at two fixed lengths. Each benchmark is
 // one measurement: a run that is checked against the fp64 oracle on rows of the last head, and everywhere
-// for elements that are no finite numbers, then runs timed by the GPU's own clock with the L2 cache emptied
-// before each, until 2 s have gone by or 20 are done, but at least 3. Time is their median. Before the
+// for elements that are no finite numbers, then runs timed by the GPU's own clock, rested or with --busy
+// (on_gpu.hpp), until 2 s have gone by or 20 are done, but at least 3. Time is their median. Before the
 // first of them come the GPU's peaks (gpu_peaks.cpp), so that each result is also a percentage of what
 // cuBLAS reached in the same run and of the roofline's bound.
 #include "bench/measure/gpu_bench.hpp"
@@ -126,6 +126,7 @@ void register_gpu_benchmarks(bool& any_failed) {
       std::fprintf(stderr, "ladder: left out: %s\n", why.substr(0, why.rfind(": ")).c_str());
   }
   for (const auto& [key, value] : gpu_facts()) benchmark::AddCustomContext(key, value);
+  benchmark::AddCustomContext("pace", pace() == Pace::busy ? "busy" : "rested");
   static Peaks peaks;  // of this run: it outlives the registration
   register_gpu_peaks(peaks, any_failed);
   const std::vector<Case> all = cases();

@@ -32,6 +32,8 @@ void report_speed(benchmark::State& state, const Problem& p, Pass pass, const Ti
   const double bytes = (backward ? 4 : 2) * (rows + keys) * row_bytes + 4 * rows;
   const double flops = (backward ? 2.5 : 1) * p.forward_flops(), peak = peaks.gemm(p.dtype);
   state.counters["TFLOP/s"] = ms.per_second(flops) / 1e12;
+  if (const double most = tensor_flops_per_clock() * ms.sm_ghz * 1e9; most > 0 && size_of(p.dtype) == 2)
+    state.counters["% of tensor cores"] = 100 * ms.per_second(flops) / most;
   if (peak > 0) state.counters["% of GEMM"] = 100 * ms.per_second(flops) / peak;
   if (peak > 0 && peaks.copy > 0)
     state.counters["% of roofline"] = ms.per_second(100 * std::max(flops / peak, bytes / peaks.copy));

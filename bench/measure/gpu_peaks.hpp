@@ -19,11 +19,12 @@ struct Peaks {
 /// build has no cuBLAS. One that fails its check sets `any_failed` and no peak.
 void register_gpu_peaks(Peaks& peaks, bool& any_failed);
 
-/// Adds the speed of a pass to its benchmark's results: TFLOP/s, and where the peaks were measured % of
-/// GEMM and % of roofline. FLOPs are those of Problem::forward_flops(), for a backward pass 2.5 times as
-/// many. The roofline allows max(FLOPs / peak, bytes / bandwidth) seconds; bytes are what no kernel can do
-/// without: Q, K and V read once, O and L written once; for a backward pass Q, K, V, O, dO and L read once,
-/// dQ, dK and dV written once.
+/// Adds the speed of a pass to its benchmark's results: TFLOP/s, in 16 bits the share of what the tensor
+/// cores could do at the clock behind it, and where the peaks were measured % of GEMM and % of roofline.
+/// FLOPs are those of Problem::forward_flops(), for a backward pass 2.5 times as many. The roofline allows
+/// max(FLOPs / peak, bytes / bandwidth) seconds; bytes are what no kernel can do without: Q, K and V read
+/// once, O and L written once; for a backward pass Q, K, V, O, dO and L read once, dQ, dK and dV written
+/// once.
 void report_speed(benchmark::State& state, const Problem& p, Pass pass, const Timing& ms,
                   const Peaks& peaks);
 

@@ -10,19 +10,35 @@
 
 namespace flashladder {
 
+/// What comes between runs that are timed. The power that a GPU may take sets its clock.
+enum class Pace {
+  rested,  ///< Before each run the GPU has nothing to do for 10 ms; then its L2 cache is emptied.
+  busy,    ///< Runs follow each other without a pause for 60 ms, of which the second half is timed.
+};
+
+/// The pace of this program's measurements: rested, unless it is set.
+Pace& pace();
+
+/// The clock of the GPU's multiprocessors now, in GHz. Throws Error where the GPU reports one.
+double sm_ghz();
+
+/// FLOPs of 16-bit numbers in a clock of all tensor cores, without sparsity; 0 where that is not known.
+double tensor_flops_per_clock();
+
 /// How long something took on the GPU, in milliseconds, over several runs.
 struct Timing {
   double median;          ///< What results are computed from.
   double lower_quartile;  ///< A quarter of the runs took no longer.
   double upper_quartile;  ///< Three quarters took no longer.
-  std::size_t runs;       ///< How many there were.
+  std::size_t runs;       ///< How many there were; busy: series of them.
+  double sm_ghz;          ///< Of the multiprocessors, behind the last one.
 
   /// The rate of `amount` (FLOPs, bytes) in each run: that many a second.
   double per_second(double amount) const { return amount / median * 1e3; }
 };
 
-/// Times `run`, which starts work on the GPU, by the GPU's own clock, with the L2 cache emptied before each
-/// run, until 2 s have gone by or 20 are done, but at least 3. Throws Error where the GPU reports one.
+/// Times `run`, which starts work on the GPU, by the GPU's own clock, at the program's pace, until 2 s have
+/// gone by or 20 are done, but at least 3. Throws Error where the GPU reports one.
 Timing time_on_gpu(const std::function<void()>& run);
 
 /// Registers a benchmark that is one call of `measure`, which checks what it times, throws where that is

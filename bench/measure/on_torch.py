@@ -154,6 +154,39 @@ def milliseconds(torch, run, device):
     return begin.elapsed_time(end)
 
 
+class SmClock:
+    """The clock of the multiprocessors: how much longer a kernel takes that waits for more of its cycles."""
+
+    FEW, MANY = 20_000, 420_000  # cycles
+
+    def __init__(self, torch):
+        self.torch = torch
+        self.events = [torch.cuda.Event(enable_timing=True) for _ in range(3)]
+
+    def begin(self):
+        """To be measured behind what has been launched."""
+        self.events[0].record()
+        for cycles, event in zip((self.FEW, self.MANY), self.events[1:]):
+            self.torch.cuda._sleep(cycles)
+            event.record()
+
+    def ghz(self):
+        """What was measured, once the GPU is done."""
+        few, many = (before.elapsed_time(after) for before, after in zip(self.events, self.events[1:]))
+        return (self.MANY - self.FEW) / (many - few) / 1e6
+
+
+# Of a multiprocessor's tensor cores by compute capability: FLOPs of 16-bit numbers in a clock, without sparsity (NVIDIA's
+# white papers of A100 and H100).
+TENSOR_FLOPS_PER_CLOCK = {(8, 0): 2048, (9, 0): 4096}
+
+
+def most_flops(torch, dtype):
+    """FLOPs in a clock of all tensor cores of the GPU; None where that is not known."""
+    of_one = TENSOR_FLOPS_PER_CLOCK.get(torch.cuda.get_device_capability()) if dtype.itemsize == 2 else None
+    return of_one and of_one * torch.cuda.get_device_properties(0).multi_processor_count
+
+
 def gemm_peak(torch, dtype, device, runs=20):
     """TFLOP/s of a large product of random matrices: what others are percentages of. Measured as `./ladder bench` does,
     but that the matrices, of 8192 x 8192, do not fit into the L2 cache, so that it is not emptied."""

@@ -4,6 +4,7 @@
 // never timed.
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <iostream>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "bench/measure/gpu_bench.hpp"
+#include "bench/measure/on_gpu.hpp"
 #include "common/check/check.hpp"
 #include "common/check/inputs.hpp"
 
@@ -60,14 +62,28 @@ constexpr char help[] =
     "/backward/\n"
     "  ./ladder bench --benchmark_out=FILE --benchmark_context=commit=HASH\n"
     "                                                                the results as JSON, for the "
-    "charts\n\n"
+    "charts\n"
+    "  ./ladder bench --busy ...                                     on a GPU: launches back to back; else "
+    "it\n"
+    "                                                                rests before each launch\n\n"
+    "A GPU's clock depends on the power that it takes: each result has the clock behind it.\n"
     "Exit status: 0; 1 where nothing was timed or a stage failed; 2 for a wrong command or lost output. "
-    "All options are Google Benchmark's:\n\n";
+    "All other options are Google Benchmark's:\n\n";
 
-/// Says what Google Benchmark would pass over; 0, or the exit status.
-int check_arguments(int argc, char** argv) {
+/// Takes --busy, and says what Google Benchmark would pass over; 0, or the exit status.
+int check_arguments(int& argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     std::string_view word = argv[i];
+    if (word == "--busy") {
+      if (const std::string why = unavailable(Backend::cuda); !why.empty()) {
+        std::fprintf(stderr, "ladder: --busy is of a GPU: %s\n", why.c_str());
+        return 2;
+      }
+      pace() = Pace::busy;
+      std::copy(argv + i + 1, argv + argc + 1, argv + i);
+      --argc, --i;
+      continue;
+    }
     if (word == "-h") argv[i] = const_cast<char*>("--help");  // the one name that Google Benchmark has
     if (word == "-h" || word == "--help") std::fputs(help, stdout);
     constexpr std::string_view format = "--benchmark_out_format=";

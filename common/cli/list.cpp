@@ -35,11 +35,11 @@ std::string features(const Stage& stage) {
 }
 
 /// What the stages of the track with this number are about. A track is the first digit; that of forward
-/// passes on Hopper has an eleventh stage, 50.
+/// passes on Hopper goes on to 51.
 std::string_view track(int number) {
   constexpr std::pair<int, std::string_view> tracks[] = {
       {0, "on a CPU"},  {10, "forward on CUDA cores"}, {20, "forward on tensor cores"},
-      {30, "backward"}, {40, "forward on Hopper"},     {51, "backward on Hopper"},
+      {30, "backward"}, {40, "forward on Hopper"},     {52, "backward on Hopper"},
       {60, ""}};
   std::string_view found;
   for (const auto& [first, about] : tracks) {
