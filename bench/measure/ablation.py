@@ -1,25 +1,30 @@
 """What each idea of a tuned pass is worth: its stage without one of them at a time, timed in turns with the whole.
+And what ideas would bring that the fastest stage on Hopper does not have: that stage with one of them at a time.
 
     python3 -m bench.measure.ablation --pass forward --out bench/results/h200/ablation_forward.json    # on a GPU
+    python3 -m bench.measure.ablation --pass hopper --out bench/results/h100_80gb_hbm3/ablation_hopper.json
 
-Without an idea means: one of bench/variants/ablations/PASS/*.patch, or another tile for all head dimensions.
-bench.report.ablation_tables writes the tables of the READMEs from these files.
+Without an idea, or with one, means: one of bench/variants/ablations/PASS/*.patch, or another tile for all head
+dimensions. bench.report.ablation_tables writes the tables of the READMEs, and of docs/did_not_pay.md, from these files.
 """
 
 import argparse
+import re
 import statistics
 import sys
 import tempfile
 from pathlib import Path
 
 from bench.measure.facts import gpu, new_file, write_result
-from bench.variants.tuned import SHARED_BYTES, tuned
+from bench.variants.tuned import SHARED_BYTES, fastest_on_hopper, tuned
 from bench.variants.variants import (VariantError, make_all, measure, problem, read_table, small_problems,
                                      with_rows)
 from common.course.registry import ROOT
 
 PATCHES = ROOT / "bench/variants/ablations"
-HEAD_DIMS, LENGTHS = (64, 128, 256), (1024, 4096, 16384)
+HEAD_DIMS = (64, 128, 256)
+LENGTHS = {"forward": (1024, 4096, 16384), "backward": (1024, 4096, 16384), "hopper": (512, 2048, 16384)}
+REST = {"hopper": 10}  # ms before each run, where it has some: else the GPU's power sets its clock
 # Ideas that are a tile, by pass: what they leave out, and what changes in the tile without.
 TILES = {
     "forward": {
@@ -33,13 +38,14 @@ TILES = {
         "and dQ travel": lambda t: {"Bc": t["Bc"] // 2},
         "the other number of buffers of Q and dO": lambda t: {"num_buffers": 3 - t["num_buffers"]},
         "half as many rows of S at a time": lambda t: {"step": max(16, t["step"] // 2)},
-        "another number of steps over d unrolled, 2 for 1, else half": lambda t: {"unroll": t["unroll"] // 2 or 2}}}
+        "another number of steps over d unrolled, 2 for 1, else half": lambda t: {"unroll": t["unroll"] // 2 or 2}},
+    "hopper": {}}
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--pass", dest="which", choices=list(TILES), required=True,
-                        help="of which the tuned stage is measured")
+                        help="of which the tuned stage is measured; hopper: the last stage forward on Hopper")
     parser.add_argument("--out", type=new_file, required=True, help="the JSON file to write")
     parser.add_argument("--commit", help="what is measured; asked of git where left out")
     parser.add_argument("--rounds", type=int, default=11, help="runs of each variant and shape (11)")
@@ -50,12 +56,29 @@ def arguments():
     return args
 
 
+def stage_of(which):
+    return fastest_on_hopper() if which == "hopper" else tuned(which)
+
+
 def patches(stage):
     return sorted((PATCHES / stage.which).glob("*.patch"))
 
 
+def changes(path, d, causal):
+    """Whether a patch changes anything there: its second line may say `Only: d = 64, 128`, or `Only: causal`."""
+    only = re.match(r".*\nOnly: (.*)", path.read_text())
+    return only is None or bool({str(d), "causal" if causal else "full"} & {*re.findall(r"\w+", only[1])})
+
+
 def variants(stage, facts):
-    """Name and what is to be compiled of each: the whole, without a patch, with another tile."""
+    """Name and what is to be compiled of each: the whole, with a patch, with another tile."""
+    if stage.table is None:
+        if facts["architecture"] != 90:
+            raise VariantError(f"stage {stage.number} runs on Hopper alone, a GPU of compute capability 9.0")
+        yield "", {}
+        for path in patches(stage):
+            yield path.read_text().splitlines()[0], {"patch": path}
+        return
     text = stage.table.read_text()
     rows = [row for row in read_table(stage) if (row["architecture"], row["dtype"]) == (facts["architecture"], "bf16")
             and row["d"] in HEAD_DIMS]
@@ -76,32 +99,37 @@ def variants(stage, facts):
 
 
 def measured(args, facts, folder, say):
-    stage, names, orders = tuned(args.which), {}, []
+    stage, names, orders = stage_of(args.which), {}, []
     for i, (what, order) in enumerate(variants(stage, facts)):
         names[f"{i:02}"] = what
         orders.append({"stage": stage, "folder": folder, "name": f"{i:02}", "build": args.build, "backend": "cuda",
                        "architecture": facts["architecture"], **order})
     say(f"Compiling {len(orders)} variants ...")
     made = {one["name"]: one for one in make_all(orders, say)}
+    for order in orders:  # no others are measured
+        kernels = made[order["name"]]["kernels"]
+        kernels[:] = [one for one in kernels if one["dtype"] == "bf16"
+                      and ("patch" not in order or changes(order["patch"], one["d"], one["causal"]))]
     groups = [(d, causal) for d in HEAD_DIMS for causal in (False, True)]
     tasks = []
     for d, causal in groups:
         has = [one["library"] for one in made.values()
                if any((kernel["d"], kernel["causal"]) == (d, causal) for kernel in one["kernels"])]
         tasks.append({"libraries": has, "check": small_problems(stage, d, causal, "bf16"),
-                      "time": [problem(d, causal, "bf16", N) for N in LENGTHS]})
+                      "time": [problem(d, causal, "bf16", N) for N in LENGTHS[args.which]]})
     say("Checking and timing ...")
-    found = []
-    for (d, causal), result in zip(groups, measure(args.build, folder, tasks, args.rounds, say), strict=True):
+    found, word = [], "with" if stage.table is None else "without"
+    results = measure(args.build, folder, tasks, args.rounds, say, REST.get(args.which, 0))
+    for (d, causal), result in zip(groups, results, strict=True):
         whole = [statistics.median(ms) for ms in result[made["00"]["library"]]["ms"]]
         for name, one in made.items():
             if one["library"] not in result:
                 continue
             spilled = next(kernel["spilled"] for kernel in one["kernels"]
                            if (kernel["d"], kernel["causal"]) == (d, causal))
-            row = {"without": names[name], "d": d, "causal": causal, "spilled": spilled}
+            row = {word: names[name], "d": d, "causal": causal, "spilled": spilled}
             if result[one["library"]]["wrong"]:
-                raise VariantError(f"without '{names[name]}' the stage is not right: {result[one['library']]['wrong']}")
+                raise VariantError(f"{word} '{names[name]}' the stage is not right: {result[one['library']]['wrong']}")
             row["ratio"] = [statistics.median(ms) / base for ms, base in
                             zip(result[one["library"]]["ms"], whole, strict=True)]
             found.append(row)
@@ -112,7 +140,8 @@ def main():
     args, facts = arguments(), gpu()
     with tempfile.TemporaryDirectory(prefix="flashladder-ablation-") as folder:
         rows = measured(args, facts, folder, lambda text: print(text, file=sys.stderr, flush=True))
-    write_result(args.out, facts, args.commit, lengths=LENGTHS, rounds=args.rounds, rows=rows)
+    write_result(args.out, facts, args.commit, lengths=LENGTHS[args.which], rounds=args.rounds,
+                 rest_ms=REST.get(args.which, 0), rows=rows)
 
 
 if __name__ == "__main__":

@@ -10,10 +10,11 @@ One that is absent, or does not take a shape, is said to be absent. What a peer 
 A stage that is not right is never timed. Shapes are square, because PyTorch's causal mask is aligned at the top left.
 A ratio counts only from one run.
 
-The power that a GPU may take sets its clock, so that a speed has a pace. Rested: before each launch the GPU has nothing
-to do for some milliseconds. Then the L2 cache is emptied, which hides how long the host takes for the launch. --busy: what
-is measured is launched back to back, without either; a launch must take longer than the host needs for the next one.
-Behind each, the clock of the multiprocessors is measured.
+The power that a GPU may take sets its clock, so that a speed has a pace. Rested: before each launch one thread of the GPU
+waits for 10 ms, and all others have nothing to do; meanwhile the host is done with the launch. Then the L2 cache is
+emptied. --busy: what is measured is launched back to back, without either; a launch must take longer than the host needs
+for the next one. Of busy runs the clock of the multiprocessors is kept, too, as nvidia-smi samples it: a rested run is too
+short for that, and bench.measure.nsight --profile has its clock. Who comes first in a round changes by chance.
 
 --backward times the backward pass alone: of a peer, the gradients of a graph that is kept; of a stage, what it makes of O
 and L, and of what else it needs of the forward pass, which is made before. Its FLOPs count 2.5 times the forward pass's.
@@ -21,20 +22,22 @@ and L, and of what else it needs of the forward pass, which is made before. Its 
 
 import argparse
 import math
+import random
 import statistics
 import sys
 import time
+from contextlib import nullcontext
 
-from bench.measure.facts import commit_of, new_file, write
-from bench.measure.on_torch import (Missing, SmClock, backends, device_of, libraries, machine, milliseconds, most_flops, peer,
+from bench.measure.facts import Clocks, commit_of, new_file, write
+from bench.measure.on_torch import (Missing, backends, device_of, libraries, machine, milliseconds, most_flops, peer,
                                     wrong_gradients, wrong_output)
 from bench.results.gpu import TOKENS, WIDTH
 from common.course.registry import folders, needs_hopper, of_kernels, source_text
 
 FLUSH_BYTES = 512 << 20      # larger than any L2 cache, and long enough for the next launch to be queued behind it
 FLUSHES = 2  # before each rested run
-REST_MS = 10  # and before these
-BUSY_MS = 60  # of launches back to back, of which the second half is timed
+REST_CYCLES = 20_000_000  # and before these: 10 ms at 2 GHz
+BUSY_MS = 200  # of launches back to back, of which the second half is timed
 LENGTHS = {"rested": [512, 1024, 2048, 4096, 8192, 16384], "busy": [2048, 16384]}
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
@@ -47,6 +50,7 @@ def arguments():
     parser.add_argument("--hopper", action="store_true", help="only those that need Hopper")
     parser.add_argument("--dtype", choices=DTYPES, default="bf16", help="fp32 for the stages on CUDA cores (bf16)")
     parser.add_argument("--d", nargs="+", type=int, default=[64, 128, 256])
+    parser.add_argument("--peers", nargs="*", metavar="PEER", help="only these (all)")
     parser.add_argument("--busy", action="store_true", help="launches back to back, and not rested")
     parser.add_argument("--N", nargs="+", type=int, help="512 1024 ... 16384; with --busy 2048 16384")
     parser.add_argument("--rounds", type=int, default=10, help="runs, or series of them, of each (10)")
@@ -69,15 +73,20 @@ def arguments():
     return chosen
 
 
-def forward_contenders(torch, flashladder, stages, q, k, v, causal):
+def chosen_peers(names):
+    """Those of these names; None: all."""
+    return {name: backend for name, backend in backends().items() if names is None or name in names}
+
+
+def forward_contenders(torch, flashladder, stages, peers, q, k, v, causal):
     """Name and function of everything that is compared on these tensors, and of what is wrong with what that returns."""
     all_ = {f"stage {number}": lambda number=number: flashladder.forward(number, q, k, v, causal=causal)[0]
             for number in stages}
-    all_ |= {name: lambda backend=backend: peer(backend)(q, k, v, causal) for name, backend in backends().items()}
+    all_ |= {name: lambda backend=backend: peer(backend)(q, k, v, causal) for name, backend in chosen_peers(peers).items()}
     return all_, lambda o: wrong_output(torch, o, q, k, v, causal)
 
 
-def backward_contenders(torch, flashladder, stages, q, k, v, causal):
+def backward_contenders(torch, flashladder, stages, peers, q, k, v, causal):
     """The same, of the backward pass. What goes before it is made by the first call of each, which is not timed."""
     do = torch.randn_like(q)
     made = {}
@@ -98,56 +107,64 @@ def backward_contenders(torch, flashladder, stages, q, k, v, causal):
         return torch.autograd.grad(o, inputs, do, retain_graph=True)
 
     all_ = {f"stage {number}": lambda number=number: stage(number) for number in stages}
-    all_ |= {name: lambda name=name, backend=backend: gradients(name, backend) for name, backend in backends().items()}
+    all_ |= {name: lambda name=name, backend=backend: gradients(name, backend) for name, backend in chosen_peers(peers).items()}
     return all_, lambda found: wrong_gradients(torch, found, q, k, v, do, causal)
 
 
-class OnGpu:
-    """Times what it is given, at one pace."""
-
-    def __init__(self, torch, pace):
-        self.torch, self.pace = torch, pace
-        self.clock = SmClock(torch)
-        self.flush = torch.empty(FLUSH_BYTES if pace == "rested" else 0, dtype=torch.int8, device="cuda")
-
-    def __call__(self, run):
-        """Milliseconds of a run, and the clock of the multiprocessors behind it in GHz."""
-        begin, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
-        timed = 1
-        if self.pace == "rested":
-            time.sleep(REST_MS / 1e3)
-            for _ in range(FLUSHES):
-                self.flush.zero_()
-        else:
-            once = milliseconds(self.torch, run, "cuda")
-            timed = math.ceil(BUSY_MS / 2 / once)
-            for _ in range(timed):
-                run()
+def rested_round(torch, runs, flush):
+    """Milliseconds of each, and no clock."""
+    events = {}
+    for name, run in runs.items():
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda._sleep(REST_CYCLES)
+        for _ in range(FLUSHES):
+            flush.zero_()
         begin.record()
-        for _ in range(timed):
+        try:
             run()
+        except torch.OutOfMemoryError:  # beside the others' results there is less than when it was alone
+            continue
         end.record()
-        self.clock.begin()
-        self.torch.cuda.synchronize()
-        return begin.elapsed_time(end) / timed, self.clock.ghz()
+        events[name] = begin, end
+    torch.cuda.synchronize()
+    return {name: (begin.elapsed_time(end), None) for name, (begin, end) in events.items()}
+
+
+def busy_round(torch, runs, clocks):
+    """Milliseconds of each, and the clock of the multiprocessors in GHz."""
+    found = {}
+    for name, run in runs.items():
+        try:
+            half = math.ceil(BUSY_MS / 2 / milliseconds(torch, run, "cuda"))
+            for _ in range(half):
+                run()
+            torch.cuda.synchronize()
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start = time.monotonic()
+            begin.record()
+            for _ in range(half):
+                run()
+            end.record()
+            torch.cuda.synchronize()
+        except torch.OutOfMemoryError:
+            continue
+        found[name] = begin.elapsed_time(end) / half, clocks.ghz(start, time.monotonic())
+    return found
 
 
 def measure(torch, runs, rounds, device, pace):
-    """Milliseconds of each function, one after the other in every round, and the clock behind each; of one that does not
-    fit into memory nothing."""
-    found = {name: [] for name in runs}
-    time_of = OnGpu(torch, pace) if device == "cuda" else lambda run: (milliseconds(torch, run, device), None)
-    for turn in range(rounds + 2):
-        for name, run in runs.items():
-            if name not in found:
-                continue
-            try:
-                one = time_of(run)
-            except torch.OutOfMemoryError:  # beside the others' results there is less than when it was alone
-                del found[name]
-                continue
-            if turn >= 2:  # the first two are the warm-up
-                found[name].append(one)
+    """Milliseconds and clock of each function, in every round one after the other; of one that does not fit into memory
+    nothing."""
+    found, chance = {name: [] for name in runs}, random.Random(1)
+    flush = torch.empty(FLUSH_BYTES if device == "cuda" and pace == "rested" else 0, dtype=torch.int8, device=device)
+    with Clocks() if pace == "busy" else nullcontext() as clocks:
+        for turn in range(rounds + 1):
+            order = {name: runs[name] for name in chance.sample(list(found), len(found))}
+            if device == "cpu":
+                one = {name: (milliseconds(torch, run, device), None) for name, run in order.items()}
+            else:
+                one = busy_round(torch, order, clocks) if pace == "busy" else rested_round(torch, order, flush)
+            found = {name: all_ + [one[name]] * (turn > 0) for name, all_ in found.items() if name in one}  # 0: warm-up
     return found
 
 
@@ -182,7 +199,7 @@ def rows_of(torch, flashladder, chosen, stages, d, causal, N):
     dtype = getattr(torch, DTYPES[chosen.dtype])
     q, k, v = (torch.randn(TOKENS // N, WIDTH // d, N, d, dtype=dtype, device=chosen.device) for _ in range(3))
     contenders = backward_contenders if chosen.backward else forward_contenders
-    all_, judge = contenders(torch, flashladder, stages, q, k, v, causal)
+    all_, judge = contenders(torch, flashladder, stages, chosen.peers, q, k, v, causal)
     runs, absent = {}, {}
     for name, run in all_.items():
         try:
@@ -207,7 +224,7 @@ def rows_of(torch, flashladder, chosen, stages, d, causal, N):
         quartiles = statistics.quantiles(times, n=4) if len(times) > 1 else 3 * times
         row = shape | {"name": name, "tflops": flops / quartiles[1] / 1e9, "ms": quartiles[1],
                        "ms_lower_quartile": quartiles[0], "ms_upper_quartile": quartiles[2], "runs": len(times)}
-        if chosen.device == "cuda":
+        if clocks := [ghz for ghz in clocks if ghz]:
             row["sm_ghz"] = statistics.median(clocks)
             if most:
                 row["share"] = row["tflops"] * 1e3 / (most * row["sm_ghz"])
@@ -219,9 +236,11 @@ def main():
     chosen = arguments()
     torch, flashladder = libraries()
     device_of(torch, chosen.device)
+    if unknown := sorted({*(chosen.peers or [])} - {*backends()}):
+        raise Missing(f"--peers {unknown[0]}: there is none of this name; those that there are: {', '.join(backends())}")
     stages = chosen_stages(flashladder, chosen)
     base = "memory-efficient" if chosen.dtype == "fp32" else "fa2"  # FlashAttention-2 does not take fp32
-    names = [f"stage {number}" for number in stages] + list(backends())
+    names = [f"stage {number}" for number in stages] + list(chosen_peers(chosen.peers))
     context = {**machine(torch, commit_of(chosen.commit)), "dtype": chosen.dtype, "batch*N": TOKENS, "heads*d": WIDTH,
                "rounds": chosen.rounds, "pace": chosen.pace, "pass": "backward" if chosen.backward else "forward"}
     results = []

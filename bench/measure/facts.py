@@ -2,7 +2,10 @@
 
 import argparse
 import re
+import statistics
 import subprocess
+import threading
+import time
 from pathlib import Path
 
 from bench.results.rows import rows_text
@@ -30,6 +33,35 @@ def nvidia_smi(*fields):
         return None
     words = [word.strip() for word in line.split(",")]
     return None if len(words) != len(fields) or "No devices" in line else words
+
+
+class Clocks:
+    """The clock of the first GPU's multiprocessors while this is entered, as nvidia-smi samples it."""
+
+    EVERY_MS = 20
+
+    def __enter__(self):
+        self.samples = []  # time.monotonic(), GHz
+        command = ["nvidia-smi", "--query-gpu=clocks.sm", "--format=csv,noheader,nounits", "--id=0", f"-lms={self.EVERY_MS}"]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self.reader = threading.Thread(target=self.read, daemon=True)
+        self.reader.start()
+        return self
+
+    def read(self):
+        for line in self.process.stdout:
+            if line.strip().isdecimal():
+                self.samples.append((time.monotonic(), int(line) / 1e3))
+
+    def ghz(self, begin, end):
+        """The mean between two times of time.monotonic(); None where there are no samples."""
+        found = [ghz for when, ghz in list(self.samples) if begin <= when <= end]
+        return statistics.fmean(found) if found else None
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        self.reader.join()
+        self.process.wait()
 
 
 def commit_of(given):

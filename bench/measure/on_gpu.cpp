@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <thread>
+#include <cstdio>
+#include <tuple>
 #include <utility>
 
 #include "common/check/run.hpp"
@@ -11,23 +12,38 @@
 namespace flashladder {
 namespace {
 
-constexpr std::chrono::milliseconds rest(10);
-constexpr double busy_ms = 60;
+constexpr double busy_ms = 200;
 
-/// Milliseconds of a run, of one or of the second half of a series.
-double time_once(GpuTimer& timer, const std::function<void()>& run) {
-  int timed = 1;
-  if (pace() == Pace::rested) {
-    std::this_thread::sleep_for(rest);
-  } else {
-    timer.start();
-    run();
-    timed = static_cast<int>(std::ceil(busy_ms / 2 / timer.stop()));
-    for (int i = 0; i < timed; ++i) run();
-  }
+/// The clock of the multiprocessors now, in GHz, as nvidia-smi says; 0 where it does not.
+double sm_ghz() {
+  constexpr char command[] =
+      "nvidia-smi --query-gpu=clocks.sm --format=csv,noheader,nounits --id=0 2> /dev/null";
+  std::FILE* answer = popen(command, "r");
+  if (answer == nullptr) return 0;
+  int mhz = 0;
+  if (std::fscanf(answer, "%d", &mhz) != 1) mhz = 0;
+  pclose(answer);
+  return mhz / 1e3;
+}
+
+/// Milliseconds of a run.
+double time_rested(GpuTimer& timer, const std::function<void()>& run) {
+  rest_on_gpu();
   timer.start();
-  for (int i = 0; i < timed; ++i) run();
-  return timer.stop() / timed;
+  run();
+  return timer.stop();
+}
+
+/// Milliseconds of a run in the second half of a series, and the clock meanwhile.
+std::pair<double, double> time_busy(GpuTimer& timer, const std::function<void()>& run) {
+  timer.start();
+  run();
+  const int half = static_cast<int>(std::ceil(busy_ms / 2 / timer.stop()));
+  for (int i = 0; i < half; ++i) run();
+  timer.start();
+  for (int i = 0; i < half; ++i) run();
+  const double ghz = sm_ghz();
+  return {timer.stop() / half, ghz};
 }
 
 }  // namespace
@@ -44,8 +60,16 @@ Timing time_on_gpu(const std::function<void()>& run) {
   const auto seconds = [&] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   };
-  while (!timed_enough(ms.size(), seconds())) ms.push_back(time_once(timer, run));
-  const double ghz = sm_ghz();
+  double ghz = 0;
+  while (!timed_enough(ms.size(), seconds())) {
+    if (pace() == Pace::rested) {
+      ms.push_back(time_rested(timer, run));
+    } else {
+      double once = 0;
+      std::tie(once, ghz) = time_busy(timer, run);
+      ms.push_back(once);
+    }
+  }
   std::sort(ms.begin(), ms.end());
   return {ms[ms.size() / 2], ms[ms.size() / 4], ms[ms.size() * 3 / 4], ms.size(), ghz};
 }
@@ -62,7 +86,7 @@ void add_gpu_benchmark(const std::string& name, bool& any_failed,
         state.counters["ms_lower_quartile"] = ms.lower_quartile;
         state.counters["ms_upper_quartile"] = ms.upper_quartile;
         state.counters["runs"] = static_cast<double>(ms.runs);
-        state.counters["SM GHz"] = ms.sm_ghz;
+        if (ms.sm_ghz > 0) state.counters["SM GHz"] = ms.sm_ghz;
       } catch (const OutOfMemory& error) {
         state.SkipWithError(error.what());
         return;
@@ -80,7 +104,7 @@ void add_gpu_benchmark(const std::string& name, bool& any_failed,
 }
 
 #ifndef FLASHLADDER_HAS_CUDA
-double sm_ghz() {
+void rest_on_gpu() {
   throw Error(unavailable(Backend::cuda));
 }
 double tensor_flops_per_clock() {

@@ -13,14 +13,14 @@ namespace flashladder {
 /// What comes between runs that are timed. The power that a GPU may take sets its clock.
 enum class Pace {
   rested,  ///< Before each run the GPU has nothing to do for 10 ms; then its L2 cache is emptied.
-  busy,    ///< Runs follow each other without a pause for 60 ms, of which the second half is timed.
+  busy,    ///< Runs follow each other without a pause for 200 ms, of which the second half is timed.
 };
 
 /// The pace of this program's measurements: rested, unless it is set.
 Pace& pace();
 
-/// The clock of the GPU's multiprocessors now, in GHz. Throws Error where the GPU reports one.
-double sm_ghz();
+/// One thread of the GPU waits for 10 ms; the host does not. Throws Error where the GPU reports one.
+void rest_on_gpu();
 
 /// FLOPs of 16-bit numbers in a clock of all tensor cores, without sparsity; 0 where that is not known.
 double tensor_flops_per_clock();
@@ -31,7 +31,7 @@ struct Timing {
   double lower_quartile;  ///< A quarter of the runs took no longer.
   double upper_quartile;  ///< Three quarters took no longer.
   std::size_t runs;       ///< How many there were; busy: series of them.
-  double sm_ghz;          ///< Of the multiprocessors, behind the last one.
+  double sm_ghz;          ///< Clock of the multiprocessors in busy runs, by nvidia-smi; else 0.
 
   /// The rate of `amount` (FLOPs, bytes) in each run: that many a second.
   double per_second(double amount) const { return amount / median * 1e3; }

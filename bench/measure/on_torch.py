@@ -154,28 +154,6 @@ def milliseconds(torch, run, device):
     return begin.elapsed_time(end)
 
 
-class SmClock:
-    """The clock of the multiprocessors: how much longer a kernel takes that waits for more of its cycles."""
-
-    FEW, MANY = 20_000, 420_000  # cycles
-
-    def __init__(self, torch):
-        self.torch = torch
-        self.events = [torch.cuda.Event(enable_timing=True) for _ in range(3)]
-
-    def begin(self):
-        """To be measured behind what has been launched."""
-        self.events[0].record()
-        for cycles, event in zip((self.FEW, self.MANY), self.events[1:]):
-            self.torch.cuda._sleep(cycles)
-            event.record()
-
-    def ghz(self):
-        """What was measured, once the GPU is done."""
-        few, many = (before.elapsed_time(after) for before, after in zip(self.events, self.events[1:]))
-        return (self.MANY - self.FEW) / (many - few) / 1e6
-
-
 # Of a multiprocessor's tensor cores by compute capability: FLOPs of 16-bit numbers in a clock, without sparsity (NVIDIA's
 # white papers of A100 and H100).
 TENSOR_FLOPS_PER_CLOCK = {(8, 0): 2048, (9, 0): 4096}

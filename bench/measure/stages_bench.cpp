@@ -66,7 +66,7 @@ constexpr char help[] =
     "  ./ladder bench --busy ...                                     on a GPU: launches back to back; else "
     "it\n"
     "                                                                rests before each launch\n\n"
-    "A GPU's clock depends on the power that it takes: each result has the clock behind it.\n"
+    "A GPU's clock depends on the power that it takes. Busy results have the clock with them.\n"
     "Exit status: 0; 1 where nothing was timed or a stage failed; 2 for a wrong command or lost output. "
     "All other options are Google Benchmark's:\n\n";
 

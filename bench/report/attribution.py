@@ -114,6 +114,8 @@ def rows(kernel):
     reason, share = kernel.waits
     blocks, limit = kernel.held
     lines = {"time, ms": f"{kernel.ms:.2f}"}
+    if counters.CLOCK in c:
+        lines["clock of the multiprocessors, GHz"] = f"{c[counters.CLOCK] / 1e9:.2f}"
     if len(kernel.all) > 1:
         lines["of it the longest kernel, of which all below is"] = f"{100 * kernel.share:.0f} %, `{kernel.name}`"
     lines |= {f"{unit} busy": f"{c[metric]:.0f} %" for unit, metric in counters.BUSY.items()}

@@ -10,7 +10,7 @@ import textwrap
 
 from bench.report.style import BAR, COUNT, FRAME, INK, LINES, MUTED, matplotlib, plt
 from bench.results import atomics
-from bench.results.gpu import KINDS, kind_text
+from bench.results.gpu import KINDS, kind_text, pace
 from bench.results.losses import allowed, away, so_far
 from common.course import registry
 from common.course.registry import ROOT
@@ -81,7 +81,7 @@ def hopper(peers, names, N=4096):
             panels.append({"title": kind_text(d, mask), "stages": stages,
                            "levels": [(PEERS[name], speed[name]) for name in names if name in speed]})
     return {"title": f"Forward on Hopper, stage by stage: bf16, N = {N}, batch * N = 16k, heads * d = 2048, one "
-                     f"{peers['context']['gpu']}, one interleaved run", "panels": panels}
+                     f"{peers['context']['gpu']}, one interleaved run, {pace(peers['context'])}", "panels": panels}
 
 
 def range_text(gains):
@@ -135,7 +135,7 @@ def lengths_bf16(measured, peers):
             if (one["name"], one["d"], one["causal"]) == (name, d, mask == "causal") and "tflops" in one]}
 
     of_pass = ", backward pass" if peers["context"].get("pass") == "backward" else ""
-    return {"title": f"bf16{of_pass} on one {peers['context']['gpu']}, one interleaved run: batch * N = 16k, heads * d = 2048",
+    return {"title": f"bf16{of_pass} on one {peers['context']['gpu']}, one interleaved run, {pace(peers['context'])}: batch * N = 16k, heads * d = 2048",
             "ceiling": measured.peak(measured.stages[-1]), "panels": panels_of(names, line)}
 
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from bench.report import gpu_pictures
 from bench.report.markers import NoMarkers, with_block
 from bench.results import atomics
-from bench.results.gpu import (FOLDER, HOPPER, HOPPER_PEERS, KINDS, PACKAGES, BadResult, Measured, kind_text, load, positive,
-                               read, require, spread)
+from bench.results.gpu import (FOLDER, HOPPER, HOPPER_BUSY, HOPPER_PEERS, KINDS, PACKAGES, BadResult, Measured, kind_text,
+                               load, pace, positive, read, require, spread)
 from bench.results.losses import FACTOR, FLOOR, allowed, away, most_of, so_far
 from common.course import ledger, registry
 from common.course.registry import ROOT, Failure
@@ -38,6 +38,7 @@ OF_STAGE = {"h200": "forward pass", "backward": "backward pass", "peers": "besid
             "backward_peers": "backward pass, beside its peers"}
 OF_ALL = {"peers": "The fastest forward pass over its peers: the geometric mean over N, in brackets the least and the most",
           "hopper_peers": "The same of the fastest forward pass on Hopper",
+          "busy": "The same, rested and busy",
           "backward_peers": "The backward passes of all stages and their peers", "train_gpt": "The losses of a small GPT",
           "throughput": "The speed of whole models", "atomics": "What atomics and determinism cost",
           "nsight": "The ledger against the GPU's counters"}
@@ -98,7 +99,7 @@ def machine(context):
         raise BadResult(f"what was measured on {context['date']} does not say of which commit it is: measure it again, with "
                         "--benchmark_context=commit=HASH")
     return (f"{context['gpu']}, {context['multiprocessors']} multiprocessors, driver {context['driver']}, "
-            f"CUDA {context['cuda_of_build']}, commit {context['commit']}")
+            f"CUDA {context['cuda_of_build']}, commit {context['commit']}; {pace(context)}")
 
 
 def cell_text(result):
@@ -185,7 +186,8 @@ def over_fa2(peers, names, what="", more=None):
     heads = [*(gpu_pictures.PEERS.get(name, name) for name in names), *([more[0]] if more else [])]
     c = peers["context"]
     spreads = spread_text(spread(one) for one in peers["results"] if one["name"] in names)
-    lines = [f"TFLOP/s{what} in {c['dtype']} {origin(c)}; one interleaved run, median of {c['rounds']}{spreads}. In "
+    lines = [f"TFLOP/s{what} in {c['dtype']} {origin(c)}; one interleaved run, {pace(c)}, median of "
+             f"{c['rounds']}{spreads}. In "
              "brackets: over PyTorch's FlashAttention-2." + (f" {more[0]}: {more[1]}." if more else ""), "",
              "| d | mask | N | " + " | ".join(heads) + " |", "|--:|---|--:|" + "--:|" * len(heads)]
     for (d, causal, N), speed in by_shape(peers).items():
@@ -223,7 +225,8 @@ def short_backward_table(peers, with_pictures=False):
              for one in peers["results"] if "tflops" in one}
     names = [name for name in gpu_pictures.names_of(peers) if name != "fa2"]
     c = peers["context"]
-    lines = [f"The backward pass in {c['dtype']} over PyTorch's FlashAttention-2's, {origin(c)}; one interleaved run. "
+    lines = [f"The backward pass in {c['dtype']} over PyTorch's FlashAttention-2's, {origin(c)}; one interleaved "
+             f"run, {pace(c)}. "
              "The geometric mean over N, in brackets the least and the most:", "",
              "| d | mask | " + " | ".join(gpu_pictures.PEERS.get(name, name) for name in names) + " |",
              "|--:|---|" + "--:|" * len(names)]
@@ -356,7 +359,8 @@ def step_table(peers, stage):
     c = peers["context"]
     spreads = spread_text(spread(one) for one in peers["results"] if one["name"] in (*steps, *shown))
     heads = [*steps, *(["ratio"] if len(steps) == 2 else []), *(gpu_pictures.PEERS[name] for name in shown)]
-    lines = [f"TFLOP/s in {c['dtype']} {origin(c)}; one interleaved run, median of {c['rounds']}{spreads}.", "",
+    lines = [f"TFLOP/s in {c['dtype']} {origin(c)}; one interleaved run, {pace(c)}, median of {c['rounds']}"
+             f"{spreads}.", "",
              "| d | mask | N | " + " | ".join(heads) + " |", "|--:|---|--:|" + "--:|" * len(heads)]
     for (d, causal, N), speed in by_shape(peers).items():
         cells = [f"{speed[name]:.0f}" if speed.get(name) else "absent" for name in (*steps, *shown)]
@@ -378,7 +382,7 @@ def short_peers_table(peers):
             over_N.setdefault((one["name"], *kind), {})[one["N"]] = one["tflops"]
     names = [name for name in gpu_pictures.names_of(peers) if name in gpu_pictures.PEERS]
     c = peers["context"]
-    lines = [f"In {c['dtype']} {origin(c)}:", "",
+    lines = [f"In {c['dtype']} {origin(c)}; {pace(c)}:", "",
              "| d | mask | " + " | ".join(f"over {gpu_pictures.PEERS[name]}" for name in names) + " |",
              "|--:|---" + "|--:" * len(names) + "|"]
     for kind in KINDS:
@@ -390,6 +394,33 @@ def short_peers_table(peers):
                          if ratios else "absent")
         if set(cells) != {"absent"}:
             lines.append(f"| {kind[0]} | {kind[1]} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def busy_table(rested, busy):
+    """The fastest forward pass and the fastest peers at both paces: TFLOP/s, and of the busy ones the clock and the share
+    of the tensor cores' rate at that clock."""
+    fastest = name_of(registry.fastest("forward", busy["context"]["dtype"], measured_in(busy)))
+    names = [fastest, *(name for name in gpu_pictures.names_of(busy) if name in BESIDE[1:])]
+    at_rest = {(one["d"], one["causal"], one["N"], one["name"]): one.get("tflops") for one in rested["results"]}
+    rows = {(one["d"], one["causal"], one["N"], one["name"]): one for one in busy["results"]}
+    c = busy["context"]
+    lines = ["In each cell TFLOP/s rested and busy; then, of the busy GPU, the clock and the share of its tensor cores' rate at "
+             f"that clock. In {c['dtype']} {origin(c)}; median of {c['rounds']}:", "",
+             "| d | mask | N | " + " | ".join(gpu_pictures.PEERS.get(name, name) for name in names) + " | over the better, busy |",
+             "|--:|---|--:|" + "--:|" * (len(names) + 1)]
+    for d, causal, N in dict.fromkeys(shape[:3] for shape in rows):
+        cells = []
+        for name in names:
+            one, before = rows.get((d, causal, N, name), {}), at_rest.get((d, causal, N, name))
+            if "tflops" not in one or before is None:
+                cells.append("absent")
+                continue
+            behind = f"; {one['sm_ghz']:.2f} GHz, {100 * one['share']:.0f} %" if "share" in one else ""
+            cells.append(f"{before:.0f}, {one['tflops']:.0f}{behind}")
+        speeds = [rows.get((d, causal, N, name), {}).get("tflops") for name in names]
+        cells.append(f"{speeds[0] / max(speeds[1:]):.2f}" if all(speeds) else "absent")
+        lines.append(f"| {d} | {'causal' if causal else 'full'} | {N:,} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -458,7 +489,7 @@ class Results:
         self.backward = measured(BACKWARD, True) if (folder / BACKWARD).exists() else None
         self.peers, self.backward_peers, self.training = (of_scripts(folder / name)
                                                           for name in (PEERS, BACKWARD_PEERS, TRAINING))
-        self.hopper_peers = of_scripts(hopper / HOPPER_PEERS)
+        self.hopper_peers, self.busy = of_scripts(hopper / HOPPER_PEERS), of_scripts(hopper / HOPPER_BUSY)
         self.losses = [run for run in (of_train_gpt(folder / name) for name in LOSSES) if run]
         self.atomics, self.nsight = if_there(folder / ATOMICS, "rows"), if_there(folder / NSIGHT, "results")
 
@@ -476,6 +507,8 @@ class Results:
                   (measured_in(self.hopper_peers) if self.hopper_peers else []) if stage.gpu == "hopper"),
                 *((MEASURED_PAGE, name, short_peers_table(peers) if peers else NOT_YET)
                   for name, peers in (("peers", self.peers), ("hopper_peers", self.hopper_peers))),
+                (MEASURED_PAGE, "busy",
+                 busy_table(self.hopper_peers, self.busy) if self.hopper_peers and self.busy else NOT_YET),
                 (EMULATOR, "nsight", nsight_table(self.nsight))]
 
     def pictures(self):
@@ -520,7 +553,7 @@ def report(results, folder):
                            f"## {title}\n" + "\n".join(kept).rstrip() + "\n"))
     path = folder / "report.md"
     texts = [text for *_, text in sorted(tables, key=lambda one: one[:2])]  # those of a stage side by side, then the rest
-    path.write_text("\n".join([f"# FlashLadder on one {results.stages.gpu}\n", *pictures, *texts]))
+    path.write_text("\n".join([f"# FlashLadder on one {results.stages.context['gpu']}\n", *pictures, *texts]))
     return path
 
 

@@ -8,10 +8,12 @@ from pathlib import Path
 FOLDER = Path(__file__).resolve().parent / "h200"
 HOPPER = FOLDER.parent / "h100_80gb_hbm3"  # all stages that need Hopper beside their peers, in one run
 HOPPER_PEERS = "peers_hopper_bf16.json"  # that run
+HOPPER_BUSY = "busy_bf16.json"  # the same with launches back to back
 TOKENS, WIDTH = 16384, 2048  # batch * N and heads * d of the papers' grid
 NAME = re.compile(r"(\d+) (\w+)/(grid|heads|backward)/d:(\d+)/N:(\d+)/BH:(\d+)/(full|causal)")
 PEAK = re.compile(r"peak/(\w+)")
 PACKAGES = "flash-attn", "flash-attn-4", "nvidia-cutlass-dsl"  # peers of their own, and the second's compiler
+PACES = {"rested": "rested", "busy": "busy", None: "launches close together"}  # docs/measured.md says what each is
 KINDS = [(64, "full"), (128, "full"), (256, "full"), (64, "causal"), (128, "causal"), (256, "causal")]
 
 
@@ -120,7 +122,8 @@ class Measured:
 
     @property
     def gpu(self):
-        return self.context["gpu"]
+        """And the pace at which it was measured."""
+        return f"{self.context['gpu']}, {pace(self.context)}"
 
     def tflops(self, stage, d, mask, N):
         """None where it was not measured, or did not fit into memory."""
@@ -140,6 +143,11 @@ class Measured:
         """Times as fast as `before` at one N, over all d and masks; empty where `before` is None."""
         pairs = [(self.tflops(stage, *kind, N), self.tflops(before, *kind, N)) for kind in KINDS]
         return [mine / other for mine, other in pairs if mine and other]
+
+
+def pace(context):
+    """At which pace a run was measured; older ones do not say it."""
+    return PACES[context.get("pace")]
 
 
 def kind_text(d, mask):

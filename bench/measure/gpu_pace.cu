@@ -1,4 +1,4 @@
-// The clock of the multiprocessors, and what their tensor cores could do at it.
+// What the pace of measurements takes of a GPU: a rest, and what its tensor cores could do in a clock.
 #include <string>
 #include <utility>
 
@@ -15,20 +15,15 @@ __global__ void wait_for(long long cycles) {
   }
 }
 
-double milliseconds(GpuTimer& timer, long long cycles) {
-  timer.start();
-  wait_for<<<1, 1>>>(cycles);
-  return timer.stop();
+void require(cudaError_t status, const char* what) {
+  if (status != cudaSuccess) throw Error(std::string(what) + ": " + cudaGetErrorString(status));
 }
 
 }  // namespace
 
-// How much longer a kernel takes that waits for more of its cycles.
-double sm_ghz() {
-  constexpr long long few = 20'000, many = 420'000;
-  GpuTimer timer;
-  const double ms = milliseconds(timer, many) - milliseconds(timer, few);
-  return (many - few) / ms / 1e6;
+void rest_on_gpu() {
+  wait_for<<<1, 1>>>(20'000'000);  // 10 ms at 2 GHz
+  require(cudaGetLastError(), "a rest of the GPU");
 }
 
 double tensor_flops_per_clock() {
@@ -36,8 +31,7 @@ double tensor_flops_per_clock() {
   for (const auto& [attribute, value] : {std::pair{cudaDevAttrComputeCapabilityMajor, &major},
                                          {cudaDevAttrComputeCapabilityMinor, &minor},
                                          {cudaDevAttrMultiProcessorCount, &multiprocessors}}) {
-    if (const cudaError_t status = cudaDeviceGetAttribute(value, attribute, 0); status != cudaSuccess)
-      throw Error(std::string("a GPU's attribute: ") + cudaGetErrorString(status));
+    require(cudaDeviceGetAttribute(value, attribute, 0), "a GPU's attribute");
   }
   // NVIDIA's white papers of A100 and H100
   const int of_one = major == 9 ? 4096 : 10 * major + minor == 80 ? 2048 : 0;
