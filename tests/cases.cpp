@@ -5,6 +5,8 @@
 #include <span>
 #include <utility>
 
+#include "common/claims/closed_form.hpp"
+
 namespace flashladder {
 namespace {
 
@@ -198,6 +200,15 @@ std::string Case::text() const {
                      std::string(to_string(layout));
   if (problem.scale != 0) text += ", scale " + std::to_string(problem.scale);
   return text;
+}
+
+bool blocks_stay(const Stage& stage) {
+  Problem many;  // row tiles: a head has one
+  many.q_heads = many.kv_heads = 99;
+  many.Nq = many.Nk = 1;
+  many.d = 64;
+  const ClosedForm* blocks = claim_of(stage)->forward.find("blocks");
+  return blocks != nullptr && blocks->value(claim_of(stage)->symbols(many)) < many.q_heads;
 }
 
 std::vector<Case> make_cases(const Stage& stage, Pass pass) {

@@ -35,6 +35,9 @@ struct Case {
   std::string text() const;
 };
 
+/// Whether a block of this stage of kernels computes several row tiles, where there are many.
+bool blocks_stay(const Stage& stage);
+
 /// The cases of a stage's forward or backward pass.
 std::vector<Case> make_cases(const Stage& stage, Pass pass);
 

@@ -1,5 +1,5 @@
-"""The tiles of all GPUs, the stages without each of their ideas and the variants that tell what atomics cost: each is
-compiled for the emulator and checked there, which takes minutes.
+"""The tiles of all GPUs, the stages without each of their ideas, or with one that did not pay, and the variants that
+tell what atomics cost: each is compiled for the emulator and checked there, which takes minutes.
 
 Usage: python3 -m tests.every_variant_test BUILD [unittest options]
 """
@@ -9,7 +9,7 @@ import unittest
 
 from bench.measure import ablation, atomics
 from bench.variants import variants
-from bench.variants.tuned import tuned
+from bench.variants.tuned import fastest_on_hopper, tuned
 from tests.tune_test import BUILD, STAGES, row
 
 
@@ -57,6 +57,25 @@ class EveryVariantTest(unittest.TestCase):
         for result in variants.measure(BUILD, self.folder, tasks, 1, lambda text: None):
             for library, found in result.items():
                 self.assertEqual(found["wrong"], "", library)
+
+    def test_the_stage_on_hopper_is_right_with_each_idea(self):
+        """With fewer heads than on a GPU: the emulated one has 16 multiprocessors."""
+        stage, tasks = fastest_on_hopper(), []
+        paths = ablation.patches(stage)
+        orders = [{"stage": stage, "folder": self.folder, "name": path.stem, "patch": path, "build": BUILD,
+                   "backend": "emulator"} for path in paths]
+        made = variants.make_all(orders, lambda text: None)
+        for d, causal in ((64, False), (64, True), (128, False), (128, True)):
+            libraries = [one["library"] for path, one in zip(paths, made, strict=True)
+                         if ablation.changes(path, d, causal)]
+            problems = variants.small_problems(stage, d, causal, "bf16")
+            tasks.append({"libraries": libraries, "time": [],
+                          "check": [{**one, "heads": min(one["heads"], 12)} for one in problems]})
+        found = variants.measure(BUILD, self.folder, tasks, 1, lambda text: None)
+        self.assertEqual({library for result in found for library in result}, {one["library"] for one in made})
+        for task, result in zip(tasks, found, strict=True):
+            for library, one in result.items():
+                self.assertEqual(one["wrong"], "", (library, task["check"]))
 
     def test_dq_is_wrong_where_it_is_meant_to_be_and_nowhere_else(self):
         """On the emulator. What is wrong by design is right where there is one tile of keys."""

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <tuple>
 
+#include "cases.hpp"
 #include "catch.hpp"
 #include "common/check/count.hpp"
 #include "common/check/diagnose.hpp"
@@ -399,8 +400,11 @@ TEST_CASE("no stage races, reads what nobody wrote or depends on the order of th
     const std::int64_t Nk = 2 * claim_of(*stage)->symbols(problem(1, 2, 1, 65, 70, 64, true)).Bc + 6;
     Problem negative = problem(1, 1, 1, 33, 40, 64, true);
     negative.scale = -0.2f;
-    for (const Problem& p : {problem(1, 2, 1, 65, Nk, 64, false), problem(1, 2, 1, 65, Nk, 64, true),
-                             problem(1, 1, 1, 140, 8, 64, true), negative}) {
+    std::vector<Problem> problems = {problem(1, 2, 1, 65, Nk, 64, false),
+                                     problem(1, 2, 1, 65, Nk, 64, true), problem(1, 1, 1, 140, 8, 64, true),
+                                     negative};
+    if (blocks_stay(*stage)) problems.push_back(problem(1, 36, 36, 33, Nk, 64, true));
+    for (const Problem& p : problems) {
       const Inputs inputs = random_inputs(p, 1);
       for (const CountedPass& pass : passes_of(*stage)) {
         simt::Options options;

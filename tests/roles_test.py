@@ -46,13 +46,16 @@ class RolesTest(unittest.TestCase):
             for name, which in (("07_a", "forward"), ("123_b", "forward"), ("31_c", "backward"), ("32_no_table", "backward")):
                 place = Path(folder, "stages", name)
                 place.mkdir(parents=True)
-                (place / "attention.cu").write_text(f"const Stage stage{{\n    .{which} = {which},\n}};\n")
+                hopper = '#include "common/ptx/wgmma.hpp"\n' * (name == "123_b")
+                (place / "attention.cu").write_text(f"{hopper}const Stage stage{{\n    .{which} = {which},\n}};\n")
                 if "table" not in name:
                     (place / "table.hpp").touch()
             Path(folder, "stages/README.md").touch()
             self.assertEqual([*registry.folders()], [7, 123, 31, 32])
             self.assertEqual(registry.with_tile_table("forward"), {7: Path(folder, "stages/07_a"), 123: Path(folder, "stages/123_b")})
             self.assertEqual((registry.tuned("forward"), registry.tuned("backward")), (7, 31))
+            self.assertEqual(registry.for_hopper("forward"), {123: Path(folder, "stages/123_b")})
+            self.assertEqual(registry.for_hopper("backward"), {})
             (Path(folder) / "stages/31_c/table.hpp").unlink()
             with self.assertRaisesRegex(Failure, "no stage has a table of tiles for a backward pass"):
                 registry.tuned("backward")

@@ -23,7 +23,7 @@ from bench.results import atomics as measured_atomics
 from bench.results import gpu
 from bench.training import ours
 from bench.variants import variants
-from bench.variants.tuned import MOST_REGISTERS, SHARED_BYTES, TUNED, tuned
+from bench.variants.tuned import MOST_REGISTERS, SHARED_BYTES, TUNED, fastest_on_hopper, tuned
 from common.course.registry import folders, needs_hopper, source_text
 
 BUILD = Path(sys.argv.pop(1)).resolve()
@@ -476,19 +476,45 @@ class VariantTest(unittest.TestCase):
             with self.assertRaises(variants.VariantError):
                 variants.resources(STAGE, output)
 
+    def test_a_kernel_without_a_tile_serves_both_masks(self):
+        said = PTXAS_SAYS.replace("_Z1bv", "_Z13wgmma_forwardI13__nv_bfloat16Li128EEvi")
+        self.assertEqual(variants.resources(fastest_on_hopper(), said),
+                         [{"dtype": "bf16", "d": 128, "causal": causal, "tile": [], "registers": 255, "spilled": 8}
+                          for causal in (False, True)])
+        with self.assertRaisesRegex(variants.VariantError, "no kernel"):
+            variants.resources(fastest_on_hopper(), PTXAS_SAYS)
+
 
 class AblationTest(unittest.TestCase):
     def test_every_patch_applies_and_says_what_it_leaves_out(self):
         for which in ablation.TILES:
-            paths = ablation.patches(tuned(which))
+            paths = ablation.patches(ablation.stage_of(which))
             self.assertGreater(len(paths), 4)
             for path in paths:
                 with self.subTest(patch=path.name):
                     self.assertFalse(path.read_text().startswith("---"))
                     with tempfile.NamedTemporaryFile("w") as text:
-                        text.write(source_text(tuned(which).place / "attention.cu"))
+                        text.write(source_text(ablation.stage_of(which).place / "attention.cu"))
                         text.flush()
                         subprocess.run(["patch", "-s", "-F0", "--dry-run", text.name, "-i", path], check=True)
+
+    def test_every_patch_for_hopper_is_on_the_page(self):
+        """And says where it changes something in a form that is known."""
+        page = (SOURCE / "docs/did_not_pay.md").read_text()
+        for path in ablation.patches(fastest_on_hopper()):
+            self.assertIn(f"[{path.stem}](../{path.relative_to(SOURCE)})", page)
+            second = path.read_text().splitlines()[1]
+            self.assertRegex(second, r"^(--- stages/|Only: (causal|d = (64|128|256)(, (64|128|256))*)$)", path.name)
+            self.assertTrue(any(ablation.changes(path, d, causal) for d in ablation.HEAD_DIMS for causal in (False, True)))
+
+    def test_where_a_patch_changes_something(self):
+        with tempfile.NamedTemporaryFile("w") as patch:
+            for second, where in (("--- a.cu", {(64, False), (64, True), (128, False), (128, True)}),
+                                  ("Only: causal", {(64, True), (128, True)}),
+                                  ("Only: d = 128, 256", {(128, False), (128, True)})):
+                Path(patch.name).write_text(f"an idea\n{second}\n")
+                self.assertEqual({(d, causal) for d in (64, 128) for causal in (False, True)
+                                  if ablation.changes(Path(patch.name), d, causal)}, where)
 
     def test_the_readmes_have_the_tables_of_the_results(self):
         command = [sys.executable, "-B", "-m", "bench.report.ablation_tables", "--check"]
@@ -504,6 +530,15 @@ class AblationTest(unittest.TestCase):
         with self.assertRaisesRegex(gpu.BadResult, "no number, without 'it'"):
             ablation_tables.block(json.loads(json.dumps(result)))
 
+    def test_the_table_of_ideas_that_are_added(self):
+        rows = [{"with": "", "d": 128, "causal": True, "spilled": 0, "ratio": [1, 1]},
+                {"with": "it", "d": 128, "causal": True, "spilled": 4, "ratio": [0.99, 1.25]}]
+        result = {"gpu": "a GPU", "driver": "1", "commit": "c", "pace": "rested", "lengths": [512, 2048], "rows": rows}
+        table = ablation_tables.block(result).splitlines()
+        self.assertRegex(table[0], "^Time with the idea .* in each cell at N = 512, 2048 .* on one a GPU, rested, ")
+        self.assertEqual(table[2].partition(" |")[0], "| with")
+        self.assertEqual(table[-1], "| it | - | - | - | - | 0.990 1.250 (spills 4 B) | - |")
+
     def test_each_variant_is_measured_against_the_whole(self):
         """On made-up times: the whole takes 1 ms, variant i 1 + i; the last has no kernel without the mask."""
         stage, facts = BACKWARD, {"architecture": 90}
@@ -515,7 +550,8 @@ class AblationTest(unittest.TestCase):
                 {**r, "spilled": i} for r in variants.read_table(stage, o["table"])
                 if r["causal"] or i + 1 < len(orders)]} for i, o in enumerate(orders)]
 
-        def measure(build, folder, tasks, rounds, say):
+        def measure(build, folder, tasks, rounds, say, rested):
+            self.assertFalse(rested)
             return [{library: {"wrong": "", "ms": [[1.0 + int(library[3:])] * rounds for _ in task["time"]]}
                      for library in task["libraries"]} for task in tasks]
 
@@ -524,12 +560,42 @@ class AblationTest(unittest.TestCase):
             rows = ablation.measured(args, facts, "/nowhere", lambda text: None)
         for r in rows:
             i = names.index(r["without"])
-            self.assertEqual((r["spilled"], r["ratio"]), (i, [1.0 + i] * len(ablation.LENGTHS)))
+            self.assertEqual((r["spilled"], r["ratio"]), (i, [1.0 + i] * len(ablation.LENGTHS["backward"])))
             self.assertTrue(r["causal"] or i + 1 < len(names))
         self.assertEqual({r["without"] for r in rows}, {*names})
 
+    def test_each_idea_that_is_added_is_measured_where_it_changes_something(self):
+        """On made-up times: the stage takes 1 ms, variant i 1 + i."""
+        stage, seen = fastest_on_hopper(), []
+        paths = ablation.patches(stage)
+
+        def make_all(orders, say):
+            self.assertEqual([order.get("patch") for order in orders], [None, *paths])
+            return [{"name": o["name"], "library": f"lib{i}", "kernels": [
+                {"dtype": dtype, "d": d, "causal": causal, "tile": [], "spilled": i * (dtype == "bf16")}
+                for dtype in ("fp16", "bf16") for d in (64, 96, 128, 192, 256) for causal in (False, True)]}
+                    for i, o in enumerate(orders)]
+
+        def measure(build, folder, tasks, rounds, say, rested):
+            self.assertTrue(rested)
+            seen.extend(task["libraries"] for task in tasks)
+            return [{library: {"wrong": "", "ms": [[1.0 + int(library[3:])] * rounds for _ in task["time"]]}
+                     for library in task["libraries"]} for task in tasks]
+
+        args = mock.Mock(which="hopper", rounds=3, build=BUILD)
+        with mock.patch.object(ablation, "make_all", make_all), mock.patch.object(ablation, "measure", measure):
+            rows = ablation.measured(args, {"architecture": 90}, "/nowhere", lambda text: None)
+        places = [(d, causal) for d in ablation.HEAD_DIMS for causal in (False, True)]
+        self.assertEqual(seen, [["lib0", *(f"lib{i}" for i, path in enumerate(paths, 1) if ablation.changes(path, *place))]
+                                for place in places])
+        self.assertEqual(rows, [{"with": path and path.read_text().splitlines()[0], "d": d, "causal": causal, "spilled": i,
+                                 "ratio": [1.0 + i] * 3} for i, path in enumerate(["", *paths]) for d, causal in places
+                                if not path or ablation.changes(path, d, causal)])
+        with self.assertRaisesRegex(variants.VariantError, f"stage {stage.number} runs on Hopper alone"):
+            list(ablation.variants(stage, {"architecture": 80}))
+
     def test_variants_without_a_tile_that_fits_are_left_out(self):
-        for which in ablation.TILES:
+        for which in ("forward", "backward"):
             orders = dict(ablation.variants(tuned(which), {"architecture": 90}))
             self.assertEqual([*orders][0], "")
             tiles = [order for what, order in orders.items() if what in ablation.TILES[which]]

@@ -24,7 +24,6 @@ from common.course.registry import ROOT
 PATCHES = ROOT / "bench/variants/ablations"
 HEAD_DIMS = (64, 128, 256)
 LENGTHS = {"forward": (1024, 4096, 16384), "backward": (1024, 4096, 16384), "hopper": (512, 2048, 16384)}
-REST = {"hopper": 10}  # ms before each run, where it has some: else the GPU's power sets its clock
 # Ideas that are a tile, by pass: what they leave out, and what changes in the tile without.
 TILES = {
     "forward": {
@@ -119,7 +118,7 @@ def measured(args, facts, folder, say):
                       "time": [problem(d, causal, "bf16", N) for N in LENGTHS[args.which]]})
     say("Checking and timing ...")
     found, word = [], "with" if stage.table is None else "without"
-    results = measure(args.build, folder, tasks, args.rounds, say, REST.get(args.which, 0))
+    results = measure(args.build, folder, tasks, args.rounds, say, rested=args.which == "hopper")
     for (d, causal), result in zip(groups, results, strict=True):
         whole = [statistics.median(ms) for ms in result[made["00"]["library"]]["ms"]]
         for name, one in made.items():
@@ -133,15 +132,15 @@ def measured(args, facts, folder, say):
             row["ratio"] = [statistics.median(ms) / base for ms, base in
                             zip(result[one["library"]]["ms"], whole, strict=True)]
             found.append(row)
-    return found
+    return sorted(found, key=lambda row: [*names.values()].index(row[word]))
 
 
 def main():
     args, facts = arguments(), gpu()
     with tempfile.TemporaryDirectory(prefix="flashladder-ablation-") as folder:
         rows = measured(args, facts, folder, lambda text: print(text, file=sys.stderr, flush=True))
-    write_result(args.out, facts, args.commit, lengths=LENGTHS[args.which], rounds=args.rounds,
-                 rest_ms=REST.get(args.which, 0), rows=rows)
+    pace = {"pace": "rested"} if args.which == "hopper" else {}
+    write_result(args.out, facts, args.commit, **pace, lengths=LENGTHS[args.which], rounds=args.rounds, rows=rows)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 // The stages of kernels on a GPU, over the grid of the FlashAttention papers (batch * N = 16k tokens, heads
-// * d = 2048), forward and backward pass, and over batch * heads at two fixed lengths. Each benchmark is
+// * d = 2048), forward and backward pass, and over batch * heads at two fixed lengths. The last
+// one for Hopper also on what is no whole tile. And how long a call keeps the host busy. Each benchmark is
 // one measurement: a run that is checked against the fp64 oracle on rows of the last head, and everywhere
 // for elements that are no finite numbers, then runs timed by the GPU's own clock, rested or with --busy
 // (on_gpu.hpp), until 2 s have gone by or 20 are done, but at least 3. Time is their median. Before the
@@ -39,12 +40,21 @@ Timing time_forward(benchmark::State& state, const Stage& stage, const Problem& 
   return ms;
 }
 
+/// How long a call keeps the host busy.
+Timing time_call(benchmark::State& state, const Stage& stage, const Problem& p, const Peaks&) {
+  Workspace workspace(free_memory(Backend::cuda));
+  const Forward f = Tensors::of(p.dtype).forward(p, workspace);
+  const Timing ms = time_on_host([&] { run_forward(stage, f); });
+  state.counters["host us"] = 1e3 * ms.median;
+  return ms;
+}
+
 /// A pass of a stage on a problem, and its benchmark's name.
 struct Case {
   const Stage* stage;
   Problem problem;
   std::string name;
-  Pass pass;
+  Timing (*time)(benchmark::State&, const Stage&, const Problem&, const Peaks&);
 };
 
 std::vector<Case> cases() {
@@ -54,7 +64,9 @@ std::vector<Case> cases() {
                    label(stage) + "/" + family + "/d:" + std::to_string(p.d) +
                        "/N:" + std::to_string(p.Nq) + "/BH:" + std::to_string(p.batch * p.q_heads) +
                        (p.causal ? "/causal" : "/full"),
-                   family == "backward" ? Pass::backward : Pass::forward});
+                   family == "backward" ? time_backward
+                   : family == "host"   ? time_call
+                                        : time_forward});
   };
   const auto add_grid = [&](const Stage* stage, const std::string& family) {
     for (std::int64_t d : {64, 128, 256}) {
@@ -75,6 +87,41 @@ std::vector<Case> cases() {
   };
   for (const Stage* stage : gpu_stages()) {
     if (stage->forward != nullptr) add_grid(stage, "grid");
+  }
+  // What is no whole tile of bf16 with a key/value head for each query head: other head dimensions, fp16,
+  // other lengths, grouped heads; of the last forward pass for Hopper.
+  const Stage* hopper = nullptr;
+  for (const Stage* stage : gpu_stages()) {
+    if (stage->forward != nullptr && stage->gpu == Gpu::hopper) hopper = stage;
+  }
+  if (hopper != nullptr) {
+    for (bool causal : {false, true}) {
+      const auto add_other = [&](const std::string& what, auto change) {
+        Problem p;
+        p.d = 128;
+        p.batch = 4;
+        p.Nq = p.Nk = 4096;
+        p.causal = causal;
+        p.dtype = Dtype::bf16;
+        change(p);
+        p.q_heads = Tensors::width / p.d;
+        p.kv_heads = what == "gqa" ? p.q_heads / 4 : p.q_heads;
+        add(*hopper, "other/" + what, p);
+      };
+      for (int d : {64, 72, 96, 120, 128, 160, 192, 200, 256}) add_other("d", [&](Problem& p) { p.d = d; });
+      add_other("fp16", [](Problem& p) { p.dtype = Dtype::fp16; });
+      add_other("ragged", [](Problem& p) { p.Nq = p.Nk = 4001; });
+      add_other("gqa", [](Problem&) {});
+    }
+  }
+  for (const Stage* stage : gpu_stages()) {
+    if (stage->forward == nullptr) continue;
+    Problem p;  // a small one: the host takes as long for all
+    p.q_heads = p.kv_heads = 16;
+    p.Nq = p.Nk = 512;
+    p.d = 64;
+    p.dtype = stage->supports.dtypes.back();
+    add(*stage, "host", p);
   }
   const auto add_heads = [&](const Stage& stage, std::int64_t N,
                              std::initializer_list<std::int64_t> heads) {
@@ -130,9 +177,8 @@ void register_gpu_benchmarks(bool& any_failed) {
   static Peaks peaks;  // of this run: it outlives the registration
   register_gpu_peaks(peaks, any_failed);
   const std::vector<Case> all = cases();
-  for (const auto& [stage, problem, name, pass] : all) {
-    const auto time = pass == Pass::backward ? time_backward : time_forward;
-    add_gpu_benchmark(name, any_failed, [time, stage = stage, p = problem](benchmark::State& state) {
+  for (const auto& [stage, problem, name, time] : all) {
+    add_gpu_benchmark(name, any_failed, [time = time, stage = stage, p = problem](benchmark::State& state) {
       state.SetLabel(std::string(to_string(p.dtype)));  // also of one that fails or does not fit
       return time(state, *stage, p, peaks);
     });

@@ -1,8 +1,9 @@
 // What the pace of measurements takes of a GPU: a rest, and what its tensor cores could do in a clock.
+#include "bench/measure/gpu_pace.hpp"
+
 #include <string>
 #include <utility>
 
-#include "bench/measure/on_gpu.hpp"
 #include "common/attention/backend.hpp"
 #include "common/error.hpp"
 

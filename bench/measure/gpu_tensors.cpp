@@ -28,15 +28,15 @@ Tensors& Tensors::of(Dtype dtype) {
   return all.try_emplace(dtype, dtype).first->second;
 }
 
-Tensor Tensors::as(const Problem& p, const BackendMemory& memory) {
-  return named_tensor("Q").contiguous(p, memory.data());
+Tensor Tensors::as(const Problem& p, const BackendMemory& memory, const char* name) {
+  return named_tensor(name).contiguous(p, memory.data());
 }
 
 Forward Tensors::forward(const Problem& p, Workspace& workspace) {
   return {.problem = p,
           .Q = as(p, Q),
-          .K = as(p, K),
-          .V = as(p, V),
+          .K = as(p, K, "K"),
+          .V = as(p, V, "V"),
           .O = as(p, O),
           .L = named_tensor("L").contiguous(p, L.data()),
           .workspace = workspace};
@@ -47,10 +47,11 @@ void Tensors::poison(BackendMemory& memory) {
   memory.upload(0, nothing.data(), memory.bytes());
 }
 
-std::vector<float> Tensors::last_rows(const Problem& p, const std::vector<float>& values,
-                                      std::int64_t rows) {
-  const auto end = values.begin() + p.batch * p.q_heads * p.Nq * p.d;
-  return {end - rows * p.d, end};
+std::vector<float> Tensors::last_rows(const Problem& p, const std::vector<float>& values, std::int64_t rows,
+                                      const char* name) {
+  const auto [batch, heads, all_rows, d] = named_tensor(name).shape(p);
+  const auto end = values.begin() + batch * heads * all_rows * d;
+  return {end - rows * d, end};
 }
 
 std::vector<float> Tensors::last_rows(const Problem& p, const BackendMemory& memory, Dtype dtype,
@@ -64,7 +65,8 @@ std::vector<float> Tensors::last_rows(const Problem& p, const BackendMemory& mem
 }
 
 Inputs Tensors::last(const Problem& p, std::int64_t rows, std::int64_t keys) const {
-  Inputs part{p, last_rows(p, inputs.Q, rows), last_rows(p, inputs.K, keys), last_rows(p, inputs.V, keys)};
+  Inputs part{p, last_rows(p, inputs.Q, rows), last_rows(p, inputs.K, keys, "K"),
+              last_rows(p, inputs.V, keys, "V")};
   part.problem.batch = part.problem.q_heads = part.problem.kv_heads = 1;
   part.problem.Nq = rows;
   part.problem.Nk = keys;

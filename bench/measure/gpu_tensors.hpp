@@ -10,7 +10,7 @@ namespace flashladder {
 
 /// Everything that a pass reads and writes, on the GPU, contiguous, for every problem of the papers' grid
 /// in turn: batch * N = `tokens` and heads * d = `width`, so that all are of one size, [batch, heads, N,
-/// d].
+/// d]; and for smaller ones.
 struct Tensors {
   static constexpr std::int64_t tokens = 16384, width = 2048, elements = tokens * width;
 
@@ -28,8 +28,8 @@ struct Tensors {
   /// Those of a dtype, made when first needed.
   static Tensors& of(Dtype dtype);
 
-  /// One of them as a tensor of the problem.
-  static Tensor as(const Problem& p, const BackendMemory& memory);
+  /// One of them as the problem's tensor of this name, or as one of Q's shape.
+  static Tensor as(const Problem& p, const BackendMemory& memory, const char* name = "Q");
   /// The forward pass of the problem, to O and L.
   Forward forward(const Problem& p, Workspace& workspace);
   /// NaN in all of a memory.
@@ -37,9 +37,10 @@ struct Tensors {
 
   /// The last head's problem, with only its last `rows` rows and `keys` keys.
   Inputs last(const Problem& p, std::int64_t rows, std::int64_t keys) const;
-  /// The last rows of the last head in `values`, which are [batch, heads, N, d].
-  static std::vector<float> last_rows(const Problem& p, const std::vector<float>& values,
-                                      std::int64_t rows);
+  /// The last rows of the last head in `values`, which are the problem's tensor of this name, or of Q's
+  /// shape.
+  static std::vector<float> last_rows(const Problem& p, const std::vector<float>& values, std::int64_t rows,
+                                      const char* name = "Q");
   /// The same of a memory: `d` numbers a row.
   static std::vector<float> last_rows(const Problem& p, const BackendMemory& memory, Dtype dtype,
                                       std::int64_t rows, std::int64_t d);

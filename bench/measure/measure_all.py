@@ -38,6 +38,7 @@ RESULTS = {
     "backward.json": bench("/backward/"),
     "peers_bf16.json": module("measure.compare"),
     "peers_hopper_bf16.json": module("measure.compare", "--hopper"),
+    "other.json": bench("/(other|host)/"),
     "busy_bf16.json": module("measure.compare", "--busy", "--hopper", "--peers", "fa2", "cudnn", "flash-attn-4"),
     "backward_peers_bf16.json": module("measure.compare", "--backward"),
     "profile.json": module("measure.nsight", "--profile"),

@@ -74,6 +74,24 @@ Timing time_on_gpu(const std::function<void()>& run) {
   return {ms[ms.size() / 2], ms[ms.size() / 4], ms[ms.size() * 3 / 4], ms.size(), ghz};
 }
 
+Timing time_on_host(const std::function<void()>& run) {
+  constexpr std::size_t calls = 200;
+  std::vector<double> ms;
+  for (int series = 0; series < 2; ++series) {  // the first one is the warm-up
+    ms.clear();
+    rest_on_gpu();
+    while (ms.size() < calls) {
+      const auto start = std::chrono::steady_clock::now();
+      run();
+      ms.push_back(
+          std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
+    }
+    synchronise(Backend::cuda);
+  }
+  std::sort(ms.begin(), ms.end());
+  return {ms[calls / 2], ms[calls / 4], ms[calls * 3 / 4], calls, 0};
+}
+
 void add_gpu_benchmark(const std::string& name, bool& any_failed,
                        std::function<Timing(benchmark::State&)> measure) {
   const auto once = [measure = std::move(measure), &any_failed](benchmark::State& state) {

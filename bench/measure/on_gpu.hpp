@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/measure/gpu_pace.hpp"
 #include "common/attention/dtype.hpp"
 
 namespace flashladder {
@@ -18,12 +19,6 @@ enum class Pace {
 
 /// The pace of this program's measurements: rested, unless it is set.
 Pace& pace();
-
-/// One thread of the GPU waits for 10 ms; the host does not. Throws Error where the GPU reports one.
-void rest_on_gpu();
-
-/// FLOPs of 16-bit numbers in a clock of all tensor cores, without sparsity; 0 where that is not known.
-double tensor_flops_per_clock();
 
 /// How long something took on the GPU, in milliseconds, over several runs.
 struct Timing {
@@ -40,6 +35,10 @@ struct Timing {
 /// Times `run`, which starts work on the GPU, by the GPU's own clock, at the program's pace, until 2 s have
 /// gone by or 20 are done, but at least 3. Throws Error where the GPU reports one.
 Timing time_on_gpu(const std::function<void()>& run);
+
+/// Times how long the host is busy with each of 200 calls of `run`, which starts work on the GPU, while the
+/// GPU is kept from beginning it. Throws Error where the GPU reports one.
+Timing time_on_host(const std::function<void()>& run);
 
 /// Registers a benchmark that is one call of `measure`, which checks what it times, throws where that is
 /// wrong, and adds counters of its own. An exception is reported, and sets `any_failed` unless it is

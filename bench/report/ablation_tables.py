@@ -1,6 +1,7 @@
-"""Writes what each idea of a tuned pass is worth into the README of its stage, as bench.measure.ablation measured it.
+"""Writes what each idea of a tuned pass is worth into the README of its stage, and what ideas would bring that the
+fastest stage on Hopper does not have into docs/did_not_pay.md, as bench.measure.ablation measured it.
 
-    python3 -m bench.report.ablation_tables               # from bench/results/h200/ablation_*.json
+    python3 -m bench.report.ablation_tables               # from ablation_*.json under bench/results
     python3 -m bench.report.ablation_tables --check       # changes nothing; exits 1 and names what is stale
 """
 
@@ -17,41 +18,59 @@ from common.course.registry import ROOT, Failure
 HEAD_DIMS = (64, 128, 256)
 
 
+def pages():
+    """The page of each file of results."""
+    readmes = {which: registry.folders()[registry.tuned(which)] / "README.md" for which in ("forward", "backward")}
+    return {**{gpu.FOLDER / f"ablation_{which}.json": readme for which, readme in readmes.items()},
+            gpu.HOPPER / "ablation_hopper.json": ROOT / "docs/did_not_pay.md"}
+
+
+def head(result, word):
+    """What the numbers of the table are, where the rows are named `word`."""
+    what, means = {
+        "without": ("Time without the idea over the time of the whole, geometric mean over",
+                    "Above 1: the idea pays. A dash: no kernel, because it does not fit or nothing changes."),
+        "with": ("Time with the idea over the time of the stage, in each cell at",
+                 "Below 1: the idea would pay. A dash: nothing changes.")}[word]
+    pace = f", {result['pace']}" if "pace" in result else ""
+    return (f"{what} N = {', '.join(map(str, result['lengths']))} (batch * N = {gpu.TOKENS // 1024}k, heads * d = "
+            f"{gpu.WIDTH}, bf16); one run in turns on one {result['gpu']}{pace}, driver {result['driver']}, commit "
+            f"{result['commit']}. {means}")
+
+
 def block(result):
-    """The README's table: how many times as long the stage takes without an idea, over all lengths."""
+    """The table: how many times as long the stage takes without an idea, over all lengths; or with one, at each."""
+    word = "with" if "with" in result["rows"][0] else "without"
     columns = [(d, causal) for causal in (False, True) for d in HEAD_DIMS]
-    lines = [f"Time without the idea over the time of the whole, geometric mean over N = "
-             f"{', '.join(map(str, result['lengths']))} (batch * N = {gpu.TOKENS // 1024}k, heads * d = {gpu.WIDTH}, bf16); "
-             f"one run in turns on one {result['gpu']}, driver {result['driver']}, commit {result['commit']}. Above 1: the "
-             "idea pays. A dash: no kernel, because it does not fit or nothing changes.", "",
-             "| without | " + " | ".join(f"d = {d}{', causal' * causal}" for d, causal in columns) + " |",
+    lines = [head(result, word), "",
+             f"| {word} | " + " | ".join(f"d = {d}{', causal' * causal}" for d, causal in columns) + " |",
              "|---|" + "--:|" * len(columns)]
-    for what in dict.fromkeys(row["without"] for row in result["rows"] if row["without"]):
+    for what in dict.fromkeys(row[word] for row in result["rows"] if row[word]):
         cells = []
         for column in columns:
-            row = next((row for row in result["rows"] if (row["without"], row["d"], row["causal"]) == (what, *column)), None)
+            row = next((row for row in result["rows"] if (row[word], row["d"], row["causal"]) == (what, *column)), None)
             if row is None:
                 cells.append("-")
                 continue
-            ratio = math.exp(statistics.fmean(map(math.log, row["ratio"])))
-            if not math.isfinite(ratio):
-                raise gpu.BadResult(f"the ablation holds a time that is no number, without '{what}'")
-            cells.append(f"{ratio:.3f}" + (f" (spills {row['spilled']} B)" if row["spilled"] else ""))
+            mean = math.exp(statistics.fmean(map(math.log, row["ratio"])))
+            if not math.isfinite(mean):
+                raise gpu.BadResult(f"the ablation holds a time that is no number, {word} '{what}'")
+            cells.append(" ".join(f"{ratio:.3f}" for ratio in ([mean] if word == "without" else row["ratio"])) +
+                         (f" (spills {row['spilled']} B)" if row["spilled"] else ""))
         lines.append(f"| {what} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 where a README is stale")
+    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 where a page is stale")
     check = parser.parse_args().check
-    for which in ("forward", "backward"):
-        path, readme = gpu.FOLDER / f"ablation_{which}.json", registry.folders()[registry.tuned(which)] / "README.md"
-        is_, should = with_block(readme, "ablation", block(gpu.load(path)) if path.exists() else "")
+    for path, page in pages().items():
+        is_, should = with_block(page, "ablation", block(gpu.load(path)) if path.exists() else "")
         if check and is_ != should:
-            raise Failure(f"stale: {readme.relative_to(ROOT)}: python3 -m bench.report.ablation_tables writes it anew")
+            raise Failure(f"stale: {page.relative_to(ROOT)}: python3 -m bench.report.ablation_tables writes it anew")
         if is_ != should:
-            readme.write_text(should)
+            page.write_text(should)
 
 
 if __name__ == "__main__":

@@ -232,6 +232,16 @@ def remark(context, row):
 # --- How it is drawn ------------------------------------------------------------------------------------------------
 
 
+def wide(figure):
+    """How many characters of a title have room in a line."""
+    return int(12 * figure.get_figwidth())
+
+
+def title(figure, shown):
+    """The title of all panels."""
+    figure.suptitle(textwrap.fill(shown["title"], wide(figure)), fontsize=11)
+
+
 def draw_ladder(shown):
     rows = len(shown["panels"])
     figure, axes = plt.subplots(rows, 1, figsize=(11, 4.2 * rows), layout="constrained", squeeze=False)
@@ -255,7 +265,7 @@ def draw_ladder(shown):
         panel.set_ylabel("TFLOP/s")
         panel.set_title(of["title"], loc="left", fontsize=11)
         panel.legend(frameon=False, fontsize=9, loc="lower right", bbox_to_anchor=(1, 1), ncols=len(of["kinds"]))
-    figure.suptitle(shown["title"], fontsize=11)
+    title(figure, shown)
     return figure
 
 
@@ -275,7 +285,7 @@ def draw_hopper(shown):
         panel.set_ylabel("TFLOP/s")
     for panel in axes[-1]:
         panel.set_xlabel("stage")
-    figure.suptitle(shown["title"], fontsize=11)
+    title(figure, shown)
     legend_below(figure, axes.flat[0], 4)
     return figure
 
@@ -295,7 +305,7 @@ def draw_heads(shown, what="TFLOP/s, fp32"):
     axes.set_ylim(bottom=0)
     axes.set_xlabel("batch * heads")
     axes.set_ylabel(what)
-    axes.set_title(shown["title"], loc="left", fontsize=11)
+    axes.set_title(textwrap.fill(shown["title"], wide(axes.figure)), loc="left", fontsize=11)
     axes.legend(frameon=False, loc="upper left")
     return figure
 
@@ -352,7 +362,7 @@ def frame_panels(figure, axes, shown, xlabel, ylabel, columns):
         panel.set_ylabel(ylabel)
     for panel in axes[-1]:
         panel.set_xlabel(xlabel)
-    figure.suptitle(shown["title"], fontsize=11)
+    title(figure, shown)
     legend_below(figure, axes.flat[0], columns)
 
 
@@ -385,7 +395,7 @@ def draw_roofline(shown):
         panel.grid(color=FRAME, linewidth=0.6)
     axes[0].set_ylabel("TFLOP/s")
     legend_below(figure, axes[0], 2)
-    figure.suptitle(shown["title"], fontsize=11)
+    title(figure, shown)
     return figure
 
 
@@ -421,7 +431,7 @@ def draw_traffic(shown):
     axes[0].set_ylim(len(shown["stages"]) - 0.5, -0.5)
     axes[0].set_xlim(0, 1.12 * max(sum(of_stage) for of in shown["panels"] for of_stage in of["mib"]))
     legend_below(figure, axes[0], len(shown["moved"]) + 1)
-    figure.suptitle(shown["title"], fontsize=11)
+    title(figure, shown)
     return figure
 
 
@@ -445,7 +455,7 @@ def draw_training(shown):
             panel.legend(frameon=False, fontsize=9)
     axes[0, 0].set_ylabel("loss, nats per character")
     axes[1, 0].set_ylabel("away from math in fp64, nats,\nroot mean square so far")
-    figure.suptitle(textwrap.fill(shown["title"], 60 * columns), fontsize=11)
+    title(figure, shown)
     return figure
 
 
@@ -461,7 +471,7 @@ def draw_throughput(shown):
     axes.axhline(shown["peak"], color=MUTED, linestyle=":", label="matrix product, in the same run")
     axes.set_xticks(range(len(shown["kinds"])), shown["kinds"])
     axes.set_ylabel("TFLOP/s")
-    axes.set_title(shown["title"], loc="left", fontsize=11)
+    axes.set_title(textwrap.fill(shown["title"], wide(axes.figure)), loc="left", fontsize=11)
     legend_below(figure, axes, 4)
     return figure
 

@@ -1,13 +1,13 @@
 """The stages whose kernel has a table of tiles: what a tile's numbers are, which tiles the autotuner tries, and which
-cannot be a kernel."""
+cannot be a kernel. And the one without a table of which variants are measured, too."""
 
 import itertools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
+from bench.variants.variants import Varied
 from common.course import registry
 
 # Shared memory that a block can have, by compute capability (CUDA C++ Programming Guide, Technical Specifications).
@@ -17,36 +17,18 @@ MOST_REGISTERS = 216  # of the 255 of a lane, for sums alone
 
 
 @dataclass(frozen=True)
-class Tuned:
-    """A stage; `kernel` is a template <dtype, d, causal, the numbers of a tile ...>. `takes` says without compiling
-    what a tile takes at one d: bytes of shared memory of a block, registers of a lane for its sums, why else it is no
-    kernel."""
+class Tuned(Varied):
+    """A stage with a table; `kernel` is a template <dtype, d, causal, the numbers of a tile ...>. `takes` says without
+    compiling what a tile takes at one d: bytes of shared memory of a block, registers of a lane for its sums, why else
+    it is no kernel."""
 
-    number: int
-    place: Path
-    which: str  # pass: "forward" or "backward"
-    kernel: str
     shapes: list[tuple[int, ...]]  # all numbers of a tile but `unroll`, its last
     unrolls: tuple[int, ...]
-    between: bool  # whether it serves head dimensions between those of the table
     takes: Callable[[dict[str, int], int], tuple[int, int, str]]
-
-    @property
-    def name(self):
-        """As the registry has it."""
-        return self.place.name.partition("_")[2]
-
-    @property
-    def folder(self):
-        return f"stages/{self.place.name}"
 
     @property
     def table(self):
         return self.place / "table.hpp"
-
-    @property
-    def readme(self):
-        return self.place / "README.md"
 
     @cached_property
     def fields(self):
@@ -98,8 +80,8 @@ BACKWARD = [(32, 32, 4, 1, 2, 32), (32, 64, 4, 2, 2, 32), (32, 128, 4, 2, 1, 32)
             (64, 64, 8, 1, 2, 64), (64, 64, 8, 2, 2, 64), (64, 128, 4, 2, 1, 32), (64, 128, 8, 1, 1, 64),
             (64, 128, 8, 2, 1, 64), (64, 128, 8, 1, 2, 32), (64, 128, 8, 1, 2, 64), (64, 128, 8, 2, 2, 64),
             (128, 64, 4, 1, 1, 32), (128, 128, 8, 1, 1, 32)]
-KINDS = {"forward": ("fa2_forward", FORWARD, (2, 4, 8), True, forward),
-         "backward": ("fa2_backward", BACKWARD, (1, 2, 4, 8), False, backward)}
+KINDS = {"forward": ("fa2_forward", True, FORWARD, (2, 4, 8), forward),
+         "backward": ("fa2_backward", False, BACKWARD, (1, 2, 4, 8), backward)}
 TUNED = {number: Tuned(number, place, which, *kind) for which, kind in KINDS.items()
          for number, place in registry.with_tile_table(which).items()}
 
@@ -112,3 +94,9 @@ def tuned(which):
 def deterministic(which):
     """The stage with a table for the pass that adds in a fixed order."""
     return next(stage for stage in TUNED.values() if stage.which == which and registry.is_deterministic(stage))
+
+
+def fastest_on_hopper():
+    """The last stage that is for Hopper alone and has a forward pass."""
+    number, place = max(registry.for_hopper("forward").items())
+    return Varied(number, place, "hopper", "wgmma_forward", True)

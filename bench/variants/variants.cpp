@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/measure/gpu_pace.hpp"
 #include "common/attention/workspace.hpp"
 #include "common/check/check.hpp"
 #include "common/check/inputs.hpp"
@@ -169,10 +170,16 @@ struct Tensors {
   }
 };
 
-/// Milliseconds of `rounds` runs of each variant on `p`, a run of each in turn.
+/// How often each variant runs on a problem, and what comes before each run.
+struct Runs {
+  int rounds = 7;
+  bool rested = false;  ///< A rest of the GPU; else they follow each other closely.
+};
+
+/// Milliseconds of all runs of each variant on `p`, a run of each in turn.
 /// @param tensors  is kept from call to call: making random numbers takes longer than the runs
-std::vector<std::vector<double>> times(const std::vector<Variant>& variants, const Problem& p, int rounds,
-                                       std::unique_ptr<Tensors>& tensors) {
+std::vector<std::vector<double>> times(const std::vector<Variant>& variants, const Problem& p,
+                                       const Runs& runs, std::unique_ptr<Tensors>& tensors) {
   const std::int64_t elements = p.batch * p.q_heads * std::max(p.Nq, p.Nk) * p.d;
   const Pass pass = variants.front().pass();
   if (tensors == nullptr || tensors->dtype != p.dtype || tensors->elements < elements ||
@@ -193,8 +200,11 @@ std::vector<std::vector<double>> times(const std::vector<Variant>& variants, con
   synchronise(Backend::cuda);
   std::vector<std::vector<double>> ms(variants.size());
   GpuTimer timer;
-  for (int round = 0; round < rounds; ++round) {
+  for (int round = 0; round < runs.rounds; ++round) {
     for (std::size_t i = 0; i < variants.size(); ++i) {
+#ifdef FLASHLADDER_HAS_CUDA
+      if (runs.rested) rest_on_gpu();
+#endif
       timer.start();
       run(variants[i]);
       ms[i].push_back(timer.stop());
@@ -205,7 +215,7 @@ std::vector<std::vector<double>> times(const std::vector<Variant>& variants, con
 
 /// {"check": [problem ...], "time": [problem ...]} for the libraries: for each whether it is right, and the
 /// milliseconds of those that are.
-ordered_json measure(const ordered_json& task, const std::vector<Variant>& all, int rounds,
+ordered_json measure(const ordered_json& task, const std::vector<Variant>& all, const Runs& runs,
                      std::unique_ptr<Tensors>& tensors) {
   ordered_json result = ordered_json::object();
   if (std::ranges::any_of(all, [&](const Variant& one) { return one.pass() != all[0].pass(); }))
@@ -218,7 +228,7 @@ ordered_json measure(const ordered_json& task, const std::vector<Variant>& all, 
   }
   for (const ordered_json& one : task.at("time")) {
     if (right.empty()) break;
-    const auto ms = times(right, problem_of(one), rounds, tensors);
+    const auto ms = times(right, problem_of(one), runs, tensors);
     for (std::size_t i = 0; i < right.size(); ++i) result[right[i].path]["ms"].push_back(ms[i]);
   }
   return result;
@@ -228,12 +238,13 @@ int run(int argc, char** argv) {
   CLI::App app(
       "Checks and times variants of a stage that bench/variants/variants.py has compiled; prints JSON.");
   std::string tasks_path;
-  int rounds = 7;
+  Runs runs;
   app.add_option("tasks", tasks_path,
                  "JSON: an array of {libraries, check, time}; see bench/variants/variants.py")
       ->required()
       ->check(CLI::ExistingFile);
-  app.add_option("--rounds", rounds, "runs of each variant and problem")->check(CLI::Range(1, 1000));
+  app.add_option("--rounds", runs.rounds, "runs of each variant and problem")->check(CLI::Range(1, 1000));
+  app.add_flag("--rested", runs.rested, "before each run the GPU has nothing to do for 10 ms");
   CLI11_PARSE(app, argc, argv);
   const ordered_json tasks = ordered_json::parse(std::ifstream(tasks_path));
   std::unique_ptr<Tensors> tensors;
@@ -241,7 +252,7 @@ int run(int argc, char** argv) {
   for (const ordered_json& task : tasks) {
     std::vector<Variant> variants;
     for (const std::string path : task.at("libraries")) variants.push_back(load(path));
-    results.push_back(measure(task, variants, rounds, tensors));
+    results.push_back(measure(task, variants, runs, tensors));
     std::fprintf(stderr, "  %zu of %zu\n", results.size(), tasks.size());
   }
   std::puts(results.dump().c_str());

@@ -1,6 +1,6 @@
-"""Variants of a tuned stage: its source with another table of tiles, or with a patch, each compiled into a library of
-its own, which the program flashladder_variants checks and times. The autotuner, the ablation and what atomics cost are
-made of them."""
+"""Variants of a stage of kernels: its source with another table of tiles, or with a patch, each compiled into a library
+of its own, which the program flashladder_variants checks and times. The autotuner, the ablation and what atomics cost
+are made of them."""
 
 import concurrent.futures
 import json
@@ -9,6 +9,7 @@ import re
 import shlex
 import shutil
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 from bench.results.gpu import TOKENS, WIDTH
@@ -19,6 +20,32 @@ DTYPES = {"6__half": "fp16", "13__nv_bfloat16": "bf16"}
 
 class VariantError(Exception):
     """One sentence for the user."""
+
+
+@dataclass(frozen=True)
+class Varied:
+    """A stage of which variants are made. `kernel` is a template <dtype, d>; a stage with a table of tiles is Tuned."""
+
+    number: int
+    place: Path
+    which: str  # pass, "forward" or "backward"; of what is measured on Hopper alone "hopper"
+    kernel: str
+    between: bool  # whether it serves head dimensions between those that it has kernels for
+
+    table, fields = None, ()
+
+    @property
+    def name(self):
+        """As the registry has it."""
+        return self.place.name.partition("_")[2]
+
+    @property
+    def folder(self):
+        return f"stages/{self.place.name}"
+
+    @property
+    def readme(self):
+        return self.place / "README.md"
 
 
 def run(command, what):
@@ -123,8 +150,9 @@ def make(stage, folder, name, *, build, backend, architecture=90, table=None, pa
 
 
 def resources(stage, output):
-    """What ptxas -v says of each kernel that has a tile."""
-    pattern, kernels = re.compile(rf"{stage.kernel}I(6__half|13__nv_bfloat16)Li(\d+)ELb([01])E((?:Li\d+E)+)"), []
+    """What ptxas -v says of each kernel that has a tile; without a table one serves both masks, and is named twice."""
+    tile_of = r"Lb([01])E((?:Li\d+E)+)" if stage.table else "()()E"
+    pattern, kernels = re.compile(rf"{stage.kernel}I(6__half|13__nv_bfloat16)Li(\d+)E{tile_of}"), []
     for part in output.split("Compiling entry function")[1:]:
         kernel, registers = pattern.search(part), re.search(r"Used (\d+) registers", part)
         spilled = re.search(r"(\d+) bytes spill stores", part)
@@ -133,10 +161,11 @@ def resources(stage, output):
         tile = [int(number) for number in re.findall(r"\d+", kernel[4])]
         if not (registers and spilled and len(tile) == len(stage.fields)):
             raise VariantError("ptxas -v reports in a form that bench/variants/variants.py does not know")
-        kernels.append({"dtype": DTYPES[kernel[1]], "d": int(kernel[2]), "causal": kernel[3] == "1", "tile": tile,
-                        "registers": int(registers[1]), "spilled": int(spilled[1])})
+        kernels += [{"dtype": DTYPES[kernel[1]], "d": int(kernel[2]), "causal": causal, "tile": tile,
+                     "registers": int(registers[1]), "spilled": int(spilled[1])}
+                    for causal in ([kernel[3] == "1"] if stage.table else [False, True])]
     if not kernels:
-        raise VariantError("ptxas -v reported no kernel that has a tile")
+        raise VariantError("ptxas -v reported no kernel of those that are measured")
     return kernels
 
 
@@ -150,12 +179,15 @@ def make_all(orders, say):
     return sorted(made, key=lambda one: one["name"])
 
 
-def measure(build, folder, tasks, rounds, say):
+def measure(build, folder, tasks, rounds, say, rested=False):
     """Runs flashladder_variants on [{libraries, check, time}], where check and time are problems {batch, heads, Nq, Nk,
-    d, causal, dtype}: for each task {library: {wrong, ms: [milliseconds of each round, for each problem of time]}}."""
+    d, causal, dtype}: for each task {library: {wrong, ms: [milliseconds of each round, for each problem of time]}}.
+    `rested`: before each run the GPU has nothing to do for 10 ms; else they follow each other closely."""
     path = Path(folder) / "tasks.json"
     path.write_text(json.dumps(tasks))
     command, errors = [build / "bench/flashladder_variants", path, "--rounds", str(rounds)], []
+    if rested:
+        command.append("--rested")
     # To a file: a pipe would be full long before the program ends, while its other output is being read.
     with open(Path(folder) / "found.json", "w+") as found:
         with subprocess.Popen(command, stdout=found, stderr=subprocess.PIPE, text=True) as program:
@@ -176,7 +208,9 @@ def problem(d, causal, dtype, N):
 
 def small_problems(stage, d, causal, dtype):
     """On which a variant shows that it is right: lengths that no tile divides, several tiles, a head dimension between
-    those of the table where the stage has such, rows without a key."""
+    those of the table where the stage has such, rows without a key; on Hopper more row tiles than blocks that stay."""
     sizes = [(2, 2, 65, 97, d - 8 * stage.between), (1, 1, 300, 520, d)] + ([(1, 2, 130, 31, d)] if causal else [])
+    if stage.which == "hopper":
+        sizes.append((2, 70, 300, 97, d))
     return [{"batch": b, "heads": h, "Nq": Nq, "Nk": Nk, "d": dim, "causal": causal, "dtype": dtype}
             for b, h, Nq, Nk, dim in sizes]

@@ -228,6 +228,13 @@ def with_tile_table(which: str) -> dict[int, Path]:
             if (folder / "table.hpp").exists() and f"\n    .{which} = " in (folder / "attention.cu").read_text()}
 
 
+def for_hopper(which: str) -> dict[int, Path]:
+    """The folders of the stages that have this pass and run on Hopper alone; by number, as they lie there."""
+    sources = {number: folder / "attention.cu" for number, folder in folders().items()}
+    return {number: source.parent for number, source in sources.items()
+            if source.exists() and needs_hopper(source_text(source)) and f"\n    .{which} = " in source.read_text()}
+
+
 def tuned(which: str) -> int:
     """The stage whose tiles were tuned for a pass: the first that has a table for it."""
     found = with_tile_table(which)

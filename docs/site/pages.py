@@ -26,7 +26,7 @@ PARTS = {
     "Start": ("first_hour", "usage", "stages/index", "measured"),
     "Theory": ("theory/memory_hierarchy", "theory/online_softmax", "theory/io_complexity", "theory/*"),
     "Practice": ("labs", "notebooks/index"),
-    "Look up": ("mistakes", "glossary"),
+    "Look up": ("mistakes", "did_not_pay", "glossary"),
     "Teach": ("lecturer",),
     "Reference": ("vocabulary", "checks", "architecture", "readme", "common/*", "api"),
 }

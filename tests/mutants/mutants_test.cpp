@@ -203,13 +203,6 @@ void judge_by_all_checks(const Mutant& mutant, Caught& caught) {
   }
 }
 
-/// Whether the kernel has fewer blocks than row tiles, where these are many.
-bool blocks_stay(const Stage& stage) {
-  const ClosedForm* blocks = claim_of(stage)->forward.find("blocks");
-  return blocks != nullptr &&
-         blocks->value(claim_of(stage)->symbols(problem(1, 99, 99, 1, 1, 64, true))) < 99;
-}
-
 /// The emulator looking for all that it can find, whichever threads come first. Two tiles of keys and a
 /// part of one, so that what one leaves behind meets the next; with d = 64 the stages that exchange O
 /// through shared memory do so twice per tile, and in stage 29 the tiles of K take turns in one buffer; a
@@ -223,10 +216,11 @@ void judge_by_emulator(const Stage& stage, int most_d) {
   // Where two warps share their keys.
   if (stage.number == 38 || stage.number == 39) most_d = 256;
   if (most_d > 96) problems.push_back(problem(1, 1, 1, 65, 70, most_d, true));
-  // Where a block has more than one row tile: of many tiles of keys, and of one, which no other holds back.
+  // Where some blocks have three row tiles, one more than there are buffers of Q: of many tiles of keys,
+  // and of one, which no other holds back.
   if (blocks_stay(stage)) {
     for (const std::int64_t Nk : {keys, std::int64_t{40}})
-      problems.push_back(problem(1, 19, 19, 33, Nk, 32, true));
+      problems.push_back(problem(1, 36, 36, 33, Nk, 32, true));
   }
   for (const Problem& p : problems) {
     const Inputs inputs = random_inputs(p, 1);
@@ -301,6 +295,7 @@ void judge_by_claim(const Stage& stage, int most_d, Caught& caught) {
     // So many row tiles, and keys, that the order of blocks counts.
     if (claim->forward.find("most_tiles_of_multiprocessor") != nullptr || blocks_stay(stage))
       problems.push_back(problem(1, 14, 7, 600, 600, 64, causal));
+    if (blocks_stay(stage)) problems.push_back(problem(1, 2, 1, 200, 600, 96, causal));  // another tile
     for (const Problem& p : problems) {
       const Symbols symbols = claim->symbols(p);
       for (const CountedPass& pass : passes_of(stage)) {
