@@ -18,8 +18,8 @@ from pathlib import Path
 from bench.report import gpu_pictures
 from bench.report.markers import NoMarkers, with_block
 from bench.results import atomics
-from bench.results.gpu import (FOLDER, HOPPER, HOPPER_BUSY, HOPPER_PEERS, KINDS, PACKAGES, BadResult, Measured, kind_text,
-                               load, pace, positive, read, require, spread)
+from bench.results.gpu import (FOLDER, HOPPER, HOPPER_BUSY, HOPPER_OTHER, HOPPER_PEERS, KINDS, PACKAGES, BadResult, Measured,
+                               kind_text, load, others, pace, positive, read, require, spread)
 from bench.results.losses import FACTOR, FLOOR, allowed, away, most_of, so_far
 from common.course import ledger, registry
 from common.course.registry import ROOT, Failure
@@ -35,7 +35,7 @@ MEASURED_PAGE = ROOT / "docs/measured.md"
 NOT_YET = "Not yet."
 # What a block of a stage's README is of, and one of another file.
 OF_STAGE = {"h200": "forward pass", "backward": "backward pass", "peers": "beside its peers",
-            "backward_peers": "backward pass, beside its peers"}
+            "backward_peers": "backward pass, beside its peers", "other": "other problems"}
 OF_ALL = {"peers": "The fastest forward pass over its peers: the geometric mean over N, in brackets the least and the most",
           "hopper_peers": "The same of the fastest forward pass on Hopper",
           "busy": "The same, rested and busy",
@@ -424,6 +424,17 @@ def busy_table(rested, busy):
     return "\n".join(lines) + "\n"
 
 
+def other_block(found, context):
+    """What a stage for Hopper reaches on problems that are no whole tiles."""
+    what = {"d": "d = {d}", "fp16": "fp16, d = {d}", "ragged": "N = {N:,}, d = {d}", "gqa": "4 query heads a key/value head, d = {d}"}
+    lines = [f"TFLOP/s on one {machine(context)}; batch 4, N = 4,096 where nothing else is said, heads * d = 2048, or a little "
+             "less, bf16; columns of zeros are not counted.", "", "| | full | causal |", "|---|--:|--:|"]
+    for which, d, N in dict.fromkeys(shape[:3] for shape in found):
+        cells = [f"{found[which, d, N, mask]:.0f}" if (which, d, N, mask) in found else "absent" for mask in ("full", "causal")]
+        lines.append(f"| {what[which].format(d=d, N=N)} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
 def nsight_table(data):
     """Hardware over ledger, the least and the most of all shapes, for each pass of a stage and count."""
     if not data:
@@ -490,6 +501,7 @@ class Results:
         self.peers, self.backward_peers, self.training = (of_scripts(folder / name)
                                                           for name in (PEERS, BACKWARD_PEERS, TRAINING))
         self.hopper_peers, self.busy = of_scripts(hopper / HOPPER_PEERS), of_scripts(hopper / HOPPER_BUSY)
+        self.other = others(hopper / HOPPER_OTHER) if (hopper / HOPPER_OTHER).exists() else None
         self.losses = [run for run in (of_train_gpt(folder / name) for name in LOSSES) if run]
         self.atomics, self.nsight = if_there(folder / ATOMICS, "rows"), if_there(folder / NSIGHT, "results")
 
@@ -509,6 +521,8 @@ class Results:
                   for name, peers in (("peers", self.peers), ("hopper_peers", self.hopper_peers))),
                 (MEASURED_PAGE, "busy",
                  busy_table(self.hopper_peers, self.busy) if self.hopper_peers and self.busy else NOT_YET),
+                *((registry.stage_of(number).readme, "other", other_block(found, context))
+                  for number, found, context in filter(None, [self.other])),
                 (EMULATOR, "nsight", nsight_table(self.nsight))]
 
     def pictures(self):

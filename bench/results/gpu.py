@@ -8,9 +8,11 @@ from pathlib import Path
 FOLDER = Path(__file__).resolve().parent / "h200"
 HOPPER = FOLDER.parent / "h100_80gb_hbm3"  # all stages that need Hopper beside their peers, in one run
 HOPPER_PEERS = "peers_hopper_bf16.json"  # that run
+HOPPER_OTHER = "other.json"  # the fastest of them on problems that are no whole tiles
 HOPPER_BUSY = "busy_bf16.json"  # the same with launches back to back
 TOKENS, WIDTH = 16384, 2048  # batch * N and heads * d of the papers' grid
 NAME = re.compile(r"(\d+) (\w+)/(grid|heads|backward)/d:(\d+)/N:(\d+)/BH:(\d+)/(full|causal)")
+OTHER = re.compile(r"(\d+) \w+/other/(\w+)/d:(\d+)/N:(\d+)/BH:\d+/(full|causal)")
 PEAK = re.compile(r"peak/(\w+)")
 PACKAGES = "flash-attn", "flash-attn-4", "nvidia-cutlass-dsl"  # peers of their own, and the second's compiler
 PACES = {"rested": "rested", "busy": "busy", None: "launches close together"}  # docs/measured.md says what each is
@@ -77,6 +79,19 @@ def read(path):
         elif peak and failed is None:
             peaks[peak[1]] = positive(path, one, "TB/s" if peak[1] == "copy" else "TFLOP/s")
     return Run(data.get("context", {}), results, peaks)
+
+
+def others(path):
+    """TFLOP/s of the stage that was measured on problems that are no whole tiles, by (what, d, N, mask), with its number and
+    the run's context. Throws BadResult."""
+    data = load(path)
+    found, stages = {}, set()
+    for one in data.get("benchmarks", []):
+        if row := OTHER.match(one["name"]):
+            stages.add(int(row[1]))
+            found[row[2], int(row[3]), int(row[4]), row[5]] = positive(path, one, "TFLOP/s")
+    require(path, len(stages) == 1)
+    return stages.pop(), found, data["context"]
 
 
 def spread(one):

@@ -100,18 +100,20 @@ __device__ __forceinline__ void wgmma_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
+/// Tells the compiler that these registers may change here.
+template <int n8>
+__device__ __forceinline__ void may_change(float (&C)[n8][4]) {
+#pragma unroll
+  for (auto& four : C)
+    asm volatile("" : "+f"(four[0]), "+f"(four[1]), "+f"(four[2]), "+f"(four[3])::"memory");
+}
+
 /// Waits until at most the `pending` youngest groups are under way. Then the accumulators C, of older ones,
 /// are there: the compiler, which knows nothing of a wait, must not move what uses them before it.
 template <int pending, int... n8>
 __device__ __forceinline__ void wgmma_wait(float (&... C)[n8][4]) {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
-  const auto changes = [](auto& one) {
-#pragma unroll
-    for (auto& four : one) {
-      asm volatile("" : "+f"(four[0]), "+f"(four[1]), "+f"(four[2]), "+f"(four[3])::"memory");
-    }
-  };
-  (changes(C), ...);
+  (may_change(C), ...);
 }
 
 }  // namespace for_cuda
