@@ -302,7 +302,7 @@ class ProgramTest(unittest.TestCase):
                                             "h200_backward_traffic.png"])
         fp32, traffic = (pictures[f"h200_backward_{name}.png"][1] for name in ("fp32", "traffic"))
         self.assertEqual((fp32["title"], fp32["ceiling"]),
-                         ("fp32, backward pass on one a GPU: batch * N = 16k, heads * d = 2048", 50))
+                         ("fp32, backward pass on one a GPU, launches close together: batch * N = 16k, heads * d = 2048", 50))
         self.assertEqual([{line["label"]: line["points"] for line in panel["lines"]} for panel in fp32["panels"]], 2 * [
             {"10 naive_gpu": [(512, 8), (4096, 8)], "30 fa1_backward": [(512, 4), (4096, 4)],
              "31 fa2_backward": [(512, 12), (4096, 12)]}])
@@ -328,6 +328,43 @@ class ProgramTest(unittest.TestCase):
             for causal in (False, True) for N in (512, 4096)
             for name, tflops in (speeds(causal, N) if callable(speeds) else speeds).items()]}
 
+    def test_a_run_says_at_which_pace_it_was_measured(self):
+        self.read_gpu_run()
+        from bench.report import gpu_report
+        at = {pace: self.comparison({"stage 51": 60.0, "cudnn": 40.0, "flash-attn-4": 48.0}, pace=pace)
+              for pace in ("rested", "busy")}
+        for pace, peers in at.items():
+            self.assertIn(f"commit abc; {pace}:", gpu_report.short_peers_table(peers))
+        for row in at["busy"]["results"]:
+            row["tflops"] /= 2
+            row.update({"sm_ghz": 1.5, "share": 0.75} if row["name"] != "cudnn" else {})
+        rested = [row for row in at["rested"]["results"] if row["name"] != "flash-attn-4" or row["causal"]]
+        table = gpu_report.busy_table({**at["rested"], "results": rested}, at["busy"])
+        self.assertIn("| 64 | causal | 512 | 60, 30; 1.50 GHz, 75 % | 40, 20 | 48, 24; 1.50 GHz, 75 % | 1.25 |\n", table)
+        self.assertIn("| 64 | full | 4,096 | 60, 30; 1.50 GHz, 75 % | 40, 20 | absent | 1.25 |\n", table)
+
+    def test_other_problems_are_read_from_the_benchmarks(self):
+        from bench.report import gpu_report
+        from bench.results import gpu
+        path = self.folder / "other.json"
+        context = {"gpu": "a GPU", "driver": "1", "multiprocessors": "2", "cuda_of_build": "13.0", "commit": "abc",
+                   "pace": "rested"}
+        rows = [{"name": f"51 it/other/{what}/iterations:1/manual_time", "TFLOP/s": 7.0} for what in (
+            "d/d:72/N:4096/BH:112/full", "d/d:72/N:4096/BH:112/causal", "ragged/d:128/N:4001/BH:64/causal")]
+
+        def block(rows):
+            path.write_text(json.dumps({"context": context, "benchmarks": [{"name": "50 it/host/d:64/N:1/BH:1/full"}, *rows]}))
+            stage, found, kept = gpu.others(path)
+            self.assertEqual(stage, 51)
+            return gpu_report.other_block(found, kept)
+
+        text = block(rows)
+        self.assertIn("2 multiprocessors, driver 1, CUDA 13.0, commit abc; rested;", text)
+        self.assertIn("| d = 72 | 7 | 7 |\n| N = 4,001, d = 128 | absent | 7 |\n", text)
+        for wrong in ([], [{**rows[0], "TFLOP/s": float("nan")}], [*rows, {**rows[0], "name": rows[0]["name"].replace("51", "50")}]):
+            with self.assertRaises(gpu.BadResult):
+                block(wrong)
+
     def test_a_peer_that_is_absent_at_a_shape_is_said_to_be(self):
         self.read_gpu_run()
         from bench.report import gpu_pictures, gpu_report
@@ -337,7 +374,8 @@ class ProgramTest(unittest.TestCase):
                     "cudnn": 120.0}
 
         text = gpu_report.peers_table(self.comparison(speeds))
-        self.assertIn("on one a GPU, driver 1, PyTorch 2, cuDNN 9, commit abc; one interleaved run, median of 3", text)
+        self.assertIn("on one a GPU, driver 1, PyTorch 2, cuDNN 9, commit abc; one interleaved run, launches close "
+                      "together, median of 3", text)
         for row in ("| d | mask | N | stage 29 | FlashAttention-2 (PyTorch) | cuDNN |\n",
                     "| 64 | full | 512 | absent | 60 | 120 (2.00) |\n",
                     "| 64 | full | 4096 | 90 (1.50) | 60 | 120 (2.00) |\n",
@@ -345,7 +383,8 @@ class ProgramTest(unittest.TestCase):
                     "1.500 in the geometric mean of 1 shapes, 1.50 to 1.50."):
             self.assertIn(row, text)
         short = gpu_report.short_peers_table(self.comparison(speeds))
-        self.assertTrue(short.startswith("In bf16 on one a GPU, driver 1, PyTorch 2, cuDNN 9, commit abc:\n\n| d |"),
+        self.assertTrue(short.startswith("In bf16 on one a GPU, driver 1, PyTorch 2, cuDNN 9, commit abc; launches close "
+                                         "together:\n\n| d |"),
                         short)
         self.assertIn("| 64 | full | 1.50 (1.50 to 1.50) | 0.75 (0.75 to 0.75) |\n", short)
         self.assertTrue(short.endswith("| 64 | causal | absent | 0.75 (0.75 to 0.75) |\n"), short)

@@ -539,6 +539,27 @@ class AblationTest(unittest.TestCase):
         self.assertEqual(table[2].partition(" |")[0], "| with")
         self.assertEqual(table[-1], "| it | - | - | - | - | 0.990 1.250 (spills 4 B) | - |")
 
+    def test_all_are_compared_in_every_round_in_an_order_by_chance(self):
+        order, torch = [], mock.Mock(OutOfMemoryError=MemoryError)
+        runs = {name: lambda name=name: order.append(name) for name in "abcd"}
+        found = compare.measure(torch, runs, 5, "cpu", "rested")
+        self.assertEqual({name: len(all_) for name, all_ in found.items()}, dict.fromkeys("abcd", 5))
+        rounds = ["".join(order[i:i + 4]) for i in range(0, len(order), 4)]
+        self.assertEqual([sorted(one) for one in rounds], 6 * [[*"abcd"]])  # one is the warm-up
+        self.assertGreater(len({*rounds}), 1)
+
+    def test_the_pace_of_a_comparison_has_lengths_of_its_own(self):
+        for words, pace, lengths in (([], "rested", [512, 1024, 2048, 4096, 8192, 16384]), (["--busy"], "busy", [2048, 16384]),
+                                     (["--busy", "--N", "512"], "busy", [512])):
+            with mock.patch.object(sys, "argv", ["compare", *words]):
+                chosen = compare.arguments()
+                self.assertEqual((chosen.pace, chosen.N), (pace, lengths))
+        said = io.StringIO()
+        with mock.patch.object(sys, "argv", ["compare", "--busy", "--device", "cpu"]), contextlib.redirect_stderr(said), \
+                self.assertRaises(SystemExit):
+            compare.arguments()
+        self.assertIn("--busy is of a GPU", said.getvalue())
+
     def test_each_variant_is_measured_against_the_whole(self):
         """On made-up times: the whole takes 1 ms, variant i 1 + i; the last has no kernel without the mask."""
         stage, facts = BACKWARD, {"architecture": 90}

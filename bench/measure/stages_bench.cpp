@@ -63,11 +63,10 @@ constexpr char help[] =
     "  ./ladder bench --benchmark_out=FILE --benchmark_context=commit=HASH\n"
     "                                                                the results as JSON, for the "
     "charts\n"
-    "  ./ladder bench --busy ...                                     on a GPU: launches back to back; else "
-    "it\n"
-    "                                                                rests before each launch\n\n"
-    "A GPU's clock depends on the power that it takes. Busy results have the clock with them.\n"
-    "Exit status: 0; 1 where nothing was timed or a stage failed; 2 for a wrong command or lost output. "
+    "  ./ladder bench --busy ...                                     on a GPU back to back, with the "
+    "clock\n"
+    "\nOn a GPU the power that it takes sets its clock: it rests before each launch, but for --busy.\n"
+    "Exit status: 0; 1 where nothing was timed or a stage failed; 2 for a wrong command or lost output.\n"
     "All other options are Google Benchmark's:\n\n";
 
 /// Takes --busy, and says what Google Benchmark would pass over; 0, or the exit status.
@@ -75,8 +74,8 @@ int check_arguments(int& argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     std::string_view word = argv[i];
     if (word == "--busy") {
-      if (const std::string why = unavailable(Backend::cuda); !why.empty()) {
-        std::fprintf(stderr, "ladder: --busy is of a GPU: %s\n", why.c_str());
+      if (!unavailable(Backend::cuda).empty()) {
+        std::fputs("ladder: --busy is of a GPU, and none can be used here: leave it out\n", stderr);
         return 2;
       }
       pace() = Pace::busy;
