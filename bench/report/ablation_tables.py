@@ -32,9 +32,8 @@ def head(result, word):
                     "Above 1: the idea pays. A dash: no kernel, because it does not fit or nothing changes."),
         "with": ("Time with the idea over the time of the stage, in each cell at",
                  "Below 1: the idea would pay. A dash: nothing changes.")}[word]
-    pace = f", {result['pace']}" if "pace" in result else ""
     return (f"{what} N = {', '.join(map(str, result['lengths']))} (batch * N = {gpu.TOKENS // 1024}k, heads * d = "
-            f"{gpu.WIDTH}, bf16); one run in turns on one {result['gpu']}{pace}, driver {result['driver']}, commit "
+            f"{gpu.WIDTH}, bf16); one run in turns on one {result['gpu']}, {gpu.pace(result)}, driver {result['driver']}, commit "
             f"{result['commit']}. {means}")
 
 
@@ -66,7 +65,7 @@ def main():
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 where a page is stale")
     check = parser.parse_args().check
     for path, page in pages().items():
-        is_, should = with_block(page, "ablation", block(gpu.load(path)) if path.exists() else "")
+        is_, should = with_block(page, "ablation", block(gpu.load(path)) if path.exists() else "Not measured yet.")
         if check and is_ != should:
             raise Failure(f"stale: {page.relative_to(ROOT)}: python3 -m bench.report.ablation_tables writes it anew")
         if is_ != should:

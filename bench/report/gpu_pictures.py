@@ -135,7 +135,9 @@ def lengths_bf16(measured, peers):
             if (one["name"], one["d"], one["causal"]) == (name, d, mask == "causal") and "tflops" in one]}
 
     of_pass = ", backward pass" if peers["context"].get("pass") == "backward" else ""
-    return {"title": f"bf16{of_pass} on one {peers['context']['gpu']}, one interleaved run, {pace(peers['context'])}: batch * N = 16k, heads * d = 2048",
+    context = peers["context"]
+    return {"title": f"bf16{of_pass} on one {context['gpu']}, one interleaved run, {pace(context)}: batch * N = 16k, "
+                     "heads * d = 2048",
             "ceiling": measured.peak(measured.stages[-1]), "panels": panels_of(names, line)}
 
 

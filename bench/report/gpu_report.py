@@ -300,7 +300,7 @@ def atomics_block(data):
     names = [name for name in variants if name in measured]
     split = f"splits of {deterministic.removeprefix('stage ')}; MiB"
     lines = [f"{whole.capitalize()} in milliseconds, the others over it, in {data['dtype']} on one {data['gpu']}, driver "
-             f"{data['driver']}, commit {data['commit']}; in turns on the same tensors, median of {data['rounds']} "
+             f"{data['driver']}, commit {data['commit']}; in turns on the same tensors, {pace(data)}, median of {data['rounds']} "
              f"runs. Of {' and '.join(data['not_checked'])} dQ is wrong by design. A dash: it would take too much "
              "memory.", "",
              f"| d | mask | N | batch * heads | blocks that add to a row | added, MiB | {split} | "
@@ -426,7 +426,8 @@ def busy_table(rested, busy):
 
 def other_block(found, context):
     """What a stage for Hopper reaches on problems that are no whole tiles."""
-    what = {"d": "d = {d}", "fp16": "fp16, d = {d}", "ragged": "N = {N:,}, d = {d}", "gqa": "4 query heads a key/value head, d = {d}"}
+    what = {"d": "d = {d}", "fp16": "fp16, d = {d}", "ragged": "N = {N:,}, d = {d}",
+            "gqa": "4 query heads a key/value head, d = {d}"}
     lines = [f"TFLOP/s on one {machine(context)}; batch 4, N = 4,096 where nothing else is said, heads * d = 2048, or a little "
              "less, bf16; columns of zeros are not counted.", "", "| | full | causal |", "|---|--:|--:|"]
     for which, d, N in dict.fromkeys(shape[:3] for shape in found):
