@@ -391,10 +391,10 @@ int traced_row(const std::optional<int>& row, const Problem& problem) {
 int ledger(const LedgerOptions& options) {
   const std::vector<const Stage*> chosen = chosen_stages(options.stages, options.pass);
   const bool cuda = options.backend == "cuda";
-  if (cuda && (options.json || options.launches || options.banks || options.check)) {
+  if (cuda && (options.json || options.trace || options.launches || options.banks || options.check)) {
     throw UsageError(
-        "--json, --launches, --banks and --check are the emulator's, and there is no ledger on a GPU: "
-        "leave them or --backend cuda out");
+        "--json, --trace, --launches, --banks and --check are the emulator's, and there is no ledger on a "
+        "GPU: leave them or --backend cuda out");
   }
   if (options.launches && (chosen.size() != 1 || options.json)) {
     throw UsageError(options.json ? "--launches is for the table: --json has the launches anyway"
