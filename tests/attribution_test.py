@@ -29,7 +29,7 @@ MARKERS = "# A stage\n\n<!-- attribution:begin -->\n\n<!-- attribution:end -->\n
 
 def counters(time_ms=2.0, busy=(), **others):
     """All counters of a kernel of which nothing is busy, but for those that are given."""
-    values = dict.fromkeys(held.PROFILE, 10.0) | dict.fromkeys(held.BLOCK_LIMITS.values(), 16)
+    values = dict.fromkeys(held.MEASURED, 10.0) | dict.fromkeys(held.BLOCK_LIMITS.values(), 16)
     values |= dict.fromkeys(held.WAITING.values(), 0.0)
     values |= {held.WAITING["barrier"]: 3.0, held.WAITING["selected"]: 1.0}
     values |= {held.TIME: time_ms * 1e6, held.BLOCKS: 4096, held.WAVES: 8.0,
@@ -115,6 +115,13 @@ class Repository(unittest.TestCase):
 
 class AttributionTest(Repository):
     # --- the rule -----------------------------------------------------------------------------------------------
+
+    def test_a_profile_with_the_clock_shows_it(self):
+        data = profile((13, [kernel(**{held.CLOCK: 1.75e9})]))
+        self.assertIn("| clock of the multiprocessors, GHz | 1.75 | 1.75 |", self.written(data))
+        for one in data["profiles"]:
+            one["kernels"][0]["counters"].pop(held.CLOCK, None)  # both may share the kernel
+        self.assertNotIn("clock of the multiprocessors", self.written(data))
 
     def test_the_unit_that_is_busy_most_bounds_the_stage(self):
         for unit in held.BUSY:
@@ -318,9 +325,9 @@ class ProfileTest(Repository):
 
     def profiler(self, unit="ns", **values):
         """ncu, which prints two kernels and appends its arguments to a file."""
-        units = dict.fromkeys(held.PROFILE, "") | {held.TIME: unit}
+        units = dict.fromkeys(held.MEASURED, "") | {held.TIME: unit}
         table = io.StringIO()
-        rows = csv.DictWriter(table, ["ID", "Kernel Name", *held.PROFILE], quoting=csv.QUOTE_ALL)
+        rows = csv.DictWriter(table, ["ID", "Kernel Name", *held.MEASURED], quoting=csv.QUOTE_ALL)
         rows.writeheader()
         rows.writerow({"ID": "", "Kernel Name": "", **units})
         for name in ("first", "second"):

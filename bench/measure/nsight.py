@@ -26,7 +26,7 @@ import sys
 from pathlib import Path
 
 from bench.measure.facts import new_file, nvidia_smi, write
-from bench.results.profile import (CLOCK, MASKS, PASSES, PREDICTED_AT, PROFILE, PROFILED, THREADS, TIME, head_dim,
+from bench.results.profile import (MASKS, MEASURED, PASSES, PREDICTED_AT, PROFILED, THREADS, TIME, head_dim,
                                    problem_at)
 from common.course import registry
 
@@ -181,7 +181,7 @@ def begun(path):
 
 
 def profile(arguments):
-    """Every counter of PROFILE, for each kernel of each stage, with and without a mask; written after each run, to what
+    """Every counter of MEASURED, for each kernel of each stage, with and without a mask; written after each run, to what
     the file has of other stages."""
     data = begun(arguments.out)
     for stage in stages_of_kernels(arguments):
@@ -191,12 +191,12 @@ def profile(arguments):
             where = f"stage {stage.number}, {which} pass, d = {d}, {mask}"
             problem = "{batch},{heads},{N},{d}".format(**problem_at(d))
             dtype = stage.dtypes[-1]  # bf16 on tensor cores, as in the tables of speed
-            units, rows = kernels(arguments.ncu, [*PROFILE, CLOCK], ["--print-kernel-base", "function"], stage.number,
+            units, rows = kernels(arguments.ncu, MEASURED, ["--print-kernel-base", "function"], stage.number,
                                   ["--random", problem, "--dtype", dtype, *causal, *chosen])
             if units[TIME] not in ("ns", "nsecond"):
                 sys.exit(f"nsight: ncu gives times in {units[TIME]}, not in ns: this script must learn that unit")
             found = [{"name": row["Kernel Name"],
-                      "counters": {metric: number(row, metric, where) for metric in [*PROFILE, CLOCK]}} for row in rows]
+                      "counters": {metric: number(row, metric, where) for metric in MEASURED}} for row in rows]
             print(f"{where}: {', '.join(kernel['name'] for kernel in found)}", flush=True)
             mine = {"stage": stage.number, "pass": which, "mask": mask, "d": d}
             others = [one for one in data["profiles"] if any({**one, "d": head_dim(one)}[key] != mine[key] for key in mine)]

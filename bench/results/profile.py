@@ -42,7 +42,8 @@ WAITING = {reason: f"smsp__average_warps_issue_stalled_{reason}_per_issue_active
     "short_scoreboard", "sleeping", "tex_throttle", "wait")}
 PROFILE = [TIME, *BUSY.values(), *THROUGHPUT.values(), DRAM_READ, DRAM_WRITTEN, OCCUPANCY, REGISTERS, *SHARED,
            THREADS, BLOCKS, WAVES, *BLOCK_LIMITS.values(), *WAITING.values()]
-CLOCK = "sm__cycles_elapsed.avg.per_second"  # which profiles have that are new enough
+CLOCK = "sm__cycles_elapsed.avg.per_second"  # which older profiles have not
+MEASURED = [*PROFILE, CLOCK]
 
 
 def head_dim(profile):
