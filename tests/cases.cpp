@@ -31,6 +31,10 @@ constexpr Shape long_shapes[] = {{32, 2300}, {2100, 40}};
 /// Plain, in pairs, in threes, and all query heads with one key/value head.
 constexpr Heads all_heads[] = {{2, 2}, {4, 2},  {3, 1},   {6, 2},  {8, 8}, {12, 6},
                                {9, 3}, {18, 6}, {17, 17}, {18, 9}, {7, 1}, {20, 1}};
+/// None, and narrower and wider than a tile on each side; for the stages that take one.
+constexpr Window windows[] = {{}, {3, -1}, {-1, 5}, {40, 40}, {64, 0}, {0, 70}, {150, -1}, {-1, 130}};
+/// None, the usual one, and one that nearly all scores reach.
+constexpr float softcaps[] = {0, 30, 1};
 constexpr float scales[] = {0, 0.3f, -0.2f};
 constexpr std::int64_t head_dims[] = {64, 1, 32, 128, 8, 40, 59, 80, 96, 111, 160, 192, 224, 256};
 
@@ -102,10 +106,10 @@ std::vector<Case> begin_cases(const Stage& stage, Pass pass) {
   return cases;
 }
 
-/// All ways to choose heads, batch, layout and scale for a case, of those that a stage takes.
-std::vector<Case> choices(const Case& begun, const Support& supports) {
-  std::vector<Case> all;
-  const std::int64_t scores = begun.problem.Nq * begun.problem.Nk;
+/// Adds all ways to choose heads, batch, layout and scale for a case, of those that a stage takes.
+void add_choices(const Case& begun, const Support& supports, std::vector<Case>& all) {
+  const Problem& p = begun.problem;
+  const std::int64_t scores = p.window.hides(p.causal) ? p.visible_pairs() : p.Nq * p.Nk;
   for (const Heads& one : all_heads) {
     // Small problems in large numbers: on a handful of rows, or of scores, the yardstick is a matter of
     // luck.
@@ -132,6 +136,24 @@ std::vector<Case> choices(const Case& begun, const Support& supports) {
       }
     }
   }
+}
+
+/// All ways to choose the window, softcap, heads, batch, layout and scale for a case, of those that a stage
+/// takes.
+std::vector<Case> choices(const Case& begun, const Support& supports, Pass pass) {
+  // Far above the cap the slope is 0, and a gradient of zeros judges nothing.
+  const std::string_view name = input_families()[begun.family].name;
+  const bool no_slope = pass == Pass::backward && (name == "large_scores" || name == "very_negative");
+  std::vector<Case> all;
+  for (const Window& window : windows) {
+    for (const float softcap : softcaps) {
+      Case variant = begun;
+      variant.problem.window = window;
+      variant.problem.softcap = softcap;
+      if (supports.takes(variant.problem) && !(softcap != 0 && no_slope))
+        add_choices(variant, supports, all);
+    }
+  }
   return all;
 }
 
@@ -146,10 +168,10 @@ void for_each_pair(const Levels& levels, F f) {
 }
 
 /// How many of the choices have a pair.
-std::map<Pair, int> possible_pairs(const std::vector<Case>& begun, const Support& supports) {
+std::map<Pair, int> possible_pairs(const std::vector<Case>& begun, const Support& supports, Pass pass) {
   std::map<Pair, int> possible;
   for (const Case& one : begun) {
-    for (const Case& choice : choices(one, supports))
+    for (const Case& choice : choices(one, supports, pass))
       for_each_pair(choice.levels(), [&](const Pair& pair) { ++possible[pair]; });
   }
   return possible;
@@ -162,6 +184,8 @@ const TraitText& text_of(Trait trait) {
       {"rows", {"1", "in whole tiles (a multiple of 64)", "others"}},
       {"keys", {"up to 17", "in whole tiles (a multiple of 128)", "others"}},
       {"mask", {"none", "causal"}},
+      {"window", {"none", "left", "right", "both sides"}},
+      {"softcap", {"none", "30", "1"}},
       {"family", {"each of the families"}},
       {"group", {"1", "2", "3", "all heads with one key/value head"}},
       {"heads", {"up to 4", "up to 16", "more"}},
@@ -180,6 +204,8 @@ Levels Case::levels() const {
   levels[rows] = p.Nq == 1 ? 0 : p.Nq % 64 == 0 ? 1 : 2;
   levels[keys] = p.Nk <= 17 ? 0 : p.Nk % 128 == 0 ? 1 : 2;
   levels[mask] = p.causal ? 1 : 0;
+  levels[Trait::window] = (p.window.left >= 0 ? 1 : 0) + (p.window.right >= 0 && !p.causal ? 2 : 0);
+  levels[Trait::softcap] = p.softcap == 0 ? 0 : p.softcap == 30 ? 1 : 2;
   levels[Trait::family] = static_cast<int>(family);
   levels[group] = p.kv_heads == 1 ? 3 : static_cast<int>(p.q_heads / p.kv_heads) - 1;
   levels[heads] = p.q_heads <= 4 ? 0 : p.q_heads <= 16 ? 1 : 2;
@@ -214,11 +240,11 @@ bool blocks_stay(const Stage& stage) {
 std::vector<Case> make_cases(const Stage& stage, Pass pass) {
   // Greedily: of each case the choice with the most pairs that no case has yet, the rarest first.
   std::vector<Case> cases = begin_cases(stage, pass);
-  const std::map<Pair, int> possible = possible_pairs(cases, stage.supports);
+  const std::map<Pair, int> possible = possible_pairs(cases, stage.supports, pass);
   std::map<Pair, int> met;
   std::size_t turn = 0;
   for (Case& one : cases) {
-    const std::vector<Case> all = choices(one, stage.supports);
+    const std::vector<Case> all = choices(one, stage.supports, pass);
     double most = -1;
     for (std::size_t i = 0; i < all.size(); ++i) {
       const Case& choice = all[(i + 7 * turn) % all.size()];  // of equals another one each time
@@ -242,7 +268,7 @@ std::array<std::array<Coverage, traits>, traits> coverage_of(const Stage& stage,
     for_each_pair(one.levels(), [&](const Pair& pair) { ++met[pair]; });
   std::array<std::array<Coverage, traits>, traits> all{};
   for (auto& row : all) row.fill({.fewest = 1 << 30});
-  for (const auto& [pair, count] : possible_pairs(begin_cases(stage, pass), stage.supports)) {
+  for (const auto& [pair, count] : possible_pairs(begin_cases(stage, pass), stage.supports, pass)) {
     Coverage& of = all[pair[0]][pair[1]];
     of.fewest = std::min(of.fewest, met[pair]);
     of.missing += met[pair] == 0 ? 1 : 0;

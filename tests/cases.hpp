@@ -12,7 +12,22 @@
 namespace flashladder {
 
 /// What a mistake may depend on.
-enum Trait { rows, keys, mask, family, group, heads, batch, layout, scale, dtype, head_dim, traits };
+enum Trait {
+  rows,
+  keys,
+  mask,
+  window,
+  softcap,
+  family,
+  group,
+  heads,
+  batch,
+  layout,
+  scale,
+  dtype,
+  head_dim,
+  traits
+};
 
 /// Of each trait, which of its levels a case has.
 using Levels = std::array<int, traits>;

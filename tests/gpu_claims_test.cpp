@@ -45,6 +45,26 @@ std::vector<Problem> claim_problems() {
   return all;
 }
 
+/// For the stages that take more than plain attention.
+std::vector<Problem> variant_problems() {
+  std::vector<Problem> all;
+  for (std::int64_t d : {32, 64, 72, 128, 256}) {
+    for (const Window& window : {Window{40, -1}, Window{0, 0}, Window{-1, 70}, Window{130, 200}}) {
+      all.push_back(problem(1, 2, 1, 300, 333, d, window.left == 40));
+      all.back().window = window;
+      all.push_back(problem(1, 2, 2, 470, 160, d, window.left == 0));  // whole tiles of rows see no key
+      all.back().window = window;
+    }
+    for (float softcap : {30.f, 0.5f}) {
+      all.push_back(problem(1, 2, 1, 300, 333, d, softcap == 30));
+      all.back().softcap = softcap;
+      all.push_back(problem(1, 3, 1, 130, 31, d, softcap == 30));
+      all.back().softcap = softcap;
+    }
+  }
+  return all;
+}
+
 TEST_CASE("every closed form is what the ledger says", "[gpu-claim]") {
   for (const Stage* stage : stages()) {
     const Claim* claim = claim_of(*stage);
@@ -52,11 +72,13 @@ TEST_CASE("every closed form is what the ledger says", "[gpu-claim]") {
     for (const CountedPass& pass : passes_of(*stage)) {
       REQUIRE(pass.forms.size() > 10);
       std::size_t turn = 0;  // one dtype after the other, at each head dimension and mask
-      for (Problem p : claim_problems()) {
-        if (!stage->supports.head_dim(p.d)) continue;
+      std::vector<Problem> problems = claim_problems();
+      std::ranges::copy(variant_problems(), std::back_inserter(problems));
+      for (Problem p : problems) {
+        if (!stage->supports.takes(p)) continue;
         p.dtype = stage->supports.dtypes[turn++ % stage->supports.dtypes.size()];
         const simt::Ledger ledger = pass.count(*stage, random_inputs(p, 1), {}, nullptr);
-        const Symbols symbols = claim->symbols(p);
+        const Symbols symbols = claim->symbols(p, pass.pass);
         for (const ClosedForm& form : pass.forms) {
           INFO(label(*stage) << ", " << pass.name << ", " << to_string(p) << ": " << form.counter << " = "
                              << form.text());
@@ -178,6 +200,23 @@ Traffic traffic(int number, const Problem& p) {
   const simt::GlobalTraffic all = count_forward(find_stage(number), random_inputs(p, 1)).global_total();
   return {static_cast<std::int64_t>(all.read_elements()),
           static_cast<std::int64_t>(all.written_elements())};
+}
+
+TEST_CASE("under a window a row tile comes to as many tiles of keys however long the sequence is",
+          "[gpu-claim]") {
+  for (const auto& [left, right] : {std::pair{64, 0}, {100, 30}, {0, 500}}) {
+    std::vector<std::uint64_t> all;
+    for (std::int64_t N : {1024, 2048, 3072}) {
+      Problem p = problem(1, 1, 1, N, N, 32, false);
+      p.window = {left, right};
+      p.dtype = Dtype::fp16;
+      const Symbols n = claim_of(find_stage(72))->symbols(p);
+      const std::int64_t most = (n.Br + left + right + n.Bc - 1) / n.Bc + 1;
+      all.push_back(count_forward(find_stage(72), random_inputs(p, 1)).tiles);
+      CHECK(all.back() <= static_cast<std::uint64_t>(most * n.Tr));
+    }
+    CHECK(all[2] - all[1] == all[1] - all[0]);
+  }
 }
 
 TEST_CASE("traffic of the whole stage is that of the papers", "[gpu-claim]") {
@@ -304,7 +343,7 @@ TEST_CASE("a backward pass gives the same bits in every order of blocks and thre
       for (bool causal : {false, true}) {
         // More tiles of keys than splits, and under the mask rows that only some of them come to.
         Problem p = problem(1, 4, 2, 203, 0, d, causal);
-        p.Nk = 2 * claim_of(*stage)->symbols(p).Bc + 30;
+        p.Nk = 2 * claim_of(*stage)->symbols(p, Pass::backward).Bc + 30;
         p.dtype = stage->supports.dtypes[problems.size() / 2 % stage->supports.dtypes.size()];
         problems.push_back(p);
       }
@@ -404,6 +443,12 @@ TEST_CASE("no stage races, reads what nobody wrote or depends on the order of th
                                      problem(1, 2, 1, 65, Nk, 64, true), problem(1, 1, 1, 140, 8, 64, true),
                                      negative};
     if (blocks_stay(*stage)) problems.push_back(problem(1, 36, 36, 33, Nk, 64, true));
+    // And what is not plain: some keys are seen by no row.
+    Problem windowed = problem(1, 2, 1, 60, Nk, 64, false), capped = windowed;
+    windowed.window = {9, 40};
+    capped.softcap = 30;
+    for (const Problem& variant : {windowed, capped})
+      if (stage->supports.takes(variant)) problems.push_back(variant);
     for (const Problem& p : problems) {
       const Inputs inputs = random_inputs(p, 1);
       for (const CountedPass& pass : passes_of(*stage)) {

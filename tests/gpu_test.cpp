@@ -185,7 +185,7 @@ int different_runs(Run& run, const std::vector<const char*>& names, int runs = 2
 bool sums_by_atomics(const Stage& stage, const Problem& problem) {
   const Claim* claim = claim_of(stage);
   const ClosedForm* atomics = claim->backward.find("atomics");
-  return atomics != nullptr && atomics->value(claim->symbols(problem)) > 0;
+  return atomics != nullptr && atomics->value(claim->symbols(problem, Pass::backward)) > 0;
 }
 
 TEST_CASE("GPU: 250 runs give the same bits, but for sums by atomics", "[gpu]") {

@@ -32,12 +32,16 @@ ANY_INCLUDE = re.compile(r'^\s*#\s*include\s+(.+?)\s*(?://.*)?$', re.MULTILINE)
 # each other and nothing else. The two of common/simt choose between CUDA's words and the emulator's, which are a host's.
 OF_THE_HOST = {"common/kernel/host.hpp", "common/kernel/tensor_maps.hpp", "common/kernel/tile_table.hpp",
                "common/ptx/tensor_map.hpp"}
+# What the variants of attention share: two kernels with a policy each, and the tuned tiles.
+FOR_VARIANTS = {"stages/29_tuned/table.hpp", "stages/38_tuned_backward/table.hpp", "stages/70_policies/policy.hpp",
+                *(f"stages/{stage}/{name}.hpp" for stage in ("70_policies", "71_policies_backward")
+                  for name in ("kernel", "launch"))}
 CHOOSE = ["common/simt/simt.hpp", "common/simt/std.hpp"]
 
 
 def device_headers() -> list[str]:
-    found = [path.relative_to(SOURCE).as_posix() for pattern in ("common/ptx/*.hpp", "common/kernel/*.hpp",
-                                                                 "stages/*/kernel.hpp") for path in SOURCE.glob(pattern)]
+    found = [path.relative_to(SOURCE).as_posix() for pattern in ("common/ptx/*.hpp", "common/kernel/*.hpp", "stages/*/kernel.hpp",
+                                                                 "stages/*/policy.hpp") for path in SOURCE.glob(pattern)]
     return sorted({*found, *CHOOSE, "common/simt/device.hpp", "common/attention/mask.hpp"} - OF_THE_HOST)
 
 
@@ -59,7 +63,8 @@ def why_not(path: str, included: str) -> str:
         return f"{included} is in no layer: give its folder a place in tests/layers_test.py"
     if other == "stages" and own == "stages":
         own_stage, other_stage = (Path(name).parts[1] for name in (path, included))
-        return "" if own_stage == other_stage else "a stage includes nothing of another stage: it is read alone"
+        shared = own_stage.startswith("7") and included in FOR_VARIANTS
+        return "" if own_stage == other_stage or shared else "a stage includes nothing of another stage: it is read alone"
     if other == "stages" and own != "tests" and Path(included).name != "kernel.hpp":
         return "of a stage only its kernel.hpp is for others"
     if own == "stages" and other == "common/check":
@@ -123,6 +128,8 @@ class LayersTest(unittest.TestCase):
                                ("common/labs/program/watch.cpp", "common/labs/grade.hpp"),
                                ("common/python/module.cpp", "common/cli/input.hpp"),
                                ("stages/14_fa2_split_q/attention.cu", "stages/13_fa2_sequence_parallel/table.hpp"),
+                               ("stages/13_fa2_sequence_parallel/attention.cu", "stages/70_policies/kernel.hpp"),
+                               ("stages/70_policies/attention.cu", "stages/72_sliding_window/policy.hpp"),
                                ("stages/00_naive_cpu/attention.cpp", "common/check/check.hpp"),
                                ("common/python/module.cpp", "stages/29_tuned/table.hpp"),
                                ("bench/variants/variants.cpp", "stages/29_tuned/attention.cu"),
@@ -133,6 +140,7 @@ class LayersTest(unittest.TestCase):
         for path, included in (("common/cli/lab.cpp", "common/labs/grade.hpp"),
                                ("common/python/module.cpp", "stages/29_tuned/kernel.hpp"),
                                ("stages/29_tuned/attention.cu", "stages/29_tuned/kernel.hpp"),
+                               ("stages/72_sliding_window/attention.cu", "stages/70_policies/kernel.hpp"),
                                ("stages/29_tuned/claim.cpp", "common/claims/closed_form.hpp")):
             self.assertEqual(why_not(path, included), "", f"{path} -> {included}")
 

@@ -40,9 +40,30 @@ class Order(unittest.TestCase):
         self.assertIsNone(machine_code.hot_loop([one for one in body if "HGMMA" not in one[1]]))
 
 
+def with_policies(build):
+    """Whether stages 70 and 71 with the policy of plain attention are stages 29 and 38, instruction by instruction; and
+    what is to be said of it."""
+    stages = build / "stages/CMakeFiles/flashladder_stages.dir"
+    for plain, policies in (("29_tuned", "70_policies"), ("38_tuned_backward", "71_policies_backward")):
+        one, other = (machine_code.bodies(machine_code.disassembly(stages / f"{name}.cu.o")) for name in (plain, policies))
+        if not one or one != other:
+            return False, (f"{policies} has {(other - one).total()} of {other.total()} functions that are none of the "
+                           f"{one.total()} of {plain}")
+        print(f"{policies}: {other.total()} functions, each as in {plain}")
+    return True, ""
+
+
 def main():
     tests = unittest.TextTestRunner(verbosity=1).run(unittest.defaultTestLoader.loadTestsFromTestCase(Order))
     if not tests.wasSuccessful():
+        return 1
+    try:
+        same, why = with_policies(Path(sys.argv[1]))
+    except machine_code.Unavailable as reason:
+        print(f"skipped: {reason}")
+        return 77
+    if not same:
+        print(f"machine_code_test: {why}", file=sys.stderr)
         return 1
     done = subprocess.run([sys.executable, "-B", "-m", "bench.report.machine_code", "--check", "--build", sys.argv[1]],
                           cwd=ROOT)

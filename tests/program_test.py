@@ -123,7 +123,7 @@ class ProgramTest(unittest.TestCase):
             self.assertIn(stage["claim"], text)
             before = next(s for s in listed if s["number"] == stage["before"])
             self.assertNotEqual(stage["track"], "")
-            self.assertEqual(stage["follows"], before is not stage and before["track"] == stage["track"])
+            self.assertEqual(stage["follows"], before is not stage and before["track"] == stage["track"] and stage["number"] < 70)
 
     def test_the_table_of_the_stages_is_that_of_the_registry(self):
         text = (SOURCE / "stages/README.md").read_text()
@@ -711,6 +711,7 @@ class ProgramTest(unittest.TestCase):
         numbers = [s["number"] for s in STAGES if s["backward"]]
         self.assertEqual([s["number"] for s in report["stages"]], numbers)
         for stage, before in zip(self.results("causal"), [numbers[0], *numbers]):  # each after the one before it in this list
+            before = {71: 38, 72: 71, 75: 71}.get(stage["number"], before)  # but for the variants
             self.assertEqual((stage["status"], stage["before"]), ("passed", before))
             self.assertTrue(0 < stage["oracle"]["error"] <= stage["oracle"]["allowed"])
             self.assertEqual("against_before" in stage, stage["number"] != before)

@@ -68,7 +68,7 @@ Checked check_stage(const Stage& stage, const Inputs& inputs, Layout layout) {
 /// not find. It says how far the two are apart, and takes the time of both: so not every case has it.
 void check_beside_stage_before(const Stage& stage, const Inputs& inputs, Layout layout) {
   const Checked own = check_stage(stage, inputs, layout);
-  if (stage.before == stage.number || !find_stage(stage.before).supports.head_dim(inputs.problem.d)) return;
+  if (stage.before == stage.number || !find_stage(stage.before).supports.takes(inputs.problem)) return;
   const Stage& stage_before = on_backend(find_stage(stage.before), stage.backend);
   INFO("the stage before");
   const Checked before = check_stage(stage_before, inputs, layout);
@@ -107,7 +107,7 @@ CheckedBackward check_backward_of(const Stage& stage, const Inputs& inputs, Layo
 void check_backward_beside_stage_before(const Stage& stage, const Inputs& inputs, Layout layout) {
   const CheckedBackward own = check_backward_of(stage, inputs, layout);
   const Stage* stage_before = backward_before(stage);
-  if (stage_before == nullptr || !stage_before->supports.head_dim(inputs.problem.d)) return;
+  if (stage_before == nullptr || !stage_before->supports.takes(inputs.problem)) return;
   INFO("the stage before");
   const CheckedBackward before = check_backward_of(*stage_before, inputs, layout);
   const Verdict against = check_backward_against(own.result, own.expected, before.result, before.expected);

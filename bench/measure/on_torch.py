@@ -3,6 +3,7 @@ a result comes from."""
 
 import statistics
 import time
+from dataclasses import dataclass
 from importlib import import_module, metadata
 
 from bench.measure.facts import nvidia_smi
@@ -84,12 +85,57 @@ def own(flashladder, stages):
     return attention
 
 
-def definition(torch, Q, K, V, causal):
+@dataclass(frozen=True)
+class Variant:
+    """What is not plain attention, as flashladder.forward takes it."""
+
+    window_size: tuple[int, int] = (-1, -1)
+    softcap: float = 0.0
+
+    @classmethod
+    def parse(cls, text):
+        """Of `--variant window:256,softcap:30`, as ./ladder climb takes it. Throws Missing."""
+        found = {}
+        for part in text.split(",") if text else []:
+            name, *values = part.split(":")
+            try:
+                if name == "window" and len(values) in (1, 2):
+                    found["window_size"] = int(values[0]), int(values[-1])
+                elif name == "softcap" and len(values) == 1:
+                    found["softcap"] = float(values[0])
+                else:
+                    raise ValueError
+            except ValueError:
+                raise Missing(f"--variant {text}: '{part}' is not understood: give window:KEYS, window:LEFT:RIGHT or "
+                              "softcap:LIMIT, several with commas between them") from None
+        return cls(**found)
+
+    def hidden(self, causal, own, key):
+        """Whether a row whose own key is `own` does not see `key`; both are tensors. None: it sees all."""
+        left, right = self.window_size
+        right = 0 if causal else right
+        parts = [*([key > own + right] if right >= 0 else []), *([key < own - left] if left >= 0 else [])]
+        return None if not parts else parts[0] if len(parts) == 1 else parts[0] | parts[1]
+
+    def pairs(self, causal, N):
+        """Queries and keys that see each other, of N each."""
+        left, right = (N if side < 0 else side for side in self.window_size)
+        right = 0 if causal else right
+        return sum(min(i + right, N - 1) - max(i - left, 0) + 1 for i in range(N))
+
+
+PLAIN = Variant()
+
+
+def definition(torch, Q, K, V, causal, variant=PLAIN):
     """Attention of one head as it is written, in the dtype of Q [rows, d], K and V [keys, d]; aligned at the bottom
     right."""
     S = Q @ K.T * Q.shape[1] ** -0.5
-    if causal:
-        hidden = torch.ones(S.shape, dtype=torch.bool, device=S.device).triu(1 + S.shape[1] - S.shape[0])
+    if variant.softcap:
+        S = variant.softcap * torch.tanh(S / variant.softcap)
+    rows, keys = (torch.arange(size, device=S.device) for size in S.shape)
+    hidden = variant.hidden(causal, (rows + len(keys) - len(rows))[:, None], keys)
+    if hidden is not None:
         S = S.masked_fill(hidden, float("-inf"))
     return torch.softmax(S, dim=-1) @ V
 
@@ -110,18 +156,18 @@ def is_off(torch, found, right, low):
     return ""
 
 
-def wrong_output(torch, o, q, k, v, causal):
+def wrong_output(torch, o, q, k, v, causal, variant=PLAIN):
     """What is wrong with O; "" if nothing. Of the first head and the last one the last rows are compared, and everywhere
     there must be numbers. One query head for each key/value head."""
     for head in ((0, 0), (-1, -1)):
         Q, K, V = q[head][-64:].detach(), k[head].detach(), v[head].detach()
-        right = definition(torch, Q.double(), K.double(), V.double(), causal)
-        if why := is_off(torch, o[head][-64:].detach(), right, definition(torch, Q, K, V, causal)):
+        right = definition(torch, Q.double(), K.double(), V.double(), causal, variant)
+        if why := is_off(torch, o[head][-64:].detach(), right, definition(torch, Q, K, V, causal, variant)):
             return f"O is {why}"
     return "" if torch.isfinite(o).all() else "O has elements that are no finite numbers"
 
 
-def wrong_gradients(torch, gradients, q, k, v, do, causal):
+def wrong_gradients(torch, gradients, q, k, v, do, causal, variant=PLAIN):
     """What is wrong with dQ, dK and dV; "" if nothing. The last head is compared, and everywhere there must be numbers.
     One query head for each key/value head."""
     of_head = [x[-1, -1] for x in (q, k, v, do)]
@@ -130,7 +176,7 @@ def wrong_gradients(torch, gradients, q, k, v, do, causal):
         *inputs, dO = (x.detach().to(dtype) for x in of_head)
         for x in inputs:
             x.requires_grad_()
-        return torch.autograd.grad(definition(torch, *inputs, causal), inputs, dO)
+        return torch.autograd.grad(definition(torch, *inputs, causal, variant), inputs, dO)
 
     for name, found, right, low in zip(("dQ", "dK", "dV"), gradients, plain(torch.float64), plain(q.dtype)):
         if why := is_off(torch, found[-1, -1], right, low):

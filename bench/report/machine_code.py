@@ -19,6 +19,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from collections import Counter
 from pathlib import Path
 
 from bench.report.markers import NoMarkers, with_block
@@ -117,19 +118,35 @@ def told(runs):
     return ", ".join(f"{number} {what}" if what in ("Q K^T", "P~ V", "exponentials") else what for what, number in runs)
 
 
-def table(stage, build, version):
-    """The Markdown of a stage."""
-    compiled = build / f"stages/CMakeFiles/flashladder_hopper_stages.dir/{stage.folder.name}.cu.o"
-    if not compiled.exists():
-        raise Unavailable(f"{compiled} is not there: the build has no code for Hopper")
+def disassembly(compiled):
+    """What cuobjdump -sass prints of an object."""
     path = f"{Path(find_tool('nvdisasm')).parent}:{os.environ.get('PATH', '')}"
     said = subprocess.run([find_tool("cuobjdump"), "-sass", str(compiled)], capture_output=True, text=True,
                           env={**os.environ, "PATH": path})
     if said.returncode != 0:
         raise Unavailable(f"cuobjdump -sass {compiled.name}: {said.stderr.strip() or said.returncode}")
+    return said.stdout
+
+
+def bodies(text):
+    """The instructions of all functions, of which there may be one of a name for each architecture: how many times each
+    text is there."""
+    found = Counter()
+    for part in re.split(r"\n\s*Function :", text)[1:]:
+        (body,) = functions(f"Function :{part}").values()
+        found["\n".join(instruction for _, instruction in body)] += 1
+    return found
+
+
+def table(stage, build, version):
+    """The Markdown of a stage."""
+    compiled = build / f"stages/CMakeFiles/flashladder_hopper_stages.dir/{stage.folder.name}.cu.o"
+    if not compiled.exists():
+        raise Unavailable(f"{compiled} is not there: the build has no code for Hopper")
     rows = []
+    found = functions(disassembly(compiled))
     for d in HEAD_DIMS:
-        loops = [hot_loop(body) for name, body in functions(said.stdout).items()
+        loops = [hot_loop(body) for name, body in found.items()
                  if re.search(rf"__nv_bfloat16Li{d}E", name)]
         if len(loops) > 1 or None in loops:
             raise Unavailable(f"{compiled.name} has no kernel of the form that is known for bf16, d = {d}")

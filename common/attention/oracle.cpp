@@ -120,7 +120,7 @@ void add_multiple(T* __restrict sum, T factor, const float* __restrict x, std::i
   for (std::int64_t c = 0; c < d; ++c) sum[c] = way.add(sum[c], factor, static_cast<T>(x[c]));
 }
 
-/// S[j] = scale * q . K_j for `visible` keys.
+/// The scores S[j] of `visible` keys: score_of scale * q . K_j.
 /// @param q  [d]
 /// @param K  its columns, [d, Nk], from the first of these keys on
 template <class Way, class T = typename Way::Type>
@@ -137,6 +137,7 @@ void score_row(const Problem& p, std::int64_t visible, const float* q, const T* 
     const T scale = scale_of<T>(p);
     for (T& s : S) s *= scale;
   }
+  for (T& s : S) s = p.score(s);
 }
 
 /// P = softmax(S); returns L.
@@ -245,7 +246,7 @@ Gradients<T> backward(const Inputs& inputs, const Result<float>* saved, const st
         for (T& x : dP) x -= D;
       }
       std::vector<T>& dS = dP;
-      for (std::int64_t j = 0; j < visible; ++j) dS[j] = way.round(P[j] * dP[j]);
+      for (std::int64_t j = 0; j < visible; ++j) dS[j] = way.round(P[j] * dP[j] * p.slope(S[j]));
       if (without != nullptr) leave_dropped(*without, P, dS);
       for (std::int64_t j = 0; j < visible; ++j) {
         if (without != nullptr && P[j] == 0 && dS[j] == 0) continue;
@@ -299,7 +300,7 @@ std::vector<double> change_without_key(const Inputs& inputs, const Result<double
       s = S[key];
     } else {
       for (std::int64_t c = 0; c < p.d; ++c) s += double{q[c]} * inputs.K[kv + key * p.d + c];
-      s *= scale_of<double>(p);
+      s = p.score(s * scale_of<double>(p));
     }
     // O = P V_key + (1 - P) O_rest, and only O_rest is left. Where P is nearly 1, it drowns in O.
     const double P = std::exp(s - oracle.L[row]);

@@ -2,10 +2,21 @@
 
 #include <cmath>
 #include <limits>
+#include <sstream>
+#include <utility>
 
 #include "common/error.hpp"
 
 namespace flashladder {
+namespace {
+
+std::string in_words(float x) {
+  std::ostringstream text;
+  text << x;
+  return text.str();
+}
+
+}  // namespace
 
 float Problem::softmax_scale() const {
   return scale != 0 ? scale : 1.0f / std::sqrt(static_cast<float>(d));
@@ -18,6 +29,8 @@ std::int64_t Problem::visible_pairs() const {
 }
 
 double Problem::forward_flops() const {
+  if (window.hides(causal))
+    return 4.0 * static_cast<double>(batch * q_heads * d) * static_cast<double>(visible_pairs());
   const double all = 4.0 * static_cast<double>(batch * q_heads) * static_cast<double>(Nq) *
                      static_cast<double>(Nk) * static_cast<double>(d);
   return causal ? all / 2 : all;
@@ -43,6 +56,16 @@ void Problem::validate() const {
                      ") are not a multiple of key/value heads (" + std::to_string(kv_heads) +
                      "): each key/value head serves the same number of query heads");
   }
+  for (const auto& [side, keys] : {std::pair("left", window.left), std::pair("right", window.right)}) {
+    if (keys < -1) {
+      throw UsageError(std::string("the window's ") + side + " side is " + std::to_string(keys) +
+                       ": give how many keys a row sees there, or -1 for all");
+    }
+  }
+  if (!std::isfinite(softcap) || softcap < 0) {
+    throw UsageError("the softcap is " + in_words(softcap) +
+                     ": give a finite number above 0, or 0 for none");
+  }
   if (!std::isfinite(scale)) throw UsageError("the scale is not a finite number");
   const auto elements = [](auto... factors) { return (static_cast<double>(factors) * ...); };
   const double most = static_cast<double>(std::numeric_limits<std::int64_t>::max()) / 64;
@@ -61,6 +84,11 @@ std::string to_string(const Problem& p) {
   }
   text += " d=" + std::to_string(p.d);
   if (p.causal) text += " causal";
+  if (p.window.hides(p.causal)) {
+    text +=
+        " window=" + std::to_string(p.window.left) + "," + std::to_string(p.causal ? 0 : p.window.right);
+  }
+  if (p.softcap != 0) text += " softcap=" + in_words(p.softcap);
   return text + " " + std::string(to_string(p.dtype));
 }
 

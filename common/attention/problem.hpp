@@ -1,4 +1,5 @@
 #pragma once
+#include <cmath>
 #include <cstdint>
 #include <string>
 
@@ -9,6 +10,15 @@ namespace flashladder {
 
 /// The largest head dimension any stage takes.
 inline constexpr std::int64_t max_head_dim = 256;
+
+/// How many keys around its own a row sees. -1: all.
+struct Window {
+  std::int64_t left = -1;   ///< Before its own.
+  std::int64_t right = -1;  ///< Behind its own; under the causal mask none.
+
+  /// Whether it hides any keys, but for those of the causal mask.
+  bool hides(bool causal) const { return left >= 0 || (right >= 0 && !causal); }
+};
 
 /// One attention problem: softmax(scale * Q K^T) V for every batch entry and head.
 ///
@@ -22,6 +32,8 @@ struct Problem {
   std::int64_t Nk = 1;  ///< Keys.
   std::int64_t d = 64;  ///< Head dimension.
   bool causal = false;  ///< Query i sees key j when j <= i + (Nk - Nq): aligned at the bottom right.
+  Window window = {};   ///< Around key i + (Nk - Nq) of query i.
+  float softcap = 0;    ///< s becomes softcap * tanh(s / softcap), the scale included; 0: it stays.
   float scale = 0;      ///< Factor on the scores; 0 stands for 1/sqrt(d).
   Dtype dtype = Dtype::fp32;  ///< Of Q, K, V and O.
 
@@ -32,24 +44,39 @@ struct Problem {
   std::int64_t kv_head(std::int64_t h) const { return h / (q_heads / kv_heads); }
 
   /// Which rows see which keys.
-  Mask<std::int64_t> mask() const { return {Nq, Nk, causal}; }
+  Mask<std::int64_t> mask() const { return {Nq, Nk, causal, window.left, window.right}; }
 
-  /// One more than the last key that query row `i` sees: it sees keys 0 ... visible_keys(i) - 1.
+  /// One more than the last key that query row `i` sees: without a window keys 0 ... visible_keys(i) - 1.
   std::int64_t visible_keys(std::int64_t i) const { return mask().keys_end(i); }
+
+  /// What becomes of a score, which has the scale in it.
+  template <class T>
+  T score(T s) const {
+    const T cap = softcap;
+    return softcap == 0 ? s : cap * std::tanh(s / cap);
+  }
+  /// The derivative of score() where it has returned this.
+  template <class T>
+  T slope(T score) const {
+    const T part = softcap == 0 ? T(0) : score / static_cast<T>(softcap);
+    return 1 - part * part;
+  }
 
   /// Pairs (query, key) that see each other, in one head.
   std::int64_t visible_pairs() const;
 
-  /// FLOPs of the forward pass as the papers count them: 4 * Nq * Nk * d per head, halved when causal.
+  /// FLOPs of the forward pass as the papers count them: 4 * Nq * Nk * d per head, halved when causal; with
+  /// a window 4 * visible_pairs() * d.
   double forward_flops() const;
 
-  /// Throws UsageError unless all sizes are at least 1, d <= max_head_dim, kv_heads divides q_heads, scale
-  /// is finite, and each tensor can be addressed with 64 bits.
+  /// Throws UsageError unless all sizes are at least 1, d <= max_head_dim, kv_heads divides q_heads, the
+  /// window is not below -1, scale and softcap are finite, softcap is not negative, and each tensor can be
+  /// addressed with 64 bits.
   void validate() const;
 };
 
-/// "B=1 H=12 N=512 d=32 fp32": what there is to tell, and no more (Hkv, Nq and Nk, causal where they
-/// matter).
+/// "B=1 H=12 N=512 d=32 fp32": what there is to tell, and no more (Hkv, Nq and Nk, causal, the
+/// window and the softcap where they matter).
 std::string to_string(const Problem& problem);
 
 }  // namespace flashladder

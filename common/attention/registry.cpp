@@ -101,6 +101,7 @@ const Stage& find_stage(int number) {
 }
 
 const Stage* backward_before(const Stage& stage) {
+  if (stage.before_backward >= 0) return &on_backend(find_stage(stage.before_backward), stage.backend);
   for (const Stage* one = &stage; one->before != one->number;) {
     one = &on_backend(find_stage(one->before), stage.backend);
     if (one->backward != nullptr) return one;

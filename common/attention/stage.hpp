@@ -15,6 +15,8 @@ struct Features {
   bool causal = true;         ///< The causal mask.
   bool grouped_heads = true;  ///< Fewer key/value heads than query heads.
   bool strides = true;        ///< Tensors whose heads and rows do not follow each other in memory.
+  bool window = false;        ///< A window of keys around a row's own.
+  bool softcap = false;       ///< Scores below a limit, by tanh.
 };
 
 /// A feature, and which problems ask for it.
@@ -29,6 +31,8 @@ inline constexpr Feature all_features[] = {
     {"causal mask", &Features::causal, [](const Problem& p) { return p.causal; }},
     {"grouped heads", &Features::grouped_heads, [](const Problem& p) { return p.kv_heads != p.q_heads; }},
     {"strides", &Features::strides, nullptr},
+    {"window", &Features::window, [](const Problem& p) { return p.window.hides(p.causal); }},
+    {"softcap", &Features::softcap, [](const Problem& p) { return p.softcap != 0; }},
 };
 
 /// What a stage takes.
@@ -61,13 +65,14 @@ enum class Gpu {
 /// One rung of the ladder. Each folder stages/NN_name defines one; lists, tests, charts and tables follow
 /// from it.
 struct Stage {
-  int number;              ///< NN of its folder; the first digit is the track.
-  std::string_view name;   ///< The folder's name is NN_name.
-  std::string_view title;  ///< For charts: a word or two.
-  std::string_view idea;   ///< One line.
-  std::string_view claim;  ///< The number that a test proves, one line.
-  int before;              ///< The stage it is measured against; its own number where there is none.
-  Support supports;        ///< Dtypes, head dimensions, features.
+  int number;                ///< NN of its folder; the first digit is the track.
+  std::string_view name;     ///< The folder's name is NN_name.
+  std::string_view title;    ///< For charts: a word or two.
+  std::string_view idea;     ///< One line.
+  std::string_view claim;    ///< The number that a test proves, one line.
+  int before;                ///< The stage it is measured against; its own number where there is none.
+  int before_backward = -1;  ///< The same of its backward pass; -1: the nearest before it that has one.
+  Support supports;          ///< Dtypes, head dimensions, features.
   Backend backend = Backend::cpu;  ///< What it is compiled for.
   Gpu gpu = Gpu::any;              ///< On which GPUs it runs.
 

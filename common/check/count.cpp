@@ -32,8 +32,10 @@ simt::Ledger count_backward(const Stage& stage, const Inputs& inputs, const simt
 std::vector<CountedPass> passes_of(const Stage& stage) {
   std::vector<CountedPass> passes;
   const Claim& claim = *claim_of(stage);
-  if (stage.forward != nullptr) passes.push_back({"forward", count_forward, claim.forward.forms});
-  if (stage.backward != nullptr) passes.push_back({"backward", count_backward, claim.backward.forms});
+  if (stage.forward != nullptr)
+    passes.push_back({Pass::forward, "forward", count_forward, claim.forward.forms});
+  if (stage.backward != nullptr)
+    passes.push_back({Pass::backward, "backward", count_backward, claim.backward.forms});
   return passes;
 }
 

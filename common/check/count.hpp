@@ -22,6 +22,7 @@ simt::Ledger count_backward(const Stage& stage, const Inputs& inputs, const simt
 
 /// A pass of a stage of kernels: how it is counted, and what its claim says of it.
 struct CountedPass {
+  Pass pass;                          ///< Which it is.
   std::string_view name;              ///< "forward" or "backward".
   decltype(&count_forward) count;     ///< count_forward or count_backward.
   std::span<const ClosedForm> forms;  ///< Of the stage's claim, claim_of().

@@ -51,7 +51,7 @@ class Row {
     for (std::int64_t j = first; j < end; ++j) {
       double sum = 0;
       for (std::int64_t k = 0; k < p.d; ++k) sum += double{q[k]} * K[j * p.d + k];
-      S_[j] = sum * p.softmax_scale();
+      S_[j] = p.score(sum * p.softmax_scale());
     }
     State now{.O = std::vector<double>(p.d)};
     for (std::int64_t j = 0; j < p.Nk; ++j) {

@@ -15,17 +15,22 @@ std::map<int, Claim> kernel_claims() {
   for (const Stage* stage : stages()) {
     if (stage->backend == Backend::cpu) continue;
     Claim claim = own_claim(*stage);
+    const auto take_tile_of = [&](const Claim& before) {
+      if (claim.tile_for != nullptr || claim.tile != ClaimedTile()) return;
+      claim.tile = before.tile;
+      claim.tile_for = before.tile_for;
+    };
     if (claim.forward.as_before) {
       const Claim& before = all.at(stage->before);
       claim.forward = claim.forward.after(before.forward);
-      if (claim.tile_for == nullptr && claim.tile == ClaimedTile()) {
-        claim.tile = before.tile;
-        claim.tile_for = before.tile_for;
-      }
+      take_tile_of(before);
       claim.whole_sectors_of_O |= before.whole_sectors_of_O;
     }
-    if (claim.backward.as_before)
-      claim.backward = claim.backward.after(all.at(backward_before(*stage)->number).backward);
+    if (claim.backward.as_before) {
+      const Claim& before = all.at(backward_before(*stage)->number);
+      claim.backward = claim.backward.after(before.backward);
+      if (!stage->has(Pass::forward)) take_tile_of(before);
+    }
     all.emplace(stage->number, std::move(claim));
   }
   return all;

@@ -44,6 +44,8 @@ struct Claim {
   Forms<ClosedForm> forward = {};                     ///< Counts of the forward pass.
   Forms<ClosedForm> backward = {};                    ///< Counts of the backward pass.
   ClaimedTile (*tile_for)(const Problem&) = nullptr;  ///< The tile, where it depends on the problem.
+  /// That of the backward pass, where a stage with both passes has another one for it.
+  ClaimedTile (*backward_tile_for)(const Problem&) = nullptr;
   /// Whether the forward pass writes O in whole sectors: no instruction touches more than its bytes fill.
   /// (A ledger counts sectors with Options::banks only, so that this is no closed form.)
   bool whole_sectors_of_O = false;
@@ -51,7 +53,9 @@ struct Claim {
   /// Those of a pass.
   const Forms<ClosedForm>& of(Pass pass) const { return pass == Pass::forward ? forward : backward; }
   /// The symbols of a problem for its tile.
-  Symbols symbols(const Problem& problem) const {
+  Symbols symbols(const Problem& problem, Pass pass = Pass::forward) const {
+    if (pass == Pass::backward && backward_tile_for != nullptr)
+      return {problem, backward_tile_for(problem)};
     return {problem, tile_for != nullptr ? tile_for(problem) : tile};
   }
 };

@@ -81,10 +81,15 @@ inline const Expr pairs = {"pairs",
 inline const Expr scale_is_negative = {"[scale < 0]",
                                        [](const Symbols& n) { return n.problem.scale < 0 ? 1 : 0; }};
 
+/// 1 where scores have a softcap. @hideinitializer
+inline const Expr has_softcap = {"[softcap]",
+                                 [](const Symbols& n) { return n.problem.softcap != 0 ? 1 : 0; }};
+
 // Of row tile i, for sum().
 inline const Expr rows_i = {"rows_i", &Symbols::rows};           ///< Rows of it.
 inline const Expr visible_i = {"visible_i", &Symbols::visible};  ///< Keys that some row of it sees.
 inline const Expr live_i = {"live_i", &Symbols::live};  ///< Tiles of keys that some row of it sees.
+inline const Expr keys_i = {"keys_i", &Symbols::keys};  ///< Keys of those tiles.
 inline const Expr whole_i = {"whole_i",
                              &Symbols::whole};  ///< Tiles of keys that each row of it sees in full.
 

@@ -30,6 +30,11 @@ std::int64_t Symbols::live() const {
   return problem.mask().live_tiles(i * Br, rows(), Bc).size();
 }
 
+std::int64_t Symbols::keys() const {
+  const auto [first, end] = problem.mask().live_tiles(i * Br, rows(), Bc);
+  return end > first ? std::min(end * Bc, Nk) - first * Bc : 0;
+}
+
 std::int64_t Symbols::whole() const {
   return problem.mask().whole_tiles(i * Br, rows(), Bc).size();
 }

@@ -45,6 +45,8 @@ struct Symbols : ClaimedTile {
   std::int64_t visible() const;
   /// Tiles of keys that some row of row tile i sees, live_i.
   std::int64_t live() const;
+  /// Keys of those tiles, keys_i.
+  std::int64_t keys() const;
   /// Tiles of keys that each row of row tile i sees in full, whole_i.
   std::int64_t whole() const;
 };

@@ -74,6 +74,8 @@ std::vector<const Stage*> chosen_stages(const ClimbOptions& options, const Probl
       left_out[fmt::format("Head dimension {} is none that they take, which are {}", problem.d,
                            stage->supports.head_dims_in_words())]
           .push_back(stage);
+    } else if (const std::string missing = stage->supports.missing(problem); !missing.empty()) {
+      left_out["They take " + missing].push_back(stage);
     } else if (!why.empty()) {
       left_out["Each" + why.substr(fmt::format("stage {}", label(*stage)).size())].push_back(stage);
     } else {

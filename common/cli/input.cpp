@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -16,6 +17,50 @@ namespace {
 
 const std::filesystem::path shipped =
     std::filesystem::path(FLASHLADDER_SOURCE_DIR) / "common/data/minilm_layer.npz";
+
+/// All of `text` as a number.
+template <class Number>
+std::optional<Number> number_in(std::string_view text) {
+  Number number{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() && end == text.data() + text.size() ? std::optional(number) : std::nullopt;
+}
+
+/// What stands between the marks.
+std::vector<std::string> split(const std::string& text, char mark) {
+  std::vector<std::string> parts(1);
+  for (const char c : text) {
+    if (c == mark)
+      parts.emplace_back();
+    else
+      parts.back() += c;
+  }
+  return parts;
+}
+
+/// Puts what --variant says, "window:256,softcap:30", into a problem.
+void set_variant(Problem& problem, const std::string& variant) {
+  if (variant.empty()) return;
+  for (const std::string& part : split(variant, ',')) {
+    const std::vector<std::string> words = split(part, ':');
+    const auto fail = [&](const char* how) {
+      throw UsageError(fmt::format("--variant {}: '{}' is not understood: {}", variant, part, how));
+    };
+    if (words[0] == "window") {
+      const auto left = number_in<std::int64_t>(words.size() > 1 ? words[1] : "");
+      const auto right = words.size() > 2 ? number_in<std::int64_t>(words[2]) : left;
+      if (words.size() > 3 || !left || !right)
+        fail("give window:KEYS or window:LEFT:RIGHT, whole numbers of keys, such as window:256");
+      problem.window = {*left, *right};
+    } else if (words[0] == "softcap") {
+      const auto cap = number_in<float>(words.size() > 1 ? words[1] : "");
+      if (words.size() > 2 || !cap) fail("give softcap:LIMIT, a number, such as softcap:30");
+      problem.softcap = *cap;
+    } else {
+      fail("the variants are window and softcap, such as window:256,softcap:30");
+    }
+  }
+}
 
 /// "B,H,N,d" as four numbers.
 Problem parse_random(const InputOptions& options) {
@@ -118,6 +163,7 @@ LoadedInputs load_inputs(const InputOptions& options) {
     problem.causal = options.causal;
     problem.scale = options.scale;
     problem.dtype = dtype;
+    set_variant(problem, options.variant);
     problem.validate();
     const double bytes = 4.0 * static_cast<double>(problem.batch) * static_cast<double>(problem.d) *
                          (2.0 * static_cast<double>(problem.q_heads * problem.Nq) +
@@ -145,6 +191,7 @@ LoadedInputs load_inputs(const InputOptions& options) {
   Problem& problem = loaded.inputs.problem;
   problem.causal = options.causal;
   problem.scale = options.scale;
+  set_variant(problem, options.variant);
   problem.validate();
   round_inputs(loaded.inputs, dtype, options.npz.empty() && !files ? shipped.string() : loaded.source,
                options.allow_nonfinite);
@@ -209,6 +256,8 @@ nlohmann::ordered_json to_json(const LoadedInputs& loaded) {
           {"Nk", problem.Nk},
           {"d", problem.d},
           {"causal", problem.causal},
+          {"window", {problem.window.left, problem.window.right}},
+          {"softcap", problem.softcap},
           {"dtype", to_string(problem.dtype)},
           {"scale", problem.softmax_scale()}};
 }

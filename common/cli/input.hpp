@@ -18,7 +18,8 @@ struct InputOptions {
   std::optional<std::int64_t> kv_heads, key_len;  ///< With --random only.
   std::string dtype = "fp32";
   bool causal = false;
-  float scale = 0;  ///< 0: 1/sqrt(d)
+  float scale = 0;      ///< 0: 1/sqrt(d)
+  std::string variant;  ///< --variant window:256,softcap:30
   bool allow_nonfinite = false;
 };
 

@@ -22,15 +22,18 @@ using simt::Ledger;
 struct CountedStage {
   const Stage* stage;
   const Claim* claim;
-  Forms<ClosedForm> claimed;  ///< For the pass that was counted.
+  Pass pass;                  ///< That was counted.
+  Forms<ClosedForm> claimed;  ///< For it.
   std::vector<Ledger> launches;
   Ledger total;
   simt::Trace trace;  ///< Where it was asked for.
+
+  Symbols symbols(const Problem& problem) const { return claim->symbols(problem, pass); }
 };
 
 CountedStage count_stage(const Stage& stage, const Inputs& inputs, Pass pass, const simt::Options& how) {
   const Claim* claim = claim_of(stage);
-  CountedStage counted{&stage, claim, {}, {}, {}, {}};
+  CountedStage counted{&stage, claim, pass, {}, {}, {}, {}};
   if (claim != nullptr) counted.claimed = claim->of(pass);
   try {
     counted.total =
@@ -203,7 +206,7 @@ std::vector<std::string> cell_of(const Row& row, const Column& column, const Pro
   const ClosedForm* form =
       column.stage == nullptr || row.counter.empty() ? nullptr : column.stage->claimed.find(row.counter);
   if (form == nullptr) return lines;
-  const std::int64_t expected = row.form_unit * form->value(column.stage->claim->symbols(problem));
+  const std::int64_t expected = row.form_unit * form->value(column.stage->symbols(problem));
   std::string text =
       row.form_unit == 1 || expected == 0 ? form->text() : (row.form_unit * form->count).text();
   text = expected == count                 ? "= " + text
@@ -242,7 +245,7 @@ std::string symbols_text(const std::vector<CountedStage>& all, const Problem& pr
   std::set<std::pair<std::int64_t, std::int64_t>> tiles;
   for (const CountedStage& one : all) {
     if (one.claim == nullptr) continue;
-    const Symbols n = one.claim->symbols(problem);
+    const Symbols n = one.symbols(problem);
     tiles.insert({n.Br, n.Bc});
   }
   const bool with_kv_heads = std::ranges::any_of(all, [](const CountedStage& one) {
@@ -263,13 +266,13 @@ std::string symbols_text(const std::vector<CountedStage>& all, const Problem& pr
 }
 
 bool holds(const CountedStage& one, const ClosedForm& form, const Problem& problem) {
-  return form.holds(count_of(one.total, form.counter), one.claim->symbols(problem));
+  return form.holds(count_of(one.total, form.counter), one.symbols(problem));
 }
 
 /// Whether the numbers of this problem need more than random ones, somewhere.
 bool has_more(const CountedStage& one, const Problem& problem) {
   return std::ranges::any_of(one.claimed.forms, [&](const ClosedForm& form) {
-    return form.least && count_of(one.total, form.counter) > form.value(one.claim->symbols(problem));
+    return form.least && count_of(one.total, form.counter) > form.value(one.symbols(problem));
   });
 }
 
@@ -325,7 +328,7 @@ Json stage_json(const CountedStage& one, const Problem& problem) {
                {"dtype", to_string(computing_dtype(*one.stage, dtype_for(*one.stage, problem.dtype)))},
                {"counts", counts_json(one.total)}};
   if (one.claim != nullptr) {
-    const Symbols symbols = one.claim->symbols(problem);
+    const Symbols symbols = one.symbols(problem);
     json["tile"] = {{"Br", symbols.Br}, {"Bc", symbols.Bc}};
     json["closed_forms"] = Json::array();
     for (const ClosedForm& form : one.claimed.forms) {
@@ -442,7 +445,7 @@ int ledger(const LedgerOptions& options) {
       if (holds(one, form, problem)) continue;
       complain("ladder: stage {}: {} is {}, and its closed form {} gives {}\n", label(*one.stage),
                form.counter, count_of(one.total, form.counter), form.text(),
-               form.value(one.claim->symbols(problem)));
+               form.value(one.symbols(problem)));
       good = false;
     }
   }

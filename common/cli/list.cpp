@@ -37,10 +37,15 @@ std::string features(const Stage& stage) {
 /// What the stages of the track with this number are about. A track is the first digit; that of forward
 /// passes on Hopper goes on to 51.
 std::string_view track(int number) {
-  constexpr std::pair<int, std::string_view> tracks[] = {
-      {0, "on a CPU"},  {10, "forward on CUDA cores"}, {20, "forward on tensor cores"},
-      {30, "backward"}, {40, "forward on Hopper"},     {52, "backward on Hopper"},
-      {60, ""}};
+  constexpr std::pair<int, std::string_view> tracks[] = {{0, "on a CPU"},
+                                                         {10, "forward on CUDA cores"},
+                                                         {20, "forward on tensor cores"},
+                                                         {30, "backward"},
+                                                         {40, "forward on Hopper"},
+                                                         {52, "backward on Hopper"},
+                                                         {60, ""},
+                                                         {70, "variants"},
+                                                         {80, ""}};
   std::string_view found;
   for (const auto& [first, about] : tracks) {
     if (number >= first) found = about;
@@ -99,7 +104,9 @@ std::string list_json() {
          {"backward", stage->backward != nullptr}});
     nlohmann::ordered_json& entry = list.back();
     entry["track"] = track(stage->number);
-    entry["follows"] = stage->before != stage->number && track(stage->before) == track(stage->number);
+    // Variants are side by side: none is a step from another.
+    entry["follows"] = stage->before != stage->number && track(stage->before) == track(stage->number) &&
+                       stage->number < 70;
   }
   return json_text(list);
 }

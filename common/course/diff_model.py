@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from common.course.registry import Failure, Stage, source_lines
+from common.course.registry import POLICY, Failure, Stage, is_variant, source_lines
 
 CONTEXT = 3  # unchanged lines shown on either side of a hunk
 MOST_INDENT = 24  # columns of indentation that are shown
@@ -41,7 +41,7 @@ class Line:
     number: int  # in the file as it is, marker lines counted
     text: str
     place: str  # the function, struct or kernel that it is in
-    file: str = ""  # kernel.hpp, of a line that stands there and not in attention.cu
+    file: str = ""  # kernel.hpp or policy.hpp, of a line that stands there and not in attention.cu
 
     @property
     def where(self) -> str:
@@ -72,8 +72,8 @@ def without_markers(text: str) -> list[tuple[int, str]]:
     return kept
 
 
-def read_lines(source: Path) -> list[Line]:
-    lines = source_lines(source)
+def read_lines(source: Path, apart: str = "kernel.hpp") -> list[Line]:
+    lines = source_lines(source, apart)
     kept = [lines[number - 1] for number, _ in without_markers("\n".join(line.text for line in lines))]
     found = places([line.text for line in kept])
     return [Line(line.number, line.text, place, "" if line.file == source else line.file.name)
@@ -282,7 +282,8 @@ class Diff:
 
     def __init__(self, before: Stage, after: Stage):
         self.before, self.after = before, after
-        self.old, self.new = read_lines(before.source), read_lines(after.source)
+        apart = POLICY if is_variant(after) and (before.folder / POLICY).is_file() else "kernel.hpp"
+        self.old, self.new = read_lines(before.source, apart), read_lines(after.source, apart)
         self.changes = changes_between(self.old, self.new)
         self.moved = moved_lines(self.old, self.new, self.changes)  # index in old -> index in new
         self.moved_from = {new: old for old, new in self.moved.items()}

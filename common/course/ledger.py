@@ -29,12 +29,19 @@ def answer(program: str | Path, arguments: list[str]) -> Any:
 
 
 def ledgers(program: str | Path, numbers: list[int], more: list[str]) -> tuple[list[dict[str, Any]], str]:
-    """What the program says of these stages, in the order of their numbers, and the command that asks it."""
-    arguments = ["ledger", *map(digits, numbers), *([] if "--random" in more else PROBLEM), *more]
-    stages = sorted(answer(program, arguments)["stages"], key=lambda s: s["number"])
+    """What the program says of these stages, in the order of their numbers, and the command that asks it. --variant among
+    the options is for the last of them: those before it do plain attention."""
+    problem = [*([] if "--random" in more else PROBLEM), *more]
+    asked = [["ledger", *map(digits, numbers), *problem]]
+    if "--variant" in more and len(numbers) > 1:
+        at = problem.index("--variant")
+        asked = [["ledger", *map(digits, numbers[:-1]), *problem[:at], *problem[at + 2:]], ["ledger", digits(numbers[-1]), *problem]]
+    stages = [stage for arguments in asked
+              for stage in sorted(answer(program, arguments)["stages"], key=lambda s: s["number"])]
+    command = "` beside `".join("./ladder " + " ".join(arguments) for arguments in asked)
     if [s["number"] for s in stages] != numbers:
-        raise Failure(f"{program} {' '.join(arguments)} --json told of other stages than it was asked for")
-    return stages, "./ladder " + " ".join(arguments)
+        raise Failure(f"{command} --json told of other stages than it was asked for")
+    return stages, command
 
 
 def forms_of(stage: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -79,12 +79,22 @@ class SourceLine:
     text: str
 
 
-def source_lines(source: Path) -> list[SourceLine]:
+FIRST_VARIANT = 70  # the stages from here on are no faster rungs, but other kinds of attention
+POLICY = "policy.hpp"  # of a variant of attention: what it has in place of a kernel
+
+
+def is_variant(stage: Stage) -> bool:
+    """Whether it has a policy, and the kernel of another stage."""
+    return (stage.folder / POLICY).is_file() and not (stage.folder / "kernel.hpp").is_file()
+
+
+def source_lines(source: Path, apart: str = "kernel.hpp") -> list[SourceLine]:
     """A stage's attention.cu or .cpp. Where a kernel.hpp lies beside it, that file, from its first #include on, takes
     the place of the line that includes it. So a stage that keeps its kernel apart is read, compared and patched as any
-    other. (common/labs/folder.cpp and tests/mutants/apply.cmake do the same.)"""
+    other. (common/labs/folder.cpp and tests/mutants/apply.cmake do the same.) A variant has no kernel, but a policy:
+    `apart` is then POLICY."""
     lines = lines_of(source)
-    kernel = source.with_name("kernel.hpp")
+    kernel = source.with_name(apart)
     if not kernel.is_file():
         return lines
     include = f'#include "stages/{source.parent.name}/{kernel.name}"'
@@ -201,8 +211,8 @@ def is_deterministic(stage: Named) -> bool:
 
 
 def fastest(which: str, dtype: str, stages: Iterable[AnyRung]) -> AnyRung:
-    """The fastest of a pass: the last rung of kernels that is not there for its order."""
-    found = [one for one in of_kernels(which, dtype, stages) if not is_deterministic(one)]
+    """The fastest of a pass: the last rung of kernels that is not there for its order, and no variant of attention."""
+    found = [one for one in of_kernels(which, dtype, stages) if not is_deterministic(one) and one.number < FIRST_VARIANT]
     if not found:
         raise Failure(f"no stage of this build has a {which} pass in {dtype}: ./ladder list says what each takes.")
     return found[-1]

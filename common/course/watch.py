@@ -145,9 +145,9 @@ def answer(arguments: list[str]) -> Any:
 
 
 def source_of(stage: Stage, trace: dict[str, Any]) -> Path:
-    """The file of the stage that its steps are in: a last rung has its kernel in kernel.hpp."""
-    kernel = stage.folder / "kernel.hpp"
-    return kernel if any(file.endswith(f"{stage.folder.name}/{kernel.name}") for file in trace["files"]) else stage.source
+    """The file that its steps are in: where a kernel.hpp has the kernel, that; a variant has the one of another stage."""
+    kernels = [Path(file) for file in trace["files"] if Path(file).name == "kernel.hpp"]
+    return registry.ROOT / "stages" / kernels[0].parent.name / kernels[0].name if kernels else stage.source
 
 
 def run(arguments: argparse.Namespace) -> None:

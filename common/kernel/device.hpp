@@ -25,6 +25,14 @@ struct Strides {
   __device__ __forceinline__ std::int64_t at(int b, int h) const { return b * batch + h * head; }
 };
 
+/// Row i, of which a kernel asks which keys it sees.
+__device__ __forceinline__ int asked(int i) {
+#ifndef __CUDACC__
+  i += simt::ask_for_row(i);  // adds 0, but where it is tried whether a kernel asks
+#endif
+  return i;
+}
+
 /// A Problem as a kernel needs it.
 struct Sizes {
   int q_heads;  ///< Query heads.
@@ -50,14 +58,7 @@ struct Sizes {
   /// Which rows see which keys.
   __device__ __forceinline__ Mask<int> mask() const { return {Nq, Nk, causal}; }
   /// One more than the last key that row i sees: it sees keys 0 ... visible_keys(i) - 1.
-  __device__ __forceinline__ int visible_keys(int i) const {
-#ifdef __CUDACC__
-    constexpr int added = 0;
-#else
-    const int added = simt::ask_for_row(i);  // 0, but where it is tried whether a kernel asks
-#endif
-    return mask().keys_end(i + added);
-  }
+  __device__ __forceinline__ int visible_keys(int i) const { return mask().keys_end(asked(i)); }
 };
 
 /// As Sizes, with what only a backward pass has.

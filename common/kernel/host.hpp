@@ -249,6 +249,19 @@ struct EveryRow {
   constexpr bool operator()(const auto&) const { return true; }
 };
 
+/// Takes the rows of a table that are `wanted` and whose tiles are for the causal mask.
+template <auto wanted>
+struct MaskedRow {
+  /// Whether it is one.
+  constexpr bool operator()(const auto& row) const { return row.causal && wanted(row); }
+};
+
+/// The problem with the causal mask, whose tiles serve kernels that have masks of their own.
+inline Problem with_mask(Problem p) {
+  p.causal = true;
+  return p;
+}
+
 /// Whether row i of `table` serves anything that this program will be given.
 template <const auto& table, std::size_t i>
 constexpr bool is_row_asked_for() {
@@ -278,6 +291,12 @@ void for_row(const Problem& p, Body body) {
     (call_if_chosen<table, i, wanted>(&chosen, body), ...);
   }
   (std::make_index_sequence<std::size(table)>());
+}
+
+/// As for_row, with the row for the causal mask, whether `p` has it or not.
+template <const auto& table, auto wanted = EveryRow(), class Body>
+void for_masked_row(const Problem& p, Body body) {
+  for_row<table, MaskedRow<wanted>{}>(with_mask(p), body);
 }
 
 /// Calls `body` with a number of the type that holds `dtype`, fp16 or bf16. Throws UsageError for any

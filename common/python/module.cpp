@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -155,10 +156,19 @@ float checked_scale(std::optional<double> scale) {
   return value;
 }
 
+/// Puts what Python's _how() says into a problem.
+void set_how(Problem& problem, const nb::dict& how) {
+  problem.causal = nb::cast<bool>(how["causal"]);
+  problem.scale = checked_scale(nb::cast<std::optional<double>>(how["scale"]));
+  const auto [left, right] = nb::cast<std::pair<std::int64_t, std::int64_t>>(how["window_size"]);
+  problem.window = {left, right};
+  problem.softcap = static_cast<float>(nb::cast<double>(how["softcap"]));
+}
+
 /// The problem that q, k and v make. Throws ValueError or TypeError where they make none, or one that
 /// `stage` does not take.
-Problem problem_of(const Stage& stage, const Given& q, const Given& k, const Given& v, bool causal,
-                   std::optional<double> scale) {
+Problem problem_of(const Stage& stage, const Given& q, const Given& k, const Given& v,
+                   const nb::dict& how) {
   const auto fail = [&](const std::string& why) {
     throw UsageError("q " + shape_of(q.array) + ", k " + shape_of(k.array) + " and v " + shape_of(v.array) +
                      " do not fit together: " + why);
@@ -170,15 +180,14 @@ Problem problem_of(const Stage& stage, const Given& q, const Given& k, const Giv
     if (k.size(i) != v.size(i)) fail("k and v must have the same shape");
   if (q.size(0) != k.size(0)) fail("the batch sizes differ");
   if (q.size(3) != k.size(3)) fail("the head dimensions differ");
-  const Problem problem{.batch = q.size(0),
-                        .q_heads = q.size(1),
-                        .kv_heads = k.size(1),
-                        .Nq = q.size(2),
-                        .Nk = k.size(2),
-                        .d = q.size(3),
-                        .causal = causal,
-                        .scale = checked_scale(scale),
-                        .dtype = q.dtype};
+  Problem problem{.batch = q.size(0),
+                  .q_heads = q.size(1),
+                  .kv_heads = k.size(1),
+                  .Nq = q.size(2),
+                  .Nk = k.size(2),
+                  .d = q.size(3),
+                  .dtype = q.dtype};
+  set_how(problem, how);
   problem.validate();
   require_supported(stage, problem);
   return problem;
@@ -294,8 +303,8 @@ Tensor written(const NamedTensor& tensor, const Problem& problem, nb::handle obj
 
 /// A pass of stage `number`. `arrays` has each tensor that the stage is given, by its name in Python.
 template <class Call>
-void run_on_arrays(int number, const std::string& backend, const nb::dict& arrays, bool causal,
-                   std::optional<double> scale, std::uintptr_t stream) {
+void run_on_arrays(int number, const std::string& backend, const nb::dict& arrays, const nb::dict& how,
+                   std::uintptr_t stream) {
   const Stage& stage = chosen(number, backend);
   const auto is_given = [&](const NamedTensor& one) { return one.given(Call::pass, stage.saved); };
   const auto array_of = [&](const NamedTensor& one) -> nb::object {
@@ -307,7 +316,7 @@ void run_on_arrays(int number, const std::string& backend, const nb::dict& array
       inputs.emplace(one.name, Given(python_name(one.name), array_of(one), stage));
   }
   const Given &q = inputs.at("Q"), &k = inputs.at("K");
-  const Problem problem = problem_of(stage, q, k, inputs.at("V"), causal, scale);
+  const Problem problem = problem_of(stage, q, k, inputs.at("V"), how);
   std::map<std::string_view, Tensor> tensors;
   for (const NamedTensor& one : all_tensors) {
     if (!is_given(one)) continue;
@@ -353,6 +362,8 @@ nb::dict problem_dict(const Problem& p) {
   dict["keys"] = p.Nk;
   dict["d"] = p.d;
   dict["causal"] = p.causal;
+  dict["window_size"] = std::pair(p.window.left, p.window.right);
+  dict["softcap"] = p.softcap;
   dict["scale"] = p.softmax_scale();
   dict["dtype"] = name_of(p.dtype);
   return dict;
@@ -405,11 +416,11 @@ const Stage& stage_of_kernels(int number) {
 }
 
 /// Counts one call on the caller's arrays, where they lie; O and L are thrown away.
-nb::dict ledger(int number, nb::handle q, nb::handle k, nb::handle v, bool causal,
-                std::optional<double> scale, bool banks, bool check) {
+nb::dict ledger(int number, nb::handle q, nb::handle k, nb::handle v, const nb::dict& how, bool banks,
+                bool check) {
   const Stage& stage = stage_of_kernels(number);
   const Given Q("q", q, stage), K("k", k, stage), V("v", v, stage);
-  const Problem p = problem_of(stage, Q, K, V, causal, scale);
+  const Problem p = problem_of(stage, Q, K, V, how);
   simt::Emulator emulator({.banks = banks, .check = check});
   {
     const nb::gil_scoped_release released;
@@ -428,20 +439,19 @@ nb::dict ledger(int number, nb::handle q, nb::handle k, nb::handle v, bool causa
 
 /// Counts one call on the arrays of ./ladder ledger --random.
 nb::dict random_ledger(int number, std::int64_t batch, std::int64_t heads, std::int64_t kv_heads,
-                       std::int64_t rows, std::int64_t keys, std::int64_t d, bool causal,
-                       std::optional<double> scale, bool banks, bool check, bool backward) {
+                       std::int64_t rows, std::int64_t keys, std::int64_t d, const nb::dict& how,
+                       bool banks, bool check, bool backward) {
   const Stage& stage = stage_of_kernels(number);
   const auto& dtypes = stage.supports.dtypes;
   const bool fp32 = std::ranges::count(dtypes, Dtype::fp32) != 0;
-  const Problem p{.batch = batch,
-                  .q_heads = heads,
-                  .kv_heads = kv_heads,
-                  .Nq = rows,
-                  .Nk = keys,
-                  .d = d,
-                  .causal = causal,
-                  .scale = checked_scale(scale),
-                  .dtype = fp32 ? Dtype::fp32 : dtypes.front()};
+  Problem p{.batch = batch,
+            .q_heads = heads,
+            .kv_heads = kv_heads,
+            .Nq = rows,
+            .Nk = keys,
+            .d = d,
+            .dtype = fp32 ? Dtype::fp32 : dtypes.front()};
+  set_how(p, how);
   p.validate();
   require_supported(stage, p);
   simt::Emulator emulator({.banks = banks, .check = check});
@@ -577,13 +587,12 @@ NB_MODULE(_core, m) {
   m.def("trim_workspaces", &trim_workspaces);
   m.def("as_bfloat16", &as_bfloat16, nb::arg("bits"));
   m.def("forward", &run_on_arrays<Forward>, nb::arg("stage"), nb::arg("backend"), nb::arg("arrays"),
-        nb::kw_only(), nb::arg("causal"), nb::arg("scale").none(), nb::arg("stream"));
+        nb::kw_only(), nb::arg("how"), nb::arg("stream"));
   m.def("backward", &run_on_arrays<Backward>, nb::arg("stage"), nb::arg("backend"), nb::arg("arrays"),
-        nb::kw_only(), nb::arg("causal"), nb::arg("scale").none(), nb::arg("stream"));
+        nb::kw_only(), nb::arg("how"), nb::arg("stream"));
   m.def("ledger", &ledger, nb::arg("stage"), nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::kw_only(),
-        nb::arg("causal"), nb::arg("scale").none(), nb::arg("banks"), nb::arg("check"));
+        nb::arg("how"), nb::arg("banks"), nb::arg("check"));
   m.def("random_ledger", &random_ledger, nb::arg("stage"), nb::arg("batch"), nb::arg("heads"),
-        nb::arg("kv_heads"), nb::arg("rows"), nb::arg("keys"), nb::arg("d"), nb::kw_only(),
-        nb::arg("causal"), nb::arg("scale").none(), nb::arg("banks"), nb::arg("check"),
-        nb::arg("backward"));
+        nb::arg("kv_heads"), nb::arg("rows"), nb::arg("keys"), nb::arg("d"), nb::kw_only(), nb::arg("how"),
+        nb::arg("banks"), nb::arg("check"), nb::arg("backward"));
 }

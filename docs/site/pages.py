@@ -257,7 +257,7 @@ class Site:
         after = [link_to(s) for s in self.stages if s["before"] == stage["number"] and s is not stage]
         kernels = [digits(s["number"]) for s in (before, stage) if s is not None and s["backend"] != "cpu"]
         sources = sorted(path.name for path in (self.root / folder).iterdir()
-                         if path.suffix in (".cpp", ".cu") or path.name == "kernel.hpp")
+                         if path.suffix in (".cpp", ".cu") or path.name in ("kernel.hpp", "policy.hpp"))
         return {
             "Track": stage["track"],
             "Takes": f"{', '.join(stage['dtypes'])}; {dims}; {passes}",

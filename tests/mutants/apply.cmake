@@ -1,22 +1,25 @@
 # Writes MUTANT: ORIGINAL with PATCH applied by PATCH_PROGRAM. A patch that only applies nearly is one that nobody
 # has looked at since its stage changed, so none of its context may differ (--fuzz=0).
-set(original ${ORIGINAL})
+file(READ ${ORIGINAL} text)
+# A kernel or a policy that is in a file of its own, from its first #include on, in the place of the line that includes it.
+string(REGEX MATCHALL "#include \"stages/[a-z0-9_]+/(kernel|policy)\\.hpp\"\n" includes "${text}")
 get_filename_component(folder ${ORIGINAL} DIRECTORY)
-get_filename_component(name ${folder} NAME)
-if(EXISTS ${folder}/kernel.hpp)  # the kernel, from its first #include on, in the place of the line that includes it
-  file(READ ${ORIGINAL} text)
-  file(READ ${folder}/kernel.hpp kernel)
-  string(FIND "${kernel}" "\n#include " first)
-  string(FIND "${text}" "#include \"stages/${name}/kernel.hpp\"\n" at)
-  if(first EQUAL -1 OR at EQUAL -1)
-    message(FATAL_ERROR "${ORIGINAL} does not include its kernel.hpp, or that includes nothing")
+if(EXISTS ${folder}/kernel.hpp)
+  list(FILTER includes EXCLUDE REGEX policy)  # which the kernel includes itself
+endif()
+foreach(include IN LISTS includes)
+  string(REGEX REPLACE ".*\"(.*)\".*" "\\1" header "${include}")
+  file(READ ${folder}/../../${header} inside)
+  string(FIND "${inside}" "\n#include " first)
+  if(first EQUAL -1)
+    message(FATAL_ERROR "${header} includes nothing")
   endif()
   math(EXPR first "${first} + 1")
-  string(SUBSTRING "${kernel}" ${first} -1 kernel)
-  string(REPLACE "#include \"stages/${name}/kernel.hpp\"\n" "${kernel}" text "${text}")
-  set(original ${MUTANT}.original)
-  file(WRITE ${original} "${text}")
-endif()
+  string(SUBSTRING "${inside}" ${first} -1 inside)
+  string(REPLACE "${include}" "${inside}" text "${text}")
+endforeach()
+set(original ${MUTANT}.original)
+file(WRITE ${original} "${text}")
 execute_process(
   COMMAND ${PATCH_PROGRAM} --batch --forward --fuzz=0 --output=${MUTANT} --reject-file=- ${original} ${PATCH}
   RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
@@ -34,9 +37,11 @@ if(NOT all_d)
 endif()
 string(REPLACE "for_half_dtype(f.problem.dtype, " "[](auto body) { body(f16()); }(" text "${text}")
 set(dims "row.d <= 96")
-if(text MATCHES "tile\\.share")
+if(text MATCHES "tile\\.share|namespace flashladder::stage_71")
   set(dims "row.d != 128")  # at 256 two warps share their keys
 endif()
 string(REPLACE "for_row<table>("
                "for_row<table, [](const Row& row) { return ${dims} && row.dtype == Dtype::fp16; }>(" text "${text}")
+string(REGEX REPLACE "(for_masked_row<stage_7[01]::table)>"
+                     "\\1, [](const auto& row) { return row.d <= 96 && row.dtype == Dtype::fp16; }>" text "${text}")
 file(WRITE ${MUTANT} "${text}")

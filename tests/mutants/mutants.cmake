@@ -1,7 +1,8 @@
 # flashladder_mutant_tests: the stages' kernels with one mistake each, and the test that every one is rejected.
 # NN_name.patch is such a mistake in stages/NN_*/attention.cu, or in the kernel.hpp beside it, which apply.cmake puts in
-# the place of the line that includes it. It is applied to a copy when the build runs, and
-# what comes out is compiled as C++, as the stage itself is for the emulator, in the namespace mutant_NN_name.
+# the place of the line that includes it; of a variant in its policy.hpp or the kernels that it has. It is applied to a copy
+# when the build runs, and what comes out is compiled as C++, as the stage itself is for the emulator, in the namespace
+# mutant_NN_name.
 find_program(FLASHLADDER_PATCH patch DOC "Applies the patches of tests/mutants")
 if(NOT FLASHLADDER_PATCH)
   message(STATUS "Left out: the mutants of the kernels (there is no program 'patch')")
@@ -13,7 +14,7 @@ set(mutants_made ${CMAKE_CURRENT_BINARY_DIR}/mutants)
 file(GLOB patches CONFIGURE_DEPENDS ${mutants_dir}/[0-9]*_*.patch)
 list(SORT patches)
 set(mutant_sources "")
-set(mutant_stages "")
+set(mutant_units "")
 set(mutant_declarations "")
 set(mutant_entries "")
 foreach(patch IN LISTS patches)
@@ -23,17 +24,31 @@ foreach(patch IN LISTS patches)
   if(NOT original)
     message(FATAL_ERROR "tests/mutants/${name}.patch: there is no stage ${number} of kernels")
   endif()
-  get_filename_component(kernel ${original} DIRECTORY)
-  file(GLOB kernel CONFIGURE_DEPENDS ${kernel}/kernel.hpp)  # empty where there is none
+  get_filename_component(folder ${original} DIRECTORY)
+  file(GLOB apart CONFIGURE_DEPENDS ${folder}/kernel.hpp ${folder}/policy.hpp)  # empty where there is none
+  # A variant has the kernels of stages 70 and 71, and a wrong one may be wrong in those: they take its place there.
+  file(STRINGS ${original} of_others REGEX "^#include \"stages/7[01]_[a-z_]*/kernel.hpp\"")
+  set(is_variant OFF)
+  if(of_others AND NOT number MATCHES "^7[01]$")
+    set(is_variant ON)
+    file(GLOB kernels ${PROJECT_SOURCE_DIR}/stages/7[01]_*/kernel.hpp)
+    list(APPEND apart ${kernels})
+  endif()
   set(mutant ${mutants_made}/${name}.cu)
   add_custom_command(OUTPUT ${mutant}
     COMMAND ${CMAKE_COMMAND} -DPATCH_PROGRAM=${FLASHLADDER_PATCH} -DPATCH=${patch} -DORIGINAL=${original}
             -DMUTANT=${mutant} -P ${mutants_dir}/apply.cmake
-    DEPENDS ${patch} ${original} ${kernel} ${mutants_dir}/apply.cmake COMMENT "Making the mutant ${name}" VERBATIM)
+    DEPENDS ${patch} ${original} ${apart} ${mutants_dir}/apply.cmake COMMENT "Making the mutant ${name}" VERBATIM)
   set_source_files_properties(${mutant} PROPERTIES HEADER_FILE_ONLY ON LANGUAGE CXX)
   list(APPEND mutant_sources ${mutant})
-  list(APPEND mutant_stages ${number})
-  string(APPEND mutants_of_${number}
+  # Those of a stage are compiled together: half of the time of each would go to the same headers. But one program text
+  # can have the kernels of stages 70 and 71 once only.
+  set(unit ${number})
+  if(is_variant)
+    set(unit ${name})
+  endif()
+  list(APPEND mutant_units ${unit})
+  string(APPEND mutants_of_${unit}
          "#define stage_${number} mutant_${name}\n#include \"mutants/${name}.cu\"\n#undef stage_${number}\n")
   string(APPEND mutant_declarations "namespace flashladder::mutant_${name} { extern const Stage stage; }\n")
   file(STRINGS ${patch} most_d REGEX "^Seen at d = [0-9]+ only\\.$")  # below its sentence
@@ -43,12 +58,11 @@ foreach(patch IN LISTS patches)
   endif()
   string(APPEND mutant_entries "    {\"${name}\", &mutant_${name}::stage, ${most_d}},\n")
 endforeach()
-# Those of a stage are compiled together: half of the time of each would go to the same headers.
-list(REMOVE_DUPLICATES mutant_stages)
-foreach(number IN LISTS mutant_stages)
-  set(source ${mutants_made}/stage_${number}.cpp)
+list(REMOVE_DUPLICATES mutant_units)
+foreach(unit IN LISTS mutant_units)
+  set(source ${mutants_made}/stage_${unit}.cpp)
   file(CONFIGURE OUTPUT ${source} @ONLY
-       CONTENT "// Generated from the patches of tests/mutants/.\n${mutants_of_${number}}")
+       CONTENT "// Generated from the patches of tests/mutants/.\n${mutants_of_${unit}}")
   set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS -O1)  # they run on small problems only
   list(APPEND mutant_sources ${source})
 endforeach()

@@ -16,6 +16,7 @@
 #include <fstream>
 #include <map>
 #include <sstream>
+#include <tuple>
 #include <vector>
 
 #include "cases.hpp"
@@ -86,6 +87,31 @@ struct Caught {
   }
 };
 
+/// Beyond plain attention, of what a stage takes: windows of both sides and of one, narrower than a tile
+/// and wider, that leave tiles of keys in front and behind; rows that see no key, and keys that no row
+/// sees; a softcap.
+std::vector<Problem> variant_problems(const Stage& stage) {
+  std::vector<Problem> all;
+  for (const Window& window : {Window{3, -1}, Window{-1, 5}, Window{40, 40}, Window{0, 70}}) {
+    all.push_back(problem(2, 2, 1, 150, 290, 32, false));
+    all.back().window = window;
+  }
+  all.push_back(problem(1, 4, 2, 330, 170, 40, true));
+  all.back().window = {20, -1};
+  all.push_back(problem(2, 2, 1, 40, 300, 64, false));
+  all.back().window = {9, 9};
+  all.back().scale = -0.2f;
+  for (float softcap : {30.f, 1.f}) {
+    all.push_back(problem(2, 4, 2, 65, 97, 40, softcap == 1));
+    all.back().softcap = softcap;
+    all.push_back(problem(1, 2, 1, 70, 290, 64, softcap != 1));
+    all.back().softcap = softcap;
+    all.back().scale = -0.4f;
+  }
+  std::erase_if(all, [&](const Problem& p) { return !stage.supports.takes(p); });
+  return all;
+}
+
 /// What stages_test.cpp tries, in small: ragged and whole tiles, more queries than keys and the reverse,
 /// grouped heads, rows that see no key, all layouts, a negative scale; each with all families of inputs.
 struct SmallCase {
@@ -99,14 +125,15 @@ struct SmallCase {
 
 std::vector<SmallCase> make_small_cases(const Stage& stage) {
   // Tiny problems in large numbers: on a handful of elements the yardstick is a matter of luck.
-  Problem problems[] = {
+  std::vector<Problem> problems = {
       problem(4, 2, 2, 17, 17, 32, false),   problem(2, 4, 2, 65, 97, 32, true),
       problem(1, 3, 1, 113, 139, 32, false), problem(1, 2, 2, 128, 128, 32, true),
       problem(2, 2, 1, 330, 31, 32, true),   problem(4, 2, 2, 1, 139, 32, false),
       problem(1, 2, 1, 40, 290, 64, true),   problem(2, 2, 1, 40, 150, 96, true),
       problem(2, 4, 2, 65, 97, 40, true),    problem(1, 2, 1, 70, 290, 32, true),
   };
-  problems[std::size(problems) - 1].scale = -0.2f;
+  problems.back().scale = -0.2f;
+  std::ranges::copy(variant_problems(stage), std::back_inserter(problems));
   std::vector<SmallCase> cases;
   const auto add = [&](const Family& family, Problem p, std::uint64_t seed) {
     p.dtype = stage.supports.dtypes.front();
@@ -136,8 +163,9 @@ std::vector<SmallCase> make_small_cases(const Stage& stage) {
 
 /// The cases for `stage`, in the dtype that it computes in, made once for all stages that take the same.
 const std::vector<SmallCase>& cases_for(const Stage& stage) {
-  static std::map<std::pair<Dtype, std::size_t>, std::vector<SmallCase>> made;
-  const std::pair key(stage.supports.dtypes.front(), stage.supports.head_dims.size());
+  static std::map<std::tuple<Dtype, std::size_t, std::size_t>, std::vector<SmallCase>> made;
+  const std::tuple key(stage.supports.dtypes.front(), stage.supports.head_dims.size(),
+                       variant_problems(stage).size());
   if (!made.contains(key)) made[key] = make_small_cases(stage);
   return made.at(key);
 }
@@ -213,8 +241,9 @@ void judge_by_emulator(const Stage& stage, int most_d) {
                                    problem(2, 1, 1, 33, keys, 64, false),
                                    problem(1, 1, 1, 140, 8, 32, true), problem(1, 1, 1, 33, 40, 64, true)};
   problems.back().scale = -0.2f;
+  std::ranges::copy(variant_problems(stage), std::back_inserter(problems));
   // Where two warps share their keys.
-  if (stage.number == 38 || stage.number == 39) most_d = 256;
+  if (stage.number == 38 || stage.number == 39 || stage.number == 71) most_d = 256;
   if (most_d > 96) problems.push_back(problem(1, 1, 1, 65, 70, most_d, true));
   // Where some blocks have three row tiles, one more than there are buffers of Q: of many tiles of keys,
   // and of one, which no other holds back.
@@ -296,9 +325,10 @@ void judge_by_claim(const Stage& stage, int most_d, Caught& caught) {
     if (claim->forward.find("most_tiles_of_multiprocessor") != nullptr || blocks_stay(stage))
       problems.push_back(problem(1, 14, 7, 600, 600, 64, causal));
     if (blocks_stay(stage)) problems.push_back(problem(1, 2, 1, 200, 600, 96, causal));  // another tile
+    if (!causal) std::ranges::copy(variant_problems(stage), std::back_inserter(problems));
     for (const Problem& p : problems) {
-      const Symbols symbols = claim->symbols(p);
       for (const CountedPass& pass : passes_of(stage)) {
+        const Symbols symbols = claim->symbols(p, pass.pass);
         const simt::Ledger ledger = pass.count(stage, random_inputs(p, 1), one_thread(), nullptr);
         for (const ClosedForm& form : pass.forms) {
           if (!form.holds_for_random(count_of(ledger, form.counter), symbols) && caught.claim.empty())

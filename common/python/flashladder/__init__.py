@@ -100,6 +100,9 @@ def forward(
     causal: bool = False,
     scale: float | None = None,
     backend: str | None = None,
+    *,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
 ) -> tuple[Any, Any]:
     """Attention by one stage: O = softmax(scale * Q K^T) V, and the logsumexp of the scores.
 
@@ -109,6 +112,10 @@ def forward(
     causal   query i sees key j when j <= i + keys - rows: aligned at the bottom right
     scale    factor on the scores; None: 1/sqrt(d)
     backend  "cpu" for stages of C++, "emulator" or "cuda" for kernels; None: what the arrays' device asks for
+
+    Only some stages take what follows (./ladder list):
+    window_size  (left, right): query i sees so many keys before its own, i + keys - rows, and behind it; -1: all
+    softcap      a score s becomes softcap * tanh(s / softcap), the scale included; 0: it stays
 
     Returns (o, lse), arrays of q's library: o [batch, heads, rows, d] of q's dtype, lse [batch, heads, rows] in float32.
     Both are contiguous, but in PyTorch o's dimensions lie in memory in the order of q's, unless q repeats some: where q is
@@ -126,14 +133,14 @@ def forward(
     Other Python threads run meanwhile. Calls on the emulator wait for each other.
     """
     found = _find(stage, "forward")
-    causal, scale = _flag(causal), _number(scale)
+    how = _how(causal, scale, window_size, softcap)
     library, on_gpu = _examine(q=q, k=k, v=v)
     backend = _choose(found, backend, on_gpu)
     with library.current(q, on_gpu) as stream:
         o = library.empty_like(q)
         lse = library.empty(q.shape[:-1], None)
         arrays = _all_readable(stream if on_gpu else None, q=q, k=k, v=v, o=o, lse=lse)
-        _core.forward(found.number, backend, arrays, causal=causal, scale=scale, stream=stream)
+        _core.forward(found.number, backend, arrays, how=how, stream=stream)
         return library.result(o), library.result(lse)
 
 
@@ -149,11 +156,14 @@ def backward(
     scale: float | None = None,
     backend: str | None = None,
     saved: Mapping[str, Any] | None = None,
+    *,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
 ) -> tuple[Any, Any, Any]:
     """The gradients of attention by one stage: what dO, the gradient of O, makes of Q, K and V.
 
     stage    number, name or Stage, one whose `backward` is true
-    q, k, v  as forward() was given them, and so causal and scale
+    q, k, v  as forward() was given them, and so causal, scale, window_size, softcap
     o, lse   as forward() returned them, of any stage: lse is in float32 and contiguous
     do       gradient of o, of o's shape and dtype
     backend  as in forward()
@@ -167,7 +177,7 @@ def backward(
     their last bits from call to call, on a GPU.
     """
     found = _find(stage, "backward")
-    causal, scale = _flag(causal), _number(scale)
+    how = _how(causal, scale, window_size, softcap)
     kept = _kept(found, saved)
     library, on_gpu = _examine(q=q, k=k, v=v, o=o, lse=lse, do=do, **kept)
     backend = _choose(found, backend, on_gpu)
@@ -175,7 +185,7 @@ def backward(
         dq, dk, dv = (library.empty(x.shape, q.dtype) for x in (q, k, v))
         wait = stream if on_gpu else None
         arrays = _all_readable(wait, q=q, k=k, v=v, o=o, lse=lse, do=do, dq=dq, dk=dk, dv=dv, **kept)
-        _core.backward(found.number, backend, arrays, causal=causal, scale=scale, stream=stream)
+        _core.backward(found.number, backend, arrays, how=how, stream=stream)
         return library.result(dq), library.result(dk), library.result(dv)
 
 
@@ -220,6 +230,8 @@ def ledger(
     d: int = 64,
     causal: bool = False,
     scale: float | None = None,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
     banks: bool = False,
     check: bool = False,
     backward: bool = False,
@@ -228,14 +240,14 @@ def ledger(
 
     q, k, v  arrays on the CPU, as forward() takes them; without them, random ones of these sizes:
              q [batch, heads, rows, d], k and v [batch, kv_heads or heads, keys or rows, d]
-    causal, scale  as in forward()
+    causal, scale, window_size, softcap  as in forward()
     banks    also bank conflicts and sectors (10 to 30 times slower)
     check    also looks for races, reads of what nobody wrote, endless loops: KernelError where it finds one
     backward the backward pass instead of the forward pass, on random arrays
 
     Returns a dict:
         number, name  of the stage
-        problem       batch, heads, kv_heads, rows, keys, d, causal, scale, dtype
+        problem       batch, heads, kv_heads, rows, keys, d, causal, window_size, softcap, scale, dtype
         counts        every count by its name: {"blocks": 16, "exp": ..., "global.Q.read_bytes": ..., ...}
         tile          {"Br": rows, "Bc": keys} of the stage's tile
         closed_forms  the stage's claim, [{"counter", "text": in symbols, "value": of the text here, "least": whether
@@ -244,7 +256,7 @@ def ledger(
         launches      the counts of each kernel, [{"kernel", "counts"}]
     """
     found = _find(stage, "backward" if backward else "forward")
-    how: dict[str, Any] = {"causal": _flag(causal), "scale": _number(scale), "banks": bool(banks), "check": bool(check)}
+    how: dict[str, Any] = {"how": _how(causal, scale, window_size, softcap), "banks": bool(banks), "check": bool(check)}
     given = [x is not None for x in (q, k, v)]
     if any(given):
         if not all(given):
@@ -329,6 +341,33 @@ def _choose(stage: Stage, backend: str | None, on_gpu: bool) -> str:
         raise ValueError(f"backend {backend!r} needs arrays on {'the CPU' if on_gpu else 'a GPU'}, and these are on "
                          f"{'a GPU' if on_gpu else 'the CPU'}: copy them, or leave backend out")
     return backend
+
+
+def _how(causal: bool, scale: float | None, window_size: tuple[int, int], softcap: float) -> dict[str, Any]:
+    """What is asked for beside q, k and v, as _core takes it."""
+    return {"causal": _flag(causal), "scale": _number(scale), "window_size": _window(window_size),
+            "softcap": _softcap(softcap)}
+
+
+def _window(window_size: tuple[int, int]) -> tuple[int, int]:
+    try:
+        left, right = window_size
+        if isinstance(left, bool) or isinstance(right, bool):
+            raise TypeError
+        most = 1 << 62  # more keys than there can be
+        return min(operator.index(left), most), min(operator.index(right), most)
+    except (TypeError, ValueError):
+        raise TypeError(f"window_size is {_shown(window_size)}: give (left, right), two whole numbers of keys, -1 for "
+                        "all") from None
+
+
+def _softcap(softcap: float) -> float:
+    try:
+        if isinstance(softcap, (str, bytes, bool)):  # float() takes these too
+            raise TypeError
+        return float(softcap)
+    except (TypeError, ValueError, OverflowError):
+        raise TypeError(f"softcap is {_shown(softcap)}: give a number above 0, or 0 for none") from None
 
 
 def _flag(causal: bool) -> bool:

@@ -22,6 +22,8 @@ import flashladder
 
 __all__ = ["attention", "stages_for"]
 
+FIRST_VARIANT = 70  # the stages from here on are no faster rungs, but other kinds of attention
+
 
 def attention(
     q: torch.Tensor,
@@ -111,9 +113,9 @@ def _require(stage: flashladder.Stage, dtype: str, d: int, q: torch.Tensor) -> N
 
 @functools.lru_cache
 def _highest(needed: str, dtype: str, d: int, device: torch.device) -> flashladder.Stage:
-    """The stage with the largest number that has the pass and takes such arrays on this device."""
+    """The stage with the largest number that has the pass and takes such arrays on this device; no variant of attention."""
     on_gpu = device.type == "cuda"
-    for one in reversed(flashladder.stages()):
+    for one in (stage for stage in reversed(flashladder.stages()) if stage.number < FIRST_VARIANT):
         takes_d = d in one.head_dims if one.head_dims is not None else 0 < d <= 256
         with _current(device):
             runs = "cuda" in one.backends if on_gpu else one.backends[:1] in (("cpu",), ("emulator",))

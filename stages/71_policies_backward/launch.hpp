@@ -1,0 +1,38 @@
+#pragma once
+// How a stage launches the kernels of stage 71 with a policy of its own. It includes kernel.hpp before: who
+// tries a wrong kernel has another one.
+#include "common/kernel/host.hpp"
+#include "stages/38_tuned_backward/table.hpp"
+
+namespace flashladder::stage_71 {
+namespace {
+
+using tiles_38::Row, tiles_38::table;
+
+/// The backward pass under a policy, with the tile of a row of stage 38's table, which `chosen` has as a
+/// compile-time constant.
+template <class Chosen, class Policy>
+void backward_with(const Backward& f, Chosen chosen, const Policy& policy) {
+  constexpr Row row = chosen;
+  constexpr auto tile = row.tile;
+  using T = std::conditional_t<row.dtype == Dtype::fp16, f16, bf16>;
+  constexpr int d = row.d, Br = tile.Br, Bc = tile.Bc, num_buffers = tile.num_buffers;
+  const BackwardBuffers<T> x(f);
+  const unsigned heads = x.heads, kv_heads = x.kv_heads, batch = x.batch, Tc = tiles(f.problem.Nk, Bc);
+  const int padded_Nq = Br * static_cast<int>(tiles(f.problem.Nq, Br));  // of whole tiles
+  ExtraBuffer D(f, "D", heads * batch * std::int64_t{padded_Nq}), L2(f, "L2", D.elements()),
+      dQ_sum(f, "dQ_sum", D.elements() * d);
+  launch("prepare", prepare<T, d>, dim3(tiles(padded_Nq, helpers / (d % 64 == 0 ? 8 : 4)), heads, batch),
+         helpers, 0, x.O, x.dO, x.L, D, L2, dQ_sum, x.sizes, padded_Nq);
+  launch("fa2_backward",
+         fa2_backward<T, Policy, d, Br, Bc, tile.warps, num_buffers, tile.share, tile.step, tile.unroll>,
+         Policy::causal ? dim3(kv_heads, Tc, batch) : dim3(Tc, kv_heads, batch), 32 * tile.warps,
+         Shared<d, Br, Bc, num_buffers, tile.share>::bytes, x.Q, x.K, x.V, x.dO, D, L2, dQ_sum, x.dK, x.dV,
+         x.sizes, padded_Nq, policy);
+  launch("convert", convert<T, d>,
+         dim3(tiles(tiles(f.problem.Nq, 16) * std::int64_t{d}, helpers), heads, batch), helpers, 0, dQ_sum,
+         x.dQ, x.sizes, padded_Nq);
+}
+
+}  // namespace
+}  // namespace flashladder::stage_71

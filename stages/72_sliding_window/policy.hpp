@@ -1,0 +1,27 @@
+#pragma once
+// The policy of stage 72; attention.cu beside it explains its idea.
+#include "stages/70_policies/policy.hpp"
+
+namespace flashladder::stage_72 {
+namespace {
+
+/// Row i sees the keys around its own, from `left` before it to `right` behind it; -1: all.
+struct SlidingWindow : stage_70::Plain<false> {
+  int left, right;
+
+  static constexpr bool begins_later = true, each_key_is_seen = false;
+  __device__ __forceinline__ Mask<int> mask(const Sizes& n) const {
+    return {n.Nq, n.Nk, /*causal=*/false, left, right};
+  }
+  __device__ __forceinline__ int keys_first(const Sizes& n, int i) const {
+    return mask(n).keys_first(asked(i));
+  }
+  __device__ __forceinline__ int keys_end(const Sizes& n, int i) const {
+    return mask(n).keys_end(asked(i));
+  }
+  __device__ __forceinline__ int rows_first(const Sizes& n, int j) const { return mask(n).rows(j).first; }
+  __device__ __forceinline__ int rows_end(const Sizes& n, int j) const { return mask(n).rows(j).end; }
+};
+
+}  // namespace
+}  // namespace flashladder::stage_72

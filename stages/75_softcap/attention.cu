@@ -1,0 +1,54 @@
+// Softcap: no score is above a limit, and none below minus the limit: cap * tanh(s / cap) takes its place.
+// It is between -cap and cap, and near s where s is small. Backward, the slope of tanh is a factor of dS.
+#include "common/kernel/host.hpp"
+#include "stages/75_softcap/policy.hpp"
+
+#include "stages/70_policies/kernel.hpp"
+#include "stages/70_policies/launch.hpp"
+#include "stages/71_policies_backward/kernel.hpp"
+#include "stages/71_policies_backward/launch.hpp"
+
+namespace flashladder::stage_75 {
+namespace {
+
+/// Calls `body` with the policy of a problem; without a softcap attention is plain.
+template <bool with_mask, class Body>
+void with_policy(float cap, Body body) {
+  if (cap == 0) return body(stage_70::Plain<with_mask>());
+  body(Softcap<with_mask>{{}, cap, 1 / cap, 2 * stage_70::log2_e / cap});
+}
+
+void forward(const Forward& f) {
+  for_row<stage_70::table>(f.problem, [&](auto chosen) {
+    constexpr stage_70::Row row = chosen;
+    with_policy<row.causal>(f.problem.softcap,
+                            [&](const auto& policy) { stage_70::forward_with(f, chosen, policy); });
+  });
+}
+
+void backward(const Backward& f) {
+  for_row<stage_71::table>(f.problem, [&](auto chosen) {
+    constexpr stage_71::Row row = chosen;
+    with_policy<row.causal>(f.problem.softcap,
+                            [&](const auto& policy) { stage_71::backward_with(f, chosen, policy); });
+  });
+}
+
+}  // namespace
+
+extern const Stage stage;
+const Stage stage{
+    .number = 75,
+    .name = "softcap",
+    .title = "softcap",
+    .idea = "cap * tanh(s / cap) takes the place of a score s, so that none is above the cap",
+    .claim = "forward, of each score: one exponential, one division, 3 mul and 2 add more",
+    .before = 70,
+    .before_backward = 71,
+    .supports = {.dtypes = half_dtypes, .head_dims = multiples_of_8, .features = {.softcap = true}},
+    .backend = kernel_backend,
+    .forward = forward,
+    .backward = backward,
+};
+
+}  // namespace flashladder::stage_75
