@@ -31,6 +31,7 @@ def arguments():
     parser.add_argument("--dtype", choices=["bf16", "fp16"], default="bf16", help="(bf16)")
     parser.add_argument("--d", nargs="+", type=int, default=[64, 128])
     parser.add_argument("--N", nargs="+", type=int, default=[1024, 2048, 4096, 8192, 16384])
+    parser.add_argument("--peers", nargs="*", choices=["fa2", "flex"], default=["fa2", "flex"], help="only these (all)")
     parser.add_argument("--rounds", type=int, default=10, help="runs of each (10)")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="cpu: to try this script out (cuda)")
     parser.add_argument("--commit", help="what the stages were built from; asked of git where left out")
@@ -92,6 +93,8 @@ def contenders(torch, flashladder, chosen, variant, causal, q, k, v, do, which):
                 number, q, k, v, o, lse, do, causal=masked, **asdict(kind))
         found[name] = run, kind, masked
     try:
+        if "fa2" not in chosen.peers:
+            raise Missing("it is not asked for")
         forward, backward = fa2(torch, variant)
         if which == "forward":
             found["fa2"] = lambda: forward(q, k, v, causal)[0], variant, causal
@@ -100,6 +103,8 @@ def contenders(torch, flashladder, chosen, variant, causal, q, k, v, do, which):
             found["fa2"] = lambda: backward(do, saved), variant, causal
     except Missing:
         pass
+    if "flex" not in chosen.peers:
+        return found
     attention = flex(torch, variant, causal, q.shape[2], chosen.device)
     if which == "forward":
         found["flex"] = lambda: attention(q, k, v), variant, causal

@@ -126,7 +126,9 @@ Diagnosis diagnose(const Stage& stage, const Inputs& inputs, const std::vector<I
     std::int64_t tile = one.column / tile_of.Bc;
     if (is_O(one)) {
       const std::tuple element(one.head, one.row, one.column);
-      tile = times[element] == 1 ? (p.Nk - 1) / tile_of.Bc : times_so_far[element]++;
+      const std::int64_t begin =
+          p.mask().live_tiles(one.row / tile_of.Br * tile_of.Br, tile_of.Br, tile_of.Bc).first;
+      tile = times[element] == 1 ? (p.Nk - 1) / tile_of.Bc : begin + times_so_far[element]++;
     }
     const Row::State& state = row.after(tile);
     // The last m that was shown up to this tile: what l and O~ are relative to.

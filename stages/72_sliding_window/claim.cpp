@@ -1,4 +1,6 @@
 // What this stage moves, computes and allocates: what changed since the stage before.
+#include <algorithm>
+
 #include "common/claims/closed_form.hpp"
 #include "common/kernel/host.hpp"
 
@@ -20,6 +22,22 @@ ClaimedTile backward_tile_for(const Problem& p) {
 // some row gets another one also where the numbers are random.
 constexpr bool least = true, random_too = true;
 
+/// Tiles of keys that some row sees.
+bool is_seen(const Symbols& n, std::int64_t j0) {
+  const Mask mask = n.problem.mask();
+  return mask.rows(std::min(j0 + n.Bc, n.Nk) - 1).end > mask.rows(j0).first;
+}
+const Expr seen("seen", [](const Symbols& n) {
+  std::int64_t tiles = 0;
+  for (std::int64_t j0 = 0; j0 < n.Nk; j0 += n.Bc) tiles += is_seen(n, j0) ? 1 : 0;
+  return tiles;
+});
+const Expr seen_keys("seen_keys", [](const Symbols& n) {
+  std::int64_t keys = 0;
+  for (std::int64_t j0 = 0; j0 < n.Nk; j0 += n.Bc) keys += is_seen(n, j0) ? std::min(n.Bc, n.Nk - j0) : 0;
+  return keys;
+});
+
 }  // namespace
 
 Claim claim() {
@@ -33,6 +51,11 @@ Claim claim() {
       {"exp2", BH * Br * (sum(live_i) * Bc + R * live_blocks), least, random_too},
       {"mul", BH * Br * (sum(live_i) * (Bc + R) + (D + R) * live_blocks + Tr * D) + BH * Nq, least,
        random_too},
+  };
+  claim.backward.forms = {
+      {"flops_during_copies", (8 * num_buffers - 6) * Br * Bc * D * (BH * sum(live_i) - BHkv * seen)},
+      {"global.K.read_elements", BHkv * seen_keys * d},
+      {"global.V.read_elements", BHkv * seen_keys * d},
   };
   return claim;
 }

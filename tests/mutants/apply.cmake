@@ -42,6 +42,6 @@ if(text MATCHES "tile\\.share|namespace flashladder::stage_71")
 endif()
 string(REPLACE "for_row<table>("
                "for_row<table, [](const Row& row) { return ${dims} && row.dtype == Dtype::fp16; }>(" text "${text}")
-string(REGEX REPLACE "(for_masked_row<stage_7[01]::table)>"
+string(REGEX REPLACE "(for_(masked_)?row<stage_7[01]::table)>"
                      "\\1, [](const auto& row) { return row.d <= 96 && row.dtype == Dtype::fp16; }>" text "${text}")
 file(WRITE ${MUTANT} "${text}")

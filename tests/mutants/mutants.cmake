@@ -29,7 +29,7 @@ foreach(patch IN LISTS patches)
   # A variant has the kernels of stages 70 and 71, and a wrong one may be wrong in those: they take its place there.
   file(STRINGS ${original} of_others REGEX "^#include \"stages/7[01]_[a-z_]*/kernel.hpp\"")
   set(is_variant OFF)
-  if(of_others AND NOT number MATCHES "^7[01]$")
+  if(of_others)
     set(is_variant ON)
     file(GLOB kernels ${PROJECT_SOURCE_DIR}/stages/7[01]_*/kernel.hpp)
     list(APPEND apart ${kernels})

@@ -98,6 +98,8 @@ std::vector<Problem> variant_problems(const Stage& stage) {
   }
   all.push_back(problem(1, 4, 2, 330, 170, 40, true));
   all.back().window = {20, -1};
+  all.push_back(problem(2, 2, 1, 150, 290, 32, false));
+  all.back().window = {std::int64_t{1} << 32, 5};  // more than an int holds
   all.push_back(problem(2, 2, 1, 40, 300, 64, false));
   all.back().window = {9, 9};
   all.back().scale = -0.2f;
@@ -106,7 +108,7 @@ std::vector<Problem> variant_problems(const Stage& stage) {
     all.back().softcap = softcap;
     all.push_back(problem(1, 2, 1, 70, 290, 64, softcap != 1));
     all.back().softcap = softcap;
-    all.back().scale = -0.4f;
+    all.back().scale = -0.2f;
   }
   std::erase_if(all, [&](const Problem& p) { return !stage.supports.takes(p); });
   return all;
