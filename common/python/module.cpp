@@ -378,7 +378,7 @@ nb::dict ledger_dict(const Stage& stage, const Problem& problem, const simt::Emu
   dict["problem"] = problem_dict(problem);
   dict["counts"] = counts_dict(total);
   if (const Claim* claim = claim_of(stage)) {
-    const Symbols symbols = claim->symbols(problem);
+    const Symbols symbols = claim->symbols(problem, pass);
     nb::dict tile;
     tile["Br"] = symbols.Br;
     tile["Bc"] = symbols.Bc;
