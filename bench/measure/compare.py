@@ -168,6 +168,13 @@ def measure(torch, runs, rounds, device, pace):
     return found
 
 
+def speed_of(times, flops):
+    """What a result keeps of the milliseconds of some runs of so many FLOPs."""
+    quartiles = statistics.quantiles(times, n=4) if len(times) > 1 else 3 * times
+    return {"tflops": flops / quartiles[1] / 1e9, "ms": quartiles[1], "ms_lower_quartile": quartiles[0],
+            "ms_upper_quartile": quartiles[2], "runs": len(times)}
+
+
 def source_of(stage):
     """The text of a stage of kernels."""
     return source_text(folders()[stage.number] / "attention.cu")
@@ -221,9 +228,7 @@ def rows_of(torch, flashladder, chosen, stages, d, causal, N):
             rows.append(shape | {"name": name, "absent": absent[name]})
             continue
         times, clocks = zip(*measured[name])
-        quartiles = statistics.quantiles(times, n=4) if len(times) > 1 else 3 * times
-        row = shape | {"name": name, "tflops": flops / quartiles[1] / 1e9, "ms": quartiles[1],
-                       "ms_lower_quartile": quartiles[0], "ms_upper_quartile": quartiles[2], "runs": len(times)}
+        row = shape | {"name": name, **speed_of(times, flops)}
         if clocks := [ghz for ghz in clocks if ghz]:
             row["sm_ghz"] = statistics.median(clocks)
             if most:

@@ -14,7 +14,7 @@ import statistics
 import sys
 from dataclasses import asdict
 
-from bench.measure.compare import DTYPES, measure
+from bench.measure.compare import DTYPES, measure, speed_of
 from bench.measure.facts import commit_of, new_file, write
 from bench.measure.on_torch import (PLAIN, Missing, Variant, device_of, libraries, machine, wrong_gradients,
                                     wrong_output)
@@ -40,10 +40,7 @@ def arguments():
 
 
 def fa2(torch, variant):
-    """FlashAttention-2's own kernels in PyTorch, forward and backward, of [batch, heads, N, d]. Throws Missing where they
-    have not the variant."""
-    if variant.softcap:
-        raise Missing("PyTorch's FlashAttention-2 has no softcap")
+    """FlashAttention-2's own kernels in PyTorch, forward and backward, of [batch, heads, N, d]; without a softcap."""
     left, right = variant.window_size
 
     def forward(q, k, v, causal):
@@ -92,17 +89,13 @@ def contenders(torch, flashladder, chosen, variant, causal, q, k, v, do, which):
             run = lambda number=number, kind=kind, masked=masked, o=o, lse=lse: flashladder.backward(  # noqa: E731
                 number, q, k, v, o, lse, do, causal=masked, **asdict(kind))
         found[name] = run, kind, masked
-    try:
-        if "fa2" not in chosen.peers:
-            raise Missing("it is not asked for")
+    if "fa2" in chosen.peers and not variant.softcap:  # which PyTorch's FlashAttention-2 has not
         forward, backward = fa2(torch, variant)
         if which == "forward":
             found["fa2"] = lambda: forward(q, k, v, causal)[0], variant, causal
         else:
             saved = forward(q, k, v, causal)[1]
             found["fa2"] = lambda: backward(do, saved), variant, causal
-    except Missing:
-        pass
     if "flex" not in chosen.peers:
         return found
     attention = flex(torch, variant, causal, q.shape[2], chosen.device)
@@ -140,10 +133,7 @@ def rows_of(torch, flashladder, chosen, variant, causal, which, d, N):
             flops[name] = 4 * d * q.shape[0] * q.shape[1] * kind.pairs(masked, N) * (1 if which == "forward" else 2.5)
     rows = []
     for name, measured in measure(torch, runs, chosen.rounds, chosen.device, "rested").items():
-        times = [time for time, _ in measured]
-        quartiles = statistics.quantiles(times, n=4) if len(times) > 1 else 3 * times
-        rows.append(shape | {"name": name, "tflops": flops[name] / quartiles[1] / 1e9, "ms": quartiles[1],
-                             "ms_lower_quartile": quartiles[0], "ms_upper_quartile": quartiles[2], "runs": len(times)})
+        rows.append(shape | {"name": name, **speed_of([time for time, _ in measured], flops[name])})
     return rows + [shape | {"name": name, "absent": why} for name, why in absent.items()]
 
 

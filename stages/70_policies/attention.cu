@@ -26,8 +26,7 @@ const Stage stage{
     .title = "policies",
     .idea =
         "which keys a row sees and what becomes of a score are a policy, a struct that the kernel is "
-        "compiled "
-        "with",
+        "compiled with",
     .claim = "all forms are stage 29's: with the policy of plain attention nothing is counted more or less",
     .before = 29,
     .supports = {.dtypes = half_dtypes, .head_dims = multiples_of_8},

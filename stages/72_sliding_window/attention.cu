@@ -42,8 +42,7 @@ const Stage stage{
         "window",
     .claim =
         "tiles BH sum(live_i): for a window of w keys at most ceil((Br + w - 1) / Bc) + 1 a row tile, "
-        "however "
-        "long the sequence",
+        "however long the sequence",
     .before = 70,
     .before_backward = 71,
     .supports = {.dtypes = half_dtypes, .head_dims = multiples_of_8, .features = {.window = true}},

@@ -22,21 +22,23 @@ ClaimedTile backward_tile_for(const Problem& p) {
 // some row gets another one also where the numbers are random.
 constexpr bool least = true, random_too = true;
 
-/// Tiles of keys that some row sees.
-bool is_seen(const Symbols& n, std::int64_t j0) {
+/// The tiles of keys that some row sees: how many there are, and how many keys they have.
+struct Seen {
+  std::int64_t tiles = 0, keys = 0;
+};
+Seen seen_of(const Symbols& n) {
   const Mask mask = n.problem.mask();
-  return mask.rows(std::min(j0 + n.Bc, n.Nk) - 1).end > mask.rows(j0).first;
+  Seen seen;
+  for (std::int64_t j0 = 0; j0 < n.Nk; j0 += n.Bc) {
+    const std::int64_t end = std::min(j0 + n.Bc, n.Nk);
+    if (mask.rows(end - 1).end <= mask.rows(j0).first) continue;
+    ++seen.tiles;
+    seen.keys += end - j0;
+  }
+  return seen;
 }
-const Expr seen("seen", [](const Symbols& n) {
-  std::int64_t tiles = 0;
-  for (std::int64_t j0 = 0; j0 < n.Nk; j0 += n.Bc) tiles += is_seen(n, j0) ? 1 : 0;
-  return tiles;
-});
-const Expr seen_keys("seen_keys", [](const Symbols& n) {
-  std::int64_t keys = 0;
-  for (std::int64_t j0 = 0; j0 < n.Nk; j0 += n.Bc) keys += is_seen(n, j0) ? std::min(n.Bc, n.Nk - j0) : 0;
-  return keys;
-});
+const Expr seen("seen", [](const Symbols& n) { return seen_of(n).tiles; });
+const Expr seen_keys("seen_keys", [](const Symbols& n) { return seen_of(n).keys; });
 
 }  // namespace
 

@@ -26,11 +26,9 @@ foreach(patch IN LISTS patches)
   endif()
   get_filename_component(folder ${original} DIRECTORY)
   file(GLOB apart CONFIGURE_DEPENDS ${folder}/kernel.hpp ${folder}/policy.hpp)  # empty where there is none
-  # A variant has the kernels of stages 70 and 71, and a wrong one may be wrong in those: they take its place there.
+  # Stages 70 and up have the kernels of 70 and 71, and a mutant may be wrong in those: the text has them in place.
   file(STRINGS ${original} of_others REGEX "^#include \"stages/7[01]_[a-z_]*/kernel.hpp\"")
-  set(is_variant OFF)
   if(of_others)
-    set(is_variant ON)
     file(GLOB kernels ${PROJECT_SOURCE_DIR}/stages/7[01]_*/kernel.hpp)
     list(APPEND apart ${kernels})
   endif()
@@ -44,7 +42,7 @@ foreach(patch IN LISTS patches)
   # Those of a stage are compiled together: half of the time of each would go to the same headers. But one program text
   # can have the kernels of stages 70 and 71 once only.
   set(unit ${number})
-  if(is_variant)
+  if(of_others)
     set(unit ${name})
   endif()
   list(APPEND mutant_units ${unit})

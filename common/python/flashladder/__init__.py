@@ -203,7 +203,7 @@ def saved(
     numbers a head, a few times. Use it to try the early stages, not to measure them.
     """
     found = _find(stage, "backward")
-    causal, scale = _flag(causal), _number(scale)
+    causal, scale = _flag(causal), _scale(scale)
     if not found.saved:
         return {}
     library, on_gpu = _examine(q=q, k=k)
@@ -345,8 +345,8 @@ def _choose(stage: Stage, backend: str | None, on_gpu: bool) -> str:
 
 def _how(causal: bool, scale: float | None, window_size: tuple[int, int], softcap: float) -> dict[str, Any]:
     """What is asked for beside q, k and v, as _core takes it."""
-    return {"causal": _flag(causal), "scale": _number(scale), "window_size": _window(window_size),
-            "softcap": _softcap(softcap)}
+    return {"causal": _flag(causal), "scale": _scale(scale), "window_size": _window(window_size),
+            "softcap": _number(softcap, "softcap", "a number above 0, or 0 for none")}
 
 
 def _window(window_size: tuple[int, int]) -> tuple[int, int]:
@@ -361,15 +361,6 @@ def _window(window_size: tuple[int, int]) -> tuple[int, int]:
                         "all") from None
 
 
-def _softcap(softcap: float) -> float:
-    try:
-        if isinstance(softcap, (str, bytes, bool)):  # float() takes these too
-            raise TypeError
-        return float(softcap)
-    except (TypeError, ValueError, OverflowError):
-        raise TypeError(f"softcap is {_shown(softcap)}: give a number above 0, or 0 for none") from None
-
-
 def _flag(causal: bool) -> bool:
     """causal, which must be a bool: a scale that is given in its place would pass for True."""
     if isinstance(causal, bool) or _is(causal, "numpy", "bool_"):
@@ -378,15 +369,17 @@ def _flag(causal: bool) -> bool:
                     "argument")
 
 
-def _number(scale: float | None) -> float | None:
-    if scale is None:
-        return None
+def _scale(scale: float | None) -> float | None:
+    return None if scale is None else _number(scale, "scale", "a finite number, or None for 1/sqrt(d)")
+
+
+def _number(value: float, name: str, wanted: str) -> float:
     try:
-        if isinstance(scale, (str, bytes, bool)):  # float() takes these too
+        if isinstance(value, (str, bytes, bool)):  # float() takes these too
             raise TypeError
-        return float(scale)
+        return float(value)
     except (TypeError, ValueError, OverflowError):
-        raise TypeError(f"scale is {_shown(scale)}: give a finite number, or None for 1/sqrt(d)") from None
+        raise TypeError(f"{name} is {_shown(value)}: give {wanted}") from None
 
 
 def _shown(value: Any) -> str:
