@@ -72,6 +72,7 @@ def flex(torch, variant, causal, N, device):
 
     hides = variant.hidden(causal, torch.zeros(1), torch.zeros(1)) is not None
     mask = create_block_mask(seen, None, None, N, N, device=device) if hides else None
+    torch._dynamo.reset()  # which compiles a function for 8 shapes, and then runs it uncompiled
     compiled = torch.compile(flex_attention, dynamic=False)
     return lambda q, k, v: compiled(q, k, v, score_mod=score if variant.softcap else None, block_mask=mask)
 
