@@ -530,7 +530,7 @@ class MeasureAllTest(unittest.TestCase):
         except (ImportError, SystemExit) as error:  # there is no Matplotlib
             self.skipTest(str(error))
         read = {name for name in vars(gpu_report).values() if isinstance(name, str) and name.endswith(".json")}
-        read |= {*gpu_report.LOSSES, attribution.PROFILE.name}
+        read |= {*gpu_report.LOSSES, attribution.PROFILE.name, *(path.name for path in gpu_report.HOPPER.glob("policies_*"))}
         self.assertGreater(len(read), 8)
         listed = self.run_it("--list").stdout
         self.assertIn("\nbackward.json: build/release/bench/flashladder_bench ", listed)

@@ -365,6 +365,50 @@ class ProgramTest(unittest.TestCase):
             with self.assertRaises(gpu.BadResult):
                 block(wrong)
 
+    def test_a_variant_is_shown_beside_its_peers_or_refused(self):
+        from bench.report import gpu_report
+        path = self.folder / "policies_window.json"
+        context = {"gpu": "a GPU", "driver": "1", "torch": "2", "cudnn": 9, "commit": "abc", "dtype": "bf16", "batch*N": 16384,
+                   "heads*d": 2048, "rounds": 3, "pace": "rested", "variant": "window:128"}
+
+        def row(name, ms=None, N=256, of_pass="forward"):
+            times = {key: ms for key in ("ms", "ms_lower_quartile", "ms_upper_quartile")} if ms else {"absent": "a | b"}
+            return {"pass": of_pass, "d": 64, "causal": True, "N": N, "name": name, **times}
+
+        def block(rows, context=context):
+            path.write_text(json.dumps({"context": context, "results": rows}))
+            return gpu_report.policies_block(*gpu_report.of_policies(path))
+
+        rows = [row(name, ms, N) for N in (128, 256) for name, ms in
+                (("stage 72", 1.5), ("plain, causal", 1.0 * N / 128), ("flex", 3.0 if N == 256 else None))]
+        rows += [row("stage 72", of_pass="backward"), row("plain, causal", 1.0, of_pass="backward")]
+        text = block(rows)
+        for said in ("Milliseconds of `window:128` under the causal mask in bf16 on one a GPU, driver 1, PyTorch 2, cuDNN 9, "
+                     "commit abc; batch * N = 16,384, heads * d = 2,048; one interleaved run, rested, median of 3",
+                     "| forward | 64 | 128 | 1.500 | 1.000 (0.67) | absent: a \\| b |\n",
+                     "| forward | 64 | 256 | 1.500 | 2.000 (1.33) | 3.000 (2.00) |\n",
+                     "| backward | 64 | 256 | absent: a \\| b | 1.000 | not measured |\n",
+                     "- forward: 0.94 (0.67 to 1.33) over plain attention; 2.00 (2.00 to 2.00) over FlexAttention\n",
+                     "\nAt N = 256, over plain attention under the causal mask",
+                     "- forward, d = 64: 0.750 of the time for 1.000 of the tiles, which are of 128 rows and 128 keys: 0.75 "):
+            self.assertIn(said, text)
+        self.assertNotIn("- backward", text)
+        for options in ((), ("--backward",)):
+            for variant, window in (((), (-1, 0)), (("--variant", "window:100"), (100, 0))):
+                counted = self.ledger("72", "--random", "1,1,512,64", "--causal", *variant, *options)[72]
+                self.assertEqual(gpu_report.live_tiles(512, **counted["tile"], left=window[0], right=window[1]),
+                                 counted["counts"]["tiles"])
+        for key, value in (("name", None), ("name", "other"), ("ms", None), ("ms", float("nan")), ("N", "256"), ("pass", None),
+                           ("name", "stage 75"), ("causal", False), ("ms_upper_quartile", None)):
+            with self.assertRaisesRegex(gpu_report.BadResult, re.escape(str(path))):
+                block([*rows, {**rows[0], key: value}])
+        for wrong in ([], rows[1:3], [{key: value for key, value in rows[0].items() if key != "ms"}]):
+            with self.assertRaisesRegex(gpu_report.BadResult, re.escape(str(path))):
+                block(wrong)
+        for key in context:
+            with self.assertRaisesRegex(gpu_report.BadResult, f"policies_window.json does not say its {re.escape(key)}"):
+                block(rows, {name: value for name, value in context.items() if name != key})
+
     def test_a_peer_that_is_absent_at_a_shape_is_said_to_be(self):
         self.read_gpu_run()
         from bench.report import gpu_pictures, gpu_report

@@ -40,6 +40,8 @@ RESULTS = {
     "peers_hopper_bf16.json": module("measure.compare", "--hopper"),
     "other.json": bench("/(other|host)/"),
     "busy_bf16.json": module("measure.compare", "--busy", "--hopper", "--peers", "fa2", "cudnn", "flash-attn-4"),
+    "policies_window.json": module("measure.policies", "--variant", "window:1024", "--stage", "72"),
+    "policies_softcap.json": module("measure.policies", "--variant", "softcap:30", "--stage", "75"),
     "backward_peers_bf16.json": module("measure.compare", "--backward"),
     "profile.json": module("measure.nsight", "--profile"),
     "nsight.json": module("measure.nsight"),

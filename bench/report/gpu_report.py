@@ -11,6 +11,7 @@ be there.
 import argparse
 import json
 import math
+import re
 import statistics
 import sys
 from pathlib import Path
@@ -35,13 +36,18 @@ MEASURED_PAGE = ROOT / "docs/measured.md"
 NOT_YET = "Not yet."
 # What a block of a stage's README is of, and one of another file.
 OF_STAGE = {"h200": "forward pass", "backward": "backward pass", "peers": "beside its peers",
-            "backward_peers": "backward pass, beside its peers", "other": "other problems"}
+            "backward_peers": "backward pass, beside its peers", "other": "other problems",
+            "policies": "beside plain attention and its peers"}
 OF_ALL = {"peers": "The fastest forward pass over its peers: the geometric mean over N, in brackets the least and the most",
           "hopper_peers": "The same of the fastest forward pass on Hopper",
           "busy": "The same, rested and busy",
           "backward_peers": "The backward passes of all stages and their peers", "train_gpt": "The losses of a small GPT",
           "throughput": "The speed of whole models", "atomics": "What atomics and determinism cost",
           "nsight": "The ledger against the GPU's counters"}
+# What a variant of attention is measured beside, and what a comparison of it says of each of its rows.
+BESIDE_VARIANT = {"plain, causal": "plain attention", "fa2": "FlashAttention-2", "flex": "FlexAttention"}
+OF_ROW = {"pass": str, "d": int, "causal": bool, "N": int, "name": str}
+OF_RUN = ("gpu", "driver", "torch", "cudnn", "commit", "dtype", "batch*N", "heads*d", "rounds", "pace", "variant")
 
 
 def if_there(path, key):
@@ -80,6 +86,29 @@ def of_train_gpt(path):
         raise BadResult(f"{path}: the loss with our attention comes to {share:.2f} of what its step allows: such a run shows "
                         "that something is wrong, and is not shown as a result")
     return data
+
+
+def of_policies(path):
+    """What bench.measure.policies wrote: the number of the stage, and the data. Throws BadResult."""
+    data, stages = load(path), set()
+    require(path, data.get("results"))
+    for key in OF_RUN:
+        if key not in data.get("context", {}):
+            raise BadResult(f"{path} does not say its {key}: measure it again")
+    for row in data["results"]:
+        for key, kind in OF_ROW.items():
+            if not isinstance(row.get(key), kind):
+                raise BadResult(f"{path}: {key} of a row is {row.get(key)}: measure it again")
+        number = re.fullmatch(r"stage (\d+)", row["name"])
+        if number:
+            stages.add(int(number[1]))
+        elif row["name"] not in BESIDE_VARIANT:
+            raise BadResult(f"{path}: '{row['name']}' is neither a stage nor known as its peer")
+        for counter in () if row.get("absent") else ("ms", "ms_lower_quartile", "ms_upper_quartile"):
+            positive(path, row, counter)
+    if len(stages) != 1 or len({row["causal"] for row in data["results"]}) != 1:
+        raise BadResult(f"{path} is not of one stage under one mask: measure it again")
+    return stages.pop(), data
 
 
 def share_of_allowed(data):
@@ -436,6 +465,88 @@ def other_block(found, context):
     return "\n".join(lines) + "\n"
 
 
+def policies_blocks(runs):
+    """(file, name of the block, its text) of each stage with a variant of attention that was measured."""
+    texts = {}
+    for number, data in runs:
+        texts.setdefault(registry.stage_of(number).readme, []).append(policies_block(number, data))
+    return [(readme, "policies", "\n".join(found)) for readme, found in texts.items()]
+
+
+def policies_block(number, data):
+    """A variant of attention beside plain attention under the causal mask and its peers: milliseconds, shape by shape, and
+    how many times as fast it is."""
+    c, rows = data["context"], data["results"]
+    mine, measured = f"stage {number}", {row["name"] for row in rows}
+    others = [name for name in BESIDE_VARIANT if name in measured]
+    mask = "under the causal mask" if rows[0]["causal"] else "without the causal mask"
+    lines = [f"Milliseconds of `{c['variant']}` {mask} in {c['dtype']} {origin(c)}; batch * N = {c['batch*N']:,}, heads * d = "
+             f"{c['heads*d']:,}; one interleaved run, {pace(c)}, median of {c['rounds']}"
+             f"{spread_text(spread(row) for row in rows if 'ms' in row)}. In brackets: how many times as fast {mine} is. "
+             "Plain attention is that of stages 70 and 71 under the causal mask. FlashAttention-2 and FlexAttention are "
+             "PyTorch's.", "",
+             f"| pass | d | N | {mine} | " + " | ".join(BESIDE_VARIANT[name] for name in others) + " |",
+             "|---|--:|--:|--:|" + "--:|" * len(others)]
+    by_row, faster = {}, {}
+    for row in rows:
+        by_row.setdefault((row["pass"], row["d"], row["N"]), {})[row["name"]] = row
+    for (of_pass, d, N), found in by_row.items():
+        own, cells = found.get(mine, {}).get("ms"), [time_text(found.get(mine))]
+        for name in others:
+            ms = found.get(name, {}).get("ms")
+            cells.append(time_text(found.get(name)) + (f" ({ms / own:.2f})" if ms and own else ""))
+            if ms and own:
+                faster.setdefault(of_pass, {}).setdefault(name, []).append(ms / own)
+        lines.append(f"| {of_pass} | {d} | {N:,} | " + " | ".join(cells) + " |")
+    if faster:
+        lines += ["", f"How many times as fast {mine} is, of all these shapes the geometric mean (least to most):", ""]
+    lines += [f"- {of_pass}: " + "; ".join(f"{statistics.geometric_mean(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}) "
+                                           f"over {BESIDE_VARIANT[name]}" for name, ratios in found.items())
+              for of_pass, found in faster.items()]
+    if "window" in c["variant"]:
+        lines += window_lines(number, c, by_row, rows[0]["causal"])
+    return "\n".join(lines) + "\n"
+
+
+def time_text(row):
+    """A cell of a table of times; what is absent has its reason."""
+    if row is None:
+        return "not measured"
+    return f"absent: {row['absent']}".replace("|", "\\|") if row.get("absent") else f"{row['ms']:.3f}"
+
+
+def window_lines(number, c, by_row, causal):
+    """At the longest N the time of a window over that of plain causal attention, beside the same of the tiles that a row
+    sees: for each pass and d."""
+    longest, lines = max(N for _, _, N in by_row), []
+    for (of_pass, d, N), found in by_row.items():
+        own, plain = (found.get(name, {}).get("ms") for name in (f"stage {number}", "plain, causal"))
+        if N != longest or not own or not plain:
+            continue
+        tile, (left, right) = tile_and_window(number, c, of_pass, d)
+        visited = live_tiles(N, **tile, left=left, right=0 if causal else right)
+        share, time = visited / live_tiles(N, **tile, left=-1, right=0), own / plain
+        lines.append(f"- {of_pass}, d = {d}: {time:.3f} of the time for {share:.3f} of the tiles, which are of {tile['Br']} rows "
+                     f"and {tile['Bc']} keys: {time / share:.2f} times the share")
+    head = (f"At N = {longest:,}, over plain attention under the causal mask, with the tiles that the ledger has for compute "
+            "capability 9.0:")
+    return ["", head, "", *lines] if lines else []
+
+
+def tile_and_window(number, c, of_pass, d):
+    """The rows and keys of a stage's tile, as the emulated GPU has it, and the keys that a row sees on either side."""
+    answer = ledger.answer(registry.program(), ["ledger", str(number), "--random", f"1,1,32,{d}", "--causal", "--dtype",
+                                                c["dtype"], "--variant", c["variant"], *["--backward"] * (of_pass == "backward")])
+    return answer["stages"][0]["tile"], answer["input"]["window"]
+
+
+def live_tiles(N, Br, Bc, left, right):
+    """How many tiles of N rows and N keys have a row that sees a key of theirs, where a row sees so many on either side;
+    -1: all."""
+    left, right = (N if side < 0 else side for side in (left, right))
+    return sum(math.ceil(min(i + Br + right, N) / Bc) - max(i - left, 0) // Bc for i in range(0, N, Br))
+
+
 def nsight_table(data):
     """Hardware over ledger, the least and the most of all shapes, for each pass of a stage and count."""
     if not data:
@@ -488,8 +599,8 @@ def moved(stage, end):
 
 class Results:
     """All that was measured on one GPU, as bench.measure.measure_all puts it into a folder; None, or nothing, where a
-    file is not there, but for stages.json; in the folder `hopper` is what it has of the stages that need Hopper. Throws
-    BadResult."""
+    file is not there, but for stages.json; in the folder `hopper` is what it has of the stages that need Hopper, and of the
+    variants of attention. Throws BadResult."""
 
     def __init__(self, folder, hopper):
         def measured(name, backward=False):
@@ -503,6 +614,7 @@ class Results:
                                                           for name in (PEERS, BACKWARD_PEERS, TRAINING))
         self.hopper_peers, self.busy = of_scripts(hopper / HOPPER_PEERS), of_scripts(hopper / HOPPER_BUSY)
         self.other = others(hopper / HOPPER_OTHER) if (hopper / HOPPER_OTHER).exists() else None
+        self.policies = [of_policies(path) for path in sorted(hopper.glob("policies_*.json"))]
         self.losses = [run for run in (of_train_gpt(folder / name) for name in LOSSES) if run]
         self.atomics, self.nsight = if_there(folder / ATOMICS, "rows"), if_there(folder / NSIGHT, "results")
 
@@ -524,7 +636,7 @@ class Results:
                  busy_table(self.hopper_peers, self.busy) if self.hopper_peers and self.busy else NOT_YET),
                 *((registry.stage_of(number).readme, "other", other_block(found, context))
                   for number, found, context in filter(None, [self.other])),
-                (EMULATOR, "nsight", nsight_table(self.nsight))]
+                *policies_blocks(self.policies), (EMULATOR, "nsight", nsight_table(self.nsight))]
 
     def pictures(self):
         """(file, what it shows, how that is drawn) of all pictures."""
