@@ -1,6 +1,7 @@
 #include "cases.hpp"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <span>
 #include <utility>
@@ -35,6 +36,10 @@ constexpr Heads all_heads[] = {{2, 2}, {4, 2},  {3, 1},   {6, 2},  {8, 8}, {12, 
 constexpr Window windows[] = {{}, {3, -1}, {-1, 5}, {40, 40}, {64, 0}, {0, 70}, {150, -1}, {-1, 130}};
 /// None, the usual one, and one that nearly all scores reach.
 constexpr float softcaps[] = {0, 30, 1};
+/// None, within a tile, and some tiles.
+constexpr std::int64_t prefixes[] = {0, 5, 100};
+/// None, the usual one, and half of all.
+constexpr Dropout dropouts[] = {{}, {0.1f, 7}, {0.5f, std::uint64_t{1} << 40}};
 constexpr float scales[] = {0, 0.3f, -0.2f};
 constexpr std::int64_t head_dims[] = {64, 1, 32, 128, 8, 40, 59, 80, 96, 111, 160, 192, 224, 256};
 
@@ -109,7 +114,7 @@ std::vector<Case> begin_cases(const Stage& stage, Pass pass) {
 /// Adds all ways to choose heads, batch, layout and scale for a case, of those that a stage takes.
 void add_choices(const Case& begun, const Support& supports, std::vector<Case>& all) {
   const Problem& p = begun.problem;
-  const std::int64_t scores = p.window.hides(p.causal) ? p.visible_pairs() : p.Nq * p.Nk;
+  const std::int64_t scores = p.window.hides(p.causal) || p.prefix > 0 ? p.visible_pairs() : p.Nq * p.Nk;
   for (const Heads& one : all_heads) {
     // Small problems in large numbers: on a handful of rows, or of scores, the yardstick is a matter of
     // luck.
@@ -138,21 +143,41 @@ void add_choices(const Case& begun, const Support& supports, std::vector<Case>& 
   }
 }
 
-/// All ways to choose the window, softcap, heads, batch, layout and scale for a case, of those that a stage
-/// takes.
+/// A problem with each of the variants that a stage takes, and with all of them that go together.
+std::vector<Problem> variants_of(const Problem& plain, const Support& supports) {
+  std::vector<Problem> all = {plain};
+  // Of each problem so far one with each value, where that is taken and has a meaning.
+  const auto vary = [&](const auto& values, auto set) {
+    std::vector<Problem> varied;
+    for (const Problem& p : all) {
+      for (const auto& value : values) {
+        Problem variant = p;
+        set(variant, value);
+        if (supports.takes(variant) && !(variant.prefix > 0 && variant.window.hides(true)))
+          varied.push_back(variant);
+      }
+    }
+    all = varied;
+  };
+  vary(windows, [](Problem& p, const Window& window) { p.window = window; });
+  vary(softcaps, [](Problem& p, float softcap) { p.softcap = softcap; });
+  vary(prefixes, [](Problem& p, std::int64_t prefix) { p.prefix = p.causal ? prefix : 0; });
+  vary(std::array{false, true}, [](Problem& p, bool alibi) { p.alibi = alibi; });
+  vary(std::array{false, true}, [](Problem& p, bool sinks) { p.sinks = sinks; });
+  vary(dropouts, [](Problem& p, const Dropout& dropout) { p.dropout = dropout; });
+  return all;
+}
+
+/// All ways to choose the variant, heads, batch, layout and scale for a case, of those that a stage takes.
 std::vector<Case> choices(const Case& begun, const Support& supports, Pass pass) {
   // Far above the cap the slope is 0, and a gradient of zeros judges nothing.
   const std::string_view name = input_families()[begun.family].name;
   const bool no_slope = pass == Pass::backward && (name == "large_scores" || name == "very_negative");
   std::vector<Case> all;
-  for (const Window& window : windows) {
-    for (const float softcap : softcaps) {
-      Case variant = begun;
-      variant.problem.window = window;
-      variant.problem.softcap = softcap;
-      if (supports.takes(variant.problem) && !(softcap != 0 && no_slope))
-        add_choices(variant, supports, all);
-    }
+  for (const Problem& p : variants_of(begun.problem, supports)) {
+    Case variant = begun;
+    variant.problem = p;
+    if (!(p.softcap != 0 && no_slope)) add_choices(variant, supports, all);
   }
   return all;
 }
@@ -186,6 +211,10 @@ const TraitText& text_of(Trait trait) {
       {"mask", {"none", "causal"}},
       {"window", {"none", "left", "right", "both sides"}},
       {"softcap", {"none", "30", "1"}},
+      {"prefix", {"none", "5", "100"}},
+      {"alibi", {"without", "with"}},
+      {"sinks", {"without", "with"}},
+      {"dropout", {"none", "0.1", "0.5"}},
       {"family", {"each of the families"}},
       {"group", {"1", "2", "3", "all heads with one key/value head"}},
       {"heads", {"up to 4", "up to 16", "more"}},
@@ -206,6 +235,10 @@ Levels Case::levels() const {
   levels[mask] = p.causal ? 1 : 0;
   levels[Trait::window] = (p.window.left >= 0 ? 1 : 0) + (p.window.right >= 0 && !p.causal ? 2 : 0);
   levels[Trait::softcap] = p.softcap == 0 ? 0 : p.softcap == 30 ? 1 : 2;
+  levels[Trait::prefix] = p.prefix == 0 ? 0 : p.prefix == 5 ? 1 : 2;
+  levels[Trait::alibi] = p.alibi ? 1 : 0;
+  levels[Trait::sinks] = p.sinks ? 1 : 0;
+  levels[Trait::dropout] = p.dropout.p == 0 ? 0 : p.dropout.p < 0.3f ? 1 : 2;
   levels[Trait::family] = static_cast<int>(family);
   levels[group] = p.kv_heads == 1 ? 3 : static_cast<int>(p.q_heads / p.kv_heads) - 1;
   levels[heads] = p.q_heads <= 4 ? 0 : p.q_heads <= 16 ? 1 : 2;

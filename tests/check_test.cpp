@@ -532,17 +532,25 @@ TEST_CASE("the table of tensors has each under its name, with its shape", "[chec
   for (const NamedTensor& one : all_tensors) {
     const std::string name = one.name;
     CHECK(&named_tensor(name) == &one);
-    if (one.given(Pass::forward, Saved::L)) forward += name + (one.output_of == Pass::forward ? "! " : " ");
-    if (one.given(Pass::backward, Saved::L))
+    if (one.given(Pass::forward, Saved::L, p))
+      forward += name + (one.output_of == Pass::forward ? "! " : " ");
+    if (one.given(Pass::backward, Saved::L, p))
       backward += name + (one.output_of == Pass::backward ? "! " : " ");
-    if (one.given(Pass::backward, Saved::m_and_l) && !one.given(Pass::backward, Saved::L))
+    if (one.given(Pass::backward, Saved::m_and_l, p) && !one.given(Pass::backward, Saved::L, p))
       saved += name + " ";
     CHECK(one.dtype(p) ==
-          (name == "L" || name == "m" || name == "l" || name == "P" ? Dtype::fp32 : p.dtype));
+          (name == "Q" || name == "K" || name == "V" || name == "O" || name[0] == 'd' && name != "dsinks"
+               ? p.dtype
+               : Dtype::fp32));
   }
   CHECK(forward == "Q K V O! L! ");
   CHECK(backward == "Q K V O L dO dQ! dK! dV! ");
   CHECK(saved == "m l ");
+  Problem with_sinks = p;
+  with_sinks.sinks = true;
+  CHECK(named_tensor("dsinks").given(Pass::backward, Saved::L, with_sinks));
+  CHECK(!named_tensor("dsinks").given(Pass::forward, Saved::L, with_sinks));
+  CHECK(named_tensor("sinks").shape(p) == std::array<std::int64_t, 4>{1, 6, 1, 1});
   CHECK(named_tensor("K").shape(p) == std::array<std::int64_t, 4>{2, 3, 7, 4});
   CHECK(named_tensor("L").shape(p) == std::array<std::int64_t, 4>{2, 6, 5, 1});
   CHECK(named_tensor("P").elements(p) == 2 * 6 * 5 * 7);

@@ -45,6 +45,19 @@ std::vector<Problem> claim_problems() {
   return all;
 }
 
+/// The problem with what does not change which keys a row sees, each alone and beside a window.
+std::vector<Problem> other_variants(Problem p) {
+  std::vector<Problem> all;
+  for (const Window& window : {Window{}, Window{40, 9}}) {
+    p.window = window;
+    all.insert(all.end(), 3, p);
+    all.end()[-3].alibi = true;
+    all.end()[-2].sinks = true;
+    all.end()[-1].dropout = {0.2f, 3};
+  }
+  return all;
+}
+
 /// For the stages that take more than plain attention.
 std::vector<Problem> variant_problems() {
   std::vector<Problem> all;
@@ -61,6 +74,14 @@ std::vector<Problem> variant_problems() {
       all.push_back(problem(1, 3, 1, 130, 31, d, softcap == 30));
       all.back().softcap = softcap;
     }
+    for (std::int64_t prefix : {3, 128, 200}) {
+      all.push_back(problem(2, 2, 1, 300, 333, d, true));
+      all.back().prefix = prefix;
+      all.push_back(problem(1, 2, 2, 470, 160, d, true));
+      all.back().prefix = prefix;
+    }
+    for (const Problem& p : other_variants(problem(2, 4, 2, 300, 333, d, d == 64))) all.push_back(p);
+    for (const Problem& p : other_variants(problem(1, 2, 2, 470, 160, d, true))) all.push_back(p);
   }
   return all;
 }
@@ -447,7 +468,11 @@ TEST_CASE("no stage races, reads what nobody wrote or depends on the order of th
     Problem windowed = problem(1, 2, 1, 60, Nk, 64, false), capped = windowed;
     windowed.window = {9, 40};
     capped.softcap = 30;
-    for (const Problem& variant : {windowed, capped})
+    Problem prefixed = problem(1, 2, 1, 60, Nk, 64, true);
+    prefixed.prefix = 30;
+    std::vector<Problem> variants = other_variants(problem(1, 2, 1, 60, Nk, 64, true));
+    variants.insert(variants.end(), {windowed, capped, prefixed});
+    for (const Problem& variant : variants)
       if (stage->supports.takes(variant)) problems.push_back(variant);
     for (const Problem& p : problems) {
       const Inputs inputs = random_inputs(p, 1);
@@ -536,7 +561,11 @@ TEST_CASE("no intermediate of a right stage diverges", "[gpu-claim]") {
       Problem windowed = problem(1, 2, 1, 150, 290, 32, false), capped = windowed;
       windowed.window = {40, 40};
       capped.softcap = 30;
-      for (const Problem& p : {windowed, capped}) {
+      Problem prefixed = problem(1, 2, 1, 150, 290, 32, true);
+      prefixed.prefix = 200;
+      std::vector<Problem> variants = other_variants(problem(2, 2, 1, 150, 290, 32, true));
+      variants.insert(variants.end(), {windowed, capped, prefixed});
+      for (const Problem& p : variants) {
         // Scores far below the cap are all equal: O~ is a sum of hundreds, and its rounding with it.
         if (!stage->supports.takes(p) || (p.softcap != 0 && family.name == "very_negative")) continue;
         INFO(label(*stage) << ", " << to_string(p) << ", " << family.name);

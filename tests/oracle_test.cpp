@@ -1,6 +1,8 @@
 // The oracle is what everything is judged by, so it is judged by something else: hand-computed values,
 // properties that follow from the definition, and finite differences for the gradients.
+#include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "catch.hpp"
 #include "common/attention/oracle.hpp"
@@ -65,9 +67,31 @@ double loss(const Inputs& inputs, const std::vector<float>& dO) {
   return sum;
 }
 
+/// Sets the variant of attention.
+using Variant = void (*)(Problem&);
+constexpr Variant variants[] = {
+    [](Problem&) {},
+    [](Problem& p) {
+      p.window = {1, 2};
+    },
+    [](Problem& p) { p.softcap = 0.8f; },
+    [](Problem& p) { p.prefix = p.causal ? 2 : 0; },
+    [](Problem& p) { p.alibi = true; },
+    [](Problem& p) { p.sinks = true; },
+    [](Problem& p) {
+      p.dropout = {0.4f, 9};
+    },
+    [](Problem& p) {  // all that go together
+      p.window = {3, 0};
+      p.softcap = 0.8f;
+      p.alibi = p.sinks = true;
+      p.dropout = {0.2f, 1};
+    },
+};
+
 TEST_CASE("gradients agree with finite differences", "[oracle]") {
-  for (bool causal : {false, true}) {
-    for (float scale : {0.0f, 0.7f}) {
+  for (const Variant& variant : variants) {
+    for (const auto& [causal, scale] : {std::pair(false, 0.f), {true, 0.f}, {false, 0.7f}, {true, 0.7f}}) {
       Problem p;
       p.batch = 2;
       p.q_heads = 4;
@@ -77,6 +101,8 @@ TEST_CASE("gradients agree with finite differences", "[oracle]") {
       p.d = 3;
       p.causal = causal;
       p.scale = scale;
+      variant(p);
+      INFO(to_string(p));
       Inputs inputs = random_inputs(p, 11);
       const std::vector<float> dO = random_output_gradient(p, 12);
       const Gradients<double> gradients = oracle_backward(inputs, dO);
@@ -96,7 +122,97 @@ TEST_CASE("gradients agree with finite differences", "[oracle]") {
       compare(inputs.Q, gradients.dQ);
       compare(inputs.K, gradients.dK);
       compare(inputs.V, gradients.dV);
+      CHECK(gradients.dsinks.size() == (p.sinks ? 4 : 0));
+      compare(inputs.sinks, gradients.dsinks);
     }
+  }
+}
+
+TEST_CASE("variants by hand", "[oracle]") {
+  Problem p;
+  p.Nq = 2;
+  p.Nk = 4;
+  p.d = 1;
+  const std::vector<float> no_scores = {0, 0}, K = {0, 0, 0, 0}, V = {1, 2, 4, 8};
+  SECTION("a prefix lets rows see keys behind their own") {
+    p.causal = true;
+    p.prefix = 4;
+    CHECK(oracle_forward({p, no_scores, K, V}).O == std::vector<double>{3.75, 3.75});
+    p.prefix = 3;  // what row 0 sees anyway
+    CHECK(std::abs(oracle_forward({p, no_scores, K, V}).O[0] - 7. / 3) < 1e-12);
+  }
+  SECTION("a sink takes its part, and a row that sees no key has it alone") {
+    p.sinks = true;
+    Inputs inputs{p, no_scores, K, V};
+    inputs.sinks = {std::log(4.f)};
+    CHECK(std::abs(oracle_forward(inputs).O[0] - 15. / 8) < 1e-7);
+    CHECK(std::abs(oracle_forward(inputs).L[0] - std::log(8)) < 1e-7);
+    inputs.problem.window = {-1, 0};
+    inputs.problem.Nk = 1;
+    inputs.K = {0};
+    inputs.V = {1};
+    CHECK(oracle_forward(inputs).O[0] == 0);
+    CHECK(std::abs(oracle_forward(inputs).L[0] - std::log(4)) < 1e-7);
+  }
+  SECTION("ALiBi takes the slope for each key of distance") {
+    p.alibi = true;
+    Inputs inputs{p, no_scores, K, V};
+    inputs.slopes = {std::log(2.f)};
+    // Row 0's own key is key 2: 1/4, 1/2, 1 and 1/2.
+    CHECK(std::abs(oracle_forward(inputs).O[0] - (0.25 + 1 + 4 + 4) / 2.25) < 1e-6);
+  }
+}
+
+TEST_CASE("Philox gives the published numbers", "[oracle]") {
+  const auto same = [](const Words& got, const Words& published) {
+    return std::ranges::equal(got.w, published.w);
+  };
+  // The known answers of Random123, https://github.com/DEShawResearch/random123
+  CHECK(same(philox({{0, 0, 0, 0}}, 0, 0), {{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}}));
+  CHECK(same(philox({{~0u, ~0u, ~0u, ~0u}}, ~0u, ~0u), {{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}}));
+  CHECK(same(philox({{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}}, 0xa4093822, 0x299f31d0),
+             {{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}}));
+}
+
+TEST_CASE("dropout leaves out its share, everywhere alike, and keeps the mean", "[oracle]") {
+  for (const float share : {0.1f, 0.5f, 0.9f}) {
+    const Dropout dropout{share, 42};
+    const double kept = dropout.kept() / 256.;
+    CHECK(std::abs(1 - kept - static_cast<double>(share)) <= 1. / 512);
+    const std::int64_t heads = 4, rows = 256, keys = 256;
+    double all = 0, sum = 0;
+    std::vector<double> of_head(heads), of_row(rows), of_key(keys), of_byte(16);
+    // Neighbours that both stay: of a row, of a key, of a head, and of the next seed.
+    std::vector<double> both(4);
+    const auto stays = [&](std::int64_t h, std::int64_t i, std::int64_t j) {
+      return dropout.factor(h, i, j) != 0 ? 1 : 0;
+    };
+    for (std::int64_t h = 0; h < heads; ++h) {
+      for (std::int64_t i = 0; i < rows; ++i) {
+        for (std::int64_t j = 0; j < keys; ++j) {
+          const int now = stays(h, i, j);
+          all += 1;
+          sum += static_cast<double>(dropout.factor(h, i, j));
+          of_head[h] += now;
+          of_row[i] += now;
+          of_key[j] += now;
+          of_byte[j % 16] += now;
+          both[0] += now * stays(h, i, j + 1);
+          both[1] += now * stays(h, i + 1, j);
+          both[2] += now * stays(h + 1, i, j);
+          both[3] += now * (Dropout{share, 43}.factor(h, i, j) != 0 ? 1 : 0);
+        }
+      }
+    }
+    CHECK(std::abs(sum / all - 1) < 0.02);
+    // Each count is binomial: within five standard deviations, of about 600 counts.
+    const auto near = [&](double count, double of, double chance) {
+      return std::abs(count - of * chance) < 5 * std::sqrt(of * chance * (1 - chance));
+    };
+    for (const auto& counts : {of_head, of_row, of_key, of_byte}) {
+      for (double count : counts) CHECK(near(count, all / static_cast<double>(counts.size()), kept));
+    }
+    for (double count : both) CHECK(near(count, all, kept * kept));
   }
 }
 

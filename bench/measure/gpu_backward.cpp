@@ -113,7 +113,7 @@ Timing time_backward(benchmark::State& state, const Stage& stage, const Problem&
     Backward call{.problem = p, .workspace = workspace};
     for (const auto& [name, memory] : memory_of) {
       const NamedTensor& one = named_tensor(name);
-      if (one.given(Pass::backward, stage.saved)) one.of(call) = one.contiguous(p, memory->data());
+      if (one.given(Pass::backward, stage.saved, p)) one.of(call) = one.contiguous(p, memory->data());
     }
     run_backward(stage, call);
   };

@@ -153,7 +153,7 @@ struct Tensors {
   Tensors(Dtype dtype, std::int64_t elements, Pass pass) : dtype(dtype), elements(elements), pass(pass) {
     std::uint64_t seed = 0;
     for (const NamedTensor& one : all_tensors) {
-      if (one.given(pass, Saved::L) && one.has_head_rows())
+      if (one.given(pass, Saved::L, {}) && one.has_head_rows())
         memory[one.name] = random_memory(elements, dtype, ++seed);
     }
   }
@@ -163,7 +163,7 @@ struct Tensors {
   Call call(const Problem& p, const BackendMemory& L, Workspace& workspace) const {
     Call call{.problem = p, .workspace = workspace};
     for (const NamedTensor& one : all_tensors) {
-      if (one.given(Call::pass, Saved::L))
+      if (one.given(Call::pass, Saved::L, p))
         one.of(call) = one.contiguous(p, one.has_head_rows() ? memory.at(one.name)->data() : L.data());
     }
     return call;

@@ -1,12 +1,7 @@
 #pragma once
 // Kernels include this too: no header of the host.
 
-// What a GPU calls as the host does.
-#ifdef __CUDACC__
-#define FLASHLADDER_HOST_DEVICE __host__ __device__ __forceinline__
-#else
-#define FLASHLADDER_HOST_DEVICE inline
-#endif
+#include "common/attention/host_device.hpp"
 
 namespace flashladder {
 
@@ -31,6 +26,7 @@ struct Mask {
   bool causal;     ///< A row sees no key behind its own.
   Int left = -1;   ///< A row sees so many keys before its own; -1: all.
   Int right = -1;  ///< A row sees so many keys behind its own, under the causal mask none; -1: all.
+  Int prefix = 0;  ///< Every row sees the first so many keys, at most Nk; where it sees all before its own.
 
   /// The first key that row i sees, where it sees one. Kernels ask for it, and for keys_end(), by itself:
   /// of an interval whose other end is not used, nvcc 13.0 leaves a few instructions.
@@ -44,7 +40,7 @@ struct Mask {
     const Int behind = causal ? 0 : right;
     if (behind < 0) return Nk;
     const Int end = i + 1 + Nk - Nq + behind;
-    return end < 0 ? 0 : end < Nk ? end : Nk;
+    return end < prefix ? prefix : end < Nk ? end : Nk;
   }
 
   /// The keys that row i sees.
@@ -53,7 +49,7 @@ struct Mask {
   /// The rows that see key j.
   FLASHLADDER_HOST_DEVICE constexpr Interval<Int> rows(Int j) const {
     const Int behind = causal ? 0 : right, own = j + Nq - Nk;
-    const Int first = behind < 0 ? 0 : own - behind, end = left < 0 ? Nq : own + left + 1;
+    const Int first = behind < 0 || j < prefix ? 0 : own - behind, end = left < 0 ? Nq : own + left + 1;
     return {first < 0 ? 0 : first < Nq ? first : Nq, end < 0 ? 0 : end < Nq ? end : Nq};
   }
 
@@ -67,7 +63,5 @@ struct Mask {
     return {(keys(i0 + Br - 1).first + Bc - 1) / Bc, keys(i0).end / Bc};
   }
 };
-
-#undef FLASHLADDER_HOST_DEVICE
 
 }  // namespace flashladder

@@ -120,34 +120,68 @@ void add_multiple(T* __restrict sum, T factor, const float* __restrict x, std::i
   for (std::int64_t c = 0; c < d; ++c) sum[c] = way.add(sum[c], factor, static_cast<T>(x[c]));
 }
 
-/// The scores S[j] of `visible` keys: score_of scale * q . K_j.
+/// A row of a query head, and the keys that it sees.
+struct SeeingRow {
+  std::int64_t h;               ///< The head, of its batch entry.
+  std::int64_t head;            ///< The same of all batch entries of the larger problem, if there is one.
+  std::int64_t i;               ///< The row, of the larger problem likewise.
+  Interval<std::int64_t> keys;  ///< What it sees.
+
+  /// Row `row` of all rows of all query heads.
+  SeeingRow(const Inputs& inputs, std::int64_t row)
+      : h(row / inputs.problem.Nq % inputs.problem.q_heads),
+        head(inputs.part ? inputs.part->head : row / inputs.problem.Nq),
+        i(row % inputs.problem.Nq + (inputs.part ? inputs.part->first : 0)),
+        keys((inputs.part ? inputs.part->whole : inputs.problem).mask().keys(i)) {}
+};
+
+/// The scores S[j] of the keys that a row sees.
 /// @param q  [d]
 /// @param K  its columns, [d, Nk], from the first of these keys on
 template <class Way, class T = typename Way::Type>
-void score_row(const Problem& p, std::int64_t visible, const float* q, const T* K, Way way,
+void score_row(const Inputs& inputs, const SeeingRow& row, const float* q, const T* K, Way way,
                std::vector<T>& S) {
+  const Problem& p = inputs.problem;
   thread_local std::vector<T> scaled;
   scaled.assign(q, q + p.d);
   if constexpr (Way::scales_q) {
     for (T& x : scaled) x *= scale_of<T>(p);
   }
-  S.assign(visible, T(0));
+  S.assign(row.keys.size(), T(0));
   add_dots(scaled.data(), K, p.Nk, p.d, way, S);
   if constexpr (!Way::scales_q) {
     const T scale = scale_of<T>(p);
     for (T& s : S) s *= scale;
   }
   for (T& s : S) s = p.score(s);
+  if (!p.alibi) return;
+  for (std::size_t j = 0; j < S.size(); ++j)
+    S[j] -= inputs.bias(row.h, row.i, row.keys.first + static_cast<std::int64_t>(j));
 }
 
-/// P = softmax(S); returns L.
+/// The derivative of a row's score for a key, by what it was before softcap and ALiBi.
+template <class T>
+T slope_of(const Inputs& inputs, const SeeingRow& row, std::int64_t j, T s) {
+  return inputs.problem.slope(s + static_cast<T>(inputs.bias(row.h, row.i, row.keys.first + j)));
+}
+
+/// What dropout makes of each P, or dP, of a row; nothing without it.
+template <class T>
+void drop(const Inputs& inputs, const SeeingRow& row, std::vector<T>& P) {
+  const Dropout& dropout = inputs.problem.dropout;
+  if (dropout.p == 0) return;
+  for (std::size_t j = 0; j < P.size(); ++j)
+    P[j] *= dropout.factor(row.head, row.i, row.keys.first + static_cast<std::int64_t>(j));
+}
+
+/// P = softmax(S), with the score `sink` beside S in the sum; returns L.
 template <class Way, class T = typename Way::Type>
-T softmax_row(const std::vector<T>& S, Way way, std::vector<T>& P) {
+T softmax_row(const std::vector<T>& S, float sink, Way way, std::vector<T>& P) {
   P.resize(S.size());
-  T m = -std::numeric_limits<T>::infinity();
+  T m = sink;
   for (T s : S) m = std::max(m, s);
   for (std::size_t j = 0; j < S.size(); ++j) P[j] = std::exp(S[j] - m);
-  T l = 0;
+  T l = sink == -std::numeric_limits<float>::infinity() ? T(0) : std::exp(sink - m);
   for (std::size_t j = 0; j < S.size(); ++j) l += P[way.index(j, S.size())];
   for (T& x : P) x = way.round(x / l);
   return m + std::log(l);  // no key: m = -inf and l = 0 give -inf
@@ -165,10 +199,12 @@ Result<T> forward(const Inputs& inputs, Way way) {
 #pragma omp for collapse(2) schedule(dynamic, 16)
     for (std::int64_t bh = 0; bh < heads; ++bh) {
       for (std::int64_t i = 0; i < p.Nq; ++i) {
-        const Interval keys = p.mask().keys(i);
-        const std::int64_t visible = keys.size(), head = key_value_of(p, bh), kv = head + keys.first * p.d;
-        score_row(p, visible, &inputs.Q[(bh * p.Nq + i) * p.d], K.data() + head + keys.first, way, S);
-        result.L[bh * p.Nq + i] = softmax_row(S, way, P);
+        const SeeingRow row(inputs, bh * p.Nq + i);
+        const std::int64_t visible = row.keys.size(), head = key_value_of(p, bh),
+                           kv = head + row.keys.first * p.d;
+        score_row(inputs, row, &inputs.Q[(bh * p.Nq + i) * p.d], K.data() + head + row.keys.first, way, S);
+        result.L[bh * p.Nq + i] = softmax_row(S, inputs.sink(row.h), way, P);
+        drop(inputs, row, P);
         std::fill(o.begin(), o.end(), T(0));
         for (std::int64_t k = 0; k < visible; ++k) {
           const std::int64_t j = way.index(k, visible);
@@ -205,7 +241,8 @@ Gradients<T> backward(const Inputs& inputs, const Result<float>* saved, const st
   const std::int64_t group = p.q_heads / p.kv_heads;
   const T scale = scale_of<T>(p);
   Gradients<T> result{std::vector<T>(inputs.Q.size()), std::vector<T>(inputs.K.size()),
-                      std::vector<T>(inputs.V.size())};
+                      std::vector<T>(inputs.V.size()), std::vector<T>(inputs.sinks.size())};
+  std::vector<T> sink_terms(inputs.sinks.empty() ? 0 : p.batch * p.q_heads * p.Nq);  // of each row
   const std::vector<T> K_columns = columns_of<T>(inputs.K, p.Nk, p.d),
                        V_columns = columns_of<T>(inputs.V, p.Nk, p.d);
   // One key/value head at a time: the query heads of its group add into the same dK and dV.
@@ -218,35 +255,42 @@ Gradients<T> backward(const Inputs& inputs, const Result<float>* saved, const st
       const float* q = &inputs.Q[row * p.d];  // [d]
       const float* dO_i = &dO[row * p.d];     // [d]
       T* dq = &result.dQ[row * p.d];          // [d]
-      const Interval keys = p.mask().keys(r % p.Nq);
+      const SeeingRow seeing(inputs, row);
+      const auto& keys = seeing.keys;
       const std::int64_t visible = keys.size(), head = g * p.Nk * p.d, kv = head + keys.first * p.d;
       const float* K = inputs.K.data() + kv;  // [visible, d]
       T* dK = result.dK.data() + kv;          // [visible, d]
       T* dV = result.dV.data() + kv;          // [visible, d]
-      score_row(p, visible, q, K_columns.data() + head + keys.first, way, S);
+      score_row(inputs, seeing, q, K_columns.data() + head + keys.first, way, S);
       dO_row.assign(dO_i, dO_i + p.d);
-      T D = 0;
+      T D = 0, L = 0;
       if (saved != nullptr) {
         // Where P is 1, D equals dP. A stage may add up the two in different orders, so some Ways do: D is
         // always added up from the first term on.
         for (std::int64_t c = 0; c < p.d; ++c)
           D = way.add(D, static_cast<T>(dO_i[c]), static_cast<T>(saved->O[row * p.d + c]));
         P.resize(visible);
-        for (std::int64_t j = 0; j < visible; ++j)
-          P[j] = way.round(std::exp(S[j] - static_cast<T>(saved->L[row])));
+        L = static_cast<T>(saved->L[row]);
+        for (std::int64_t j = 0; j < visible; ++j) P[j] = way.round(std::exp(S[j] - L));
       }
-      const bool from_D = saved != nullptr && Way::begins_with_D;
+      // What dropout multiplies dP with stands between its sum and -D.
+      const bool from_D = saved != nullptr && Way::begins_with_D && p.dropout.p == 0;
       dP.assign(visible, from_D ? -D : T(0));
       add_dots(dO_row.data(), V_columns.data() + head + keys.first, p.Nk, p.d, way, dP);
+      if (!from_D) drop(inputs, seeing, dP);
       if (saved == nullptr) {
-        softmax_row(S, way, P);
+        L = softmax_row(S, inputs.sink(seeing.h), way, P);
         for (std::int64_t j = 0; j < visible; ++j) D += P[j] * dP[j];
       }
       if (!from_D) {
         for (T& x : dP) x -= D;
       }
       std::vector<T>& dS = dP;
-      for (std::int64_t j = 0; j < visible; ++j) dS[j] = way.round(P[j] * dP[j] * p.slope(S[j]));
+      for (std::int64_t j = 0; j < visible; ++j)
+        dS[j] = way.round(P[j] * dP[j] * slope_of(inputs, seeing, j, S[j]));
+      drop(inputs, seeing, P);                                               // as dV has it
+      if (inputs.sink(seeing.h) != -std::numeric_limits<float>::infinity())  // a key with V = 0, dP = 0
+        sink_terms[row] = without != nullptr ? T(0) : -std::exp(inputs.sink(seeing.h) - L) * D;
       if (without != nullptr) leave_dropped(*without, P, dS);
       for (std::int64_t j = 0; j < visible; ++j) {
         if (without != nullptr && P[j] == 0 && dS[j] == 0) continue;
@@ -258,6 +302,10 @@ Gradients<T> backward(const Inputs& inputs, const Result<float>* saved, const st
   }
   for (auto* gradient : {&result.dQ, &result.dK, &result.dV}) {
     for (T& x : *gradient) x = way.round(x);
+  }
+  for (std::size_t k = 0; k < sink_terms.size(); ++k) {
+    const std::int64_t row = way.index(static_cast<std::int64_t>(k), std::ssize(sink_terms));
+    result.dsinks[row / p.Nq % p.q_heads] += sink_terms[row];
   }
   return result;
 }
@@ -285,14 +333,15 @@ std::vector<double> change_without_key(const Inputs& inputs, const Result<double
   std::vector<double> S, O_rest(p.d);
 #pragma omp parallel for schedule(dynamic, 16) firstprivate(S, O_rest) if (rows * p.Nk > 4096)
   for (std::int64_t row = 0; row < rows; ++row) {
-    const Interval keys = p.mask().keys(row % p.Nq);
+    const SeeingRow seeing(inputs, row);
+    const auto& keys = seeing.keys;
     const std::int64_t visible = keys.size();
     if (visible == 0) continue;
     const float* q = &inputs.Q[row * p.d];  // [d]
     const std::int64_t head = key_value_of(p, row / p.Nq), kv = head + keys.first * p.d;
     const float* V = &inputs.V[kv];  // [visible, d]
     std::int64_t key = which == Dropped::first ? 0 : visible - 1;
-    const auto all_scores = [&] { score_row(p, visible, q, K.data() + head + keys.first, Exact{}, S); };
+    const auto all_scores = [&] { score_row(inputs, seeing, q, K.data() + head + keys.first, Exact{}, S); };
     double s = 0;
     if (which == Dropped::heaviest) {
       all_scores();
@@ -300,27 +349,32 @@ std::vector<double> change_without_key(const Inputs& inputs, const Result<double
       s = S[key];
     } else {
       for (std::int64_t c = 0; c < p.d; ++c) s += double{q[c]} * inputs.K[kv + key * p.d + c];
-      s = p.score(s * scale_of<double>(p));
+      s = p.score(s * scale_of<double>(p)) - inputs.bias(seeing.h, seeing.i, keys.first + key);
     }
     // O = P V_key + (1 - P) O_rest, and only O_rest is left. Where P is nearly 1, it drowns in O.
     const double P = std::exp(s - oracle.L[row]);
+    // With dropout it is a term of the sum, as it is in O.
+    const auto stays = [&](std::int64_t j) {
+      return p.dropout.p == 0 ? 1. : p.dropout.factor(seeing.head, seeing.i, keys.first + j);
+    };
     std::ranges::fill(O_rest, 0.0);
     if (P < 0.5) {
       for (std::int64_t c = 0; c < p.d; ++c)
-        O_rest[c] = (oracle.O[row * p.d + c] - P * V[key * p.d + c]) / (1 - P);
+        O_rest[c] = (oracle.O[row * p.d + c] - P * stays(key) * V[key * p.d + c]) / (1 - P);
     } else if (visible > 1) {
       if (which != Dropped::heaviest) all_scores();
       S[key] = -std::numeric_limits<double>::infinity();
-      const double m = *std::ranges::max_element(S);
-      double l = 0;
+      const double sink = inputs.sink(seeing.h), m = std::max(*std::ranges::max_element(S), sink);
+      double l = std::exp(sink - m);
       for (std::int64_t j = 0; j < visible; ++j) {
         const double weight = std::exp(S[j] - m);
         l += weight;
-        for (std::int64_t c = 0; c < p.d; ++c) O_rest[c] += weight * V[j * p.d + c];
+        for (std::int64_t c = 0; c < p.d; ++c) O_rest[c] += weight * stays(j) * V[j * p.d + c];
       }
       for (double& x : O_rest) x /= l;
     }
-    for (std::int64_t c = 0; c < p.d; ++c) change[row * p.d + c] = P * (O_rest[c] - V[key * p.d + c]);
+    for (std::int64_t c = 0; c < p.d; ++c)
+      change[row * p.d + c] = P * (O_rest[c] - stays(key) * V[key * p.d + c]);
   }
   return change;
 }
@@ -348,8 +402,9 @@ Statistics plain_statistics(const Inputs& inputs, bool with_P) {
   std::vector<float> S, P;
 #pragma omp parallel for schedule(dynamic, 16) firstprivate(S, P) if (rows * p.Nk > 4096)
   for (std::int64_t row = 0; row < rows; ++row) {
-    const Interval keys = p.mask().keys(row % p.Nq);
-    score_row(p, keys.size(), &inputs.Q[row * p.d], K.data() + key_value_of(p, row / p.Nq) + keys.first,
+    const SeeingRow seeing(inputs, row);
+    const auto& keys = seeing.keys;
+    score_row(inputs, seeing, &inputs.Q[row * p.d], K.data() + key_value_of(p, row / p.Nq) + keys.first,
               way, S);
     float m = -std::numeric_limits<float>::infinity(), l = 0;
     for (float s : S) m = std::max(m, s);
@@ -357,7 +412,7 @@ Statistics plain_statistics(const Inputs& inputs, bool with_P) {
     all.m[row] = m;
     all.l[row] = l;
     if (!with_P) continue;
-    softmax_row(S, way, P);
+    softmax_row(S, inputs.sink(seeing.h), way, P);
     std::ranges::copy(P, all.P.begin() + row * p.Nk + keys.first);
   }
   return all;

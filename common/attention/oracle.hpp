@@ -1,18 +1,41 @@
 #pragma once
 #include <cstdint>
+#include <limits>
+#include <optional>
 #include <vector>
 
 #include "common/attention/problem.hpp"
 
 namespace flashladder {
 
+/// Which rows of a larger problem those of a smaller one are: some of one query head, with its first keys.
+struct PartOf {
+  Problem whole;       ///< The larger one.
+  std::int64_t head;   ///< The query head, of all batch entries.
+  std::int64_t first;  ///< The first row.
+};
+
 /// Q, K, V of a problem as plain numbers, whatever a stage's dtype and memory layout: fp32 values that the
 /// problem's dtype holds exactly, contiguous.
 struct Inputs {
-  Problem problem;       ///< What they make.
-  std::vector<float> Q;  ///< [batch, q_heads,  Nq, d]
-  std::vector<float> K;  ///< [batch, kv_heads, Nk, d]
-  std::vector<float> V;  ///< [batch, kv_heads, Nk, d]
+  Problem problem;                  ///< What they make.
+  std::vector<float> Q;             ///< [batch, q_heads,  Nq, d]
+  std::vector<float> K;             ///< [batch, kv_heads, Nk, d]
+  std::vector<float> V;             ///< [batch, kv_heads, Nk, d]
+  std::vector<float> slopes = {};   ///< [q_heads]; none without ALiBi.
+  std::vector<float> sinks = {};    ///< [q_heads]; none without sinks.
+  std::optional<PartOf> part = {};  ///< Where they are rows of a larger problem, which masks, ALiBi and
+                                    ///< dropout are of.
+
+  /// What is taken from the score of query head `h` for row i and key j; 0 without ALiBi.
+  float bias(std::int64_t h, std::int64_t i, std::int64_t j) const {
+    const Problem& p = part ? part->whole : problem;
+    return slopes.empty() ? 0 : slopes[h] * static_cast<float>(p.distance(i, j));
+  }
+  /// The score that a head has beside those of its keys; -inf without sinks.
+  float sink(std::int64_t h) const {
+    return sinks.empty() ? -std::numeric_limits<float>::infinity() : sinks[h];
+  }
 };
 
 /// What the forward pass gives. T is double for the oracle, float for a stage.
@@ -25,9 +48,10 @@ struct Result {
 /// What the backward pass gives.
 template <class T>
 struct Gradients {
-  std::vector<T> dQ;  ///< [batch, q_heads,  Nq, d]
-  std::vector<T> dK;  ///< [batch, kv_heads, Nk, d]
-  std::vector<T> dV;  ///< [batch, kv_heads, Nk, d]
+  std::vector<T> dQ;           ///< [batch, q_heads,  Nq, d]
+  std::vector<T> dK;           ///< [batch, kv_heads, Nk, d]
+  std::vector<T> dV;           ///< [batch, kv_heads, Nk, d]
+  std::vector<T> dsinks = {};  ///< [q_heads]; none without sinks.
 };
 
 /// Attention from its definition in fp64: S = scale * Q K^T, P = softmax(S), O = P V, L = max S + log sum

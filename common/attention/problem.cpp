@@ -29,7 +29,7 @@ std::int64_t Problem::visible_pairs() const {
 }
 
 double Problem::forward_flops() const {
-  if (window.hides(causal))
+  if (window.hides(causal) || prefix > 0)
     return 4.0 * static_cast<double>(batch * q_heads * d) * static_cast<double>(visible_pairs());
   const double all = 4.0 * static_cast<double>(batch * q_heads) * static_cast<double>(Nq) *
                      static_cast<double>(Nk) * static_cast<double>(d);
@@ -66,6 +66,19 @@ void Problem::validate() const {
     throw UsageError("the softcap is " + in_words(softcap) +
                      ": give a finite number above 0, or 0 for none");
   }
+  if (prefix < 0) {
+    throw UsageError("the prefix is " + std::to_string(prefix) +
+                     ": give how many keys all rows see, or 0 for none");
+  }
+  if (prefix > 0 && !causal)
+    throw UsageError("a prefix makes rows see more than the causal mask lets them: ask for that mask, too");
+  if (prefix > 0 && window.hides(causal))
+    throw UsageError(
+        "a prefix and a window do not go together: a row would see two separate parts of the keys");
+  if (!(dropout.p >= 0 && dropout.p < 1) || dropout.kept() == 0) {
+    throw UsageError("the dropout is " + in_words(dropout.p) +
+                     ": give the share of probabilities to leave out, from 0 to 0.99");
+  }
   if (!std::isfinite(scale)) throw UsageError("the scale is not a finite number");
   const auto elements = [](auto... factors) { return (static_cast<double>(factors) * ...); };
   const double most = static_cast<double>(std::numeric_limits<std::int64_t>::max()) / 64;
@@ -89,6 +102,10 @@ std::string to_string(const Problem& p) {
         " window=" + std::to_string(p.window.left) + "," + std::to_string(p.causal ? 0 : p.window.right);
   }
   if (p.softcap != 0) text += " softcap=" + in_words(p.softcap);
+  if (p.prefix > 0) text += " prefix=" + std::to_string(p.prefix);
+  if (p.alibi) text += " alibi";
+  if (p.sinks) text += " sinks";
+  if (p.dropout.p != 0) text += " dropout=" + in_words(p.dropout.p);
   return text + " " + std::string(to_string(p.dtype));
 }
 

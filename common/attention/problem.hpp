@@ -1,10 +1,13 @@
 #pragma once
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <string>
 
 #include "common/attention/dtype.hpp"
 #include "common/attention/mask.hpp"
+#include "common/attention/philox.hpp"
 
 namespace flashladder {
 
@@ -18,6 +21,22 @@ struct Window {
 
   /// Whether it hides any keys, but for those of the causal mask.
   bool hides(bool causal) const { return left >= 0 || (right >= 0 && !causal); }
+};
+
+/// Probabilities that are left out, each by chance, and the others made larger for it.
+struct Dropout {
+  float p = 0;             ///< How many, from 0 to below 1; in effect the nearest multiple of 1/256.
+  std::uint64_t seed = 0;  ///< Another seed leaves out others.
+
+  /// How many of 256 stay.
+  int kept() const { return 256 - static_cast<int>(std::lround(256 * p)); }
+  /// What becomes of P of row i and key j of query head `head` of all batch entries: its factor, 0 or one
+  /// that keeps the mean.
+  float factor(std::int64_t head, std::int64_t i, std::int64_t j) const {
+    const int row = static_cast<int>(i), key = static_cast<int>(j);
+    const bool stays = dropout_byte(dropout_bytes(seed, head, row, key / 16), key % 16) < kept();
+    return stays ? 256.f / static_cast<float>(kept()) : 0.f;
+  }
 };
 
 /// One attention problem: softmax(scale * Q K^T) V for every batch entry and head.
@@ -34,7 +53,11 @@ struct Problem {
   bool causal = false;  ///< Query i sees key j when j <= i + (Nk - Nq): aligned at the bottom right.
   Window window = {};   ///< Around key i + (Nk - Nq) of query i.
   float softcap = 0;    ///< s becomes softcap * tanh(s / softcap), the scale included; 0: it stays.
-  float scale = 0;      ///< Factor on the scores; 0 stands for 1/sqrt(d).
+  std::int64_t prefix = 0;  ///< Every query sees the first so many keys, too; under the causal mask alone.
+  bool alibi = false;    ///< From a score slope * |i + (Nk - Nq) - j| is taken, of each head its own slope.
+  bool sinks = false;    ///< Each head has a score of its own, whose exponential is in the softmax's sum.
+  Dropout dropout = {};  ///< Of P, after the softmax.
+  float scale = 0;       ///< Factor on the scores; 0 stands for 1/sqrt(d).
   Dtype dtype = Dtype::fp32;  ///< Of Q, K, V and O.
 
   /// The factor on the scores, 1/sqrt(d) unless one was given.
@@ -44,12 +67,17 @@ struct Problem {
   std::int64_t kv_head(std::int64_t h) const { return h / (q_heads / kv_heads); }
 
   /// Which rows see which keys.
-  Mask<std::int64_t> mask() const { return {Nq, Nk, causal, window.left, window.right}; }
+  Mask<std::int64_t> mask() const {
+    return {Nq, Nk, causal, window.left, window.right, std::min(prefix, Nk)};
+  }
 
   /// One more than the last key that query row `i` sees: without a window keys 0 ... visible_keys(i) - 1.
   std::int64_t visible_keys(std::int64_t i) const { return mask().keys_end(i); }
 
-  /// What becomes of a score, which has the scale in it.
+  /// How far key j is from query i's own.
+  std::int64_t distance(std::int64_t i, std::int64_t j) const { return std::abs(i + Nk - Nq - j); }
+
+  /// What becomes of a score, which has the scale in it, before ALiBi.
   template <class T>
   T score(T s) const {
     const T cap = softcap;
@@ -66,17 +94,18 @@ struct Problem {
   std::int64_t visible_pairs() const;
 
   /// FLOPs of the forward pass as the papers count them: 4 * Nq * Nk * d per head, halved when causal; with
-  /// a window 4 * visible_pairs() * d.
+  /// a window or a prefix 4 * visible_pairs() * d.
   double forward_flops() const;
 
   /// Throws UsageError unless all sizes are at least 1, d <= max_head_dim, kv_heads divides q_heads, the
-  /// window is not below -1, scale and softcap are finite, softcap is not negative, and each tensor can be
+  /// window is not below -1, scale and softcap are finite, softcap is not negative, a prefix is not
+  /// negative and has the causal mask and no window, dropout is from 0 to below 1, and each tensor can be
   /// addressed with 64 bits.
   void validate() const;
 };
 
 /// "B=1 H=12 N=512 d=32 fp32": what there is to tell, and no more (Hkv, Nq and Nk, causal, the
-/// window and the softcap where they matter).
+/// window and the other variants where they matter).
 std::string to_string(const Problem& problem);
 
 }  // namespace flashladder

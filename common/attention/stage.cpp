@@ -98,7 +98,7 @@ template <class Call>
 void require_layout(const Stage& stage, const Call& call) {
   if (stage.supports.features.strides) return;
   for (const NamedTensor& one : all_tensors) {
-    if (!one.given(Call::pass, stage.saved)) continue;
+    if (!one.given(Call::pass, stage.saved, call.problem)) continue;
     const auto shape = one.shape(call.problem);
     const auto wanted = one.contiguous(call.problem, nullptr).stride;
     for (std::size_t i = 0; i < wanted.size(); ++i) {

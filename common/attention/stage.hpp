@@ -17,6 +17,10 @@ struct Features {
   bool strides = true;        ///< Tensors whose heads and rows do not follow each other in memory.
   bool window = false;        ///< A window of keys around a row's own.
   bool softcap = false;       ///< Scores below a limit, by tanh.
+  bool prefix = false;        ///< Keys that all rows see, beside the causal mask.
+  bool alibi = false;         ///< Scores that fall with the distance.
+  bool sinks = false;         ///< A score of each head beside those of its keys.
+  bool dropout = false;       ///< Probabilities left out by chance.
 };
 
 /// A feature, and which problems ask for it.
@@ -33,6 +37,10 @@ inline constexpr Feature all_features[] = {
     {"strides", &Features::strides, nullptr},
     {"window", &Features::window, [](const Problem& p) { return p.window.hides(p.causal); }},
     {"softcap", &Features::softcap, [](const Problem& p) { return p.softcap != 0; }},
+    {"prefix", &Features::prefix, [](const Problem& p) { return p.prefix > 0; }},
+    {"alibi", &Features::alibi, [](const Problem& p) { return p.alibi; }},
+    {"sinks", &Features::sinks, [](const Problem& p) { return p.sinks; }},
+    {"dropout", &Features::dropout, [](const Problem& p) { return p.dropout.p != 0; }},
 };
 
 /// What a stage takes.

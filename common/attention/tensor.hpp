@@ -99,6 +99,8 @@ struct Forward {
   Tensor V = {};                               ///< [batch, kv_heads, Nk, d], as Q.
   Tensor O = {};                               ///< [batch, q_heads, Nq, d], as Q.
   Tensor L = {};                               ///< [batch, q_heads, Nq], fp32, contiguous.
+  Tensor slopes = {};                          ///< [q_heads], fp32; of problems with ALiBi alone.
+  Tensor sinks = {};                           ///< [q_heads], fp32; of problems with sinks alone.
   Workspace& workspace;                        ///< The only source of extra memory.
 
   /// Query head `h` of batch entry `b`, with the key/value head it reads.
@@ -126,6 +128,9 @@ struct Backward {
   Tensor m = {};                                ///< As L; for the stages that say so alone.
   Tensor l = {};                                ///< As m.
   Tensor P = {};                                ///< [batch, q_heads, Nq, Nk], fp32, as m.
+  Tensor slopes = {};                           ///< As in Forward.
+  Tensor sinks = {};                            ///< As in Forward.
+  Tensor dsinks = {};                           ///< As sinks.
   Workspace& workspace;                         ///< The only source of extra memory.
 
   /// Query head `h` of batch entry `b`, with the key/value head it reads and adds gradients to.
@@ -144,23 +149,25 @@ struct NamedTensor {
   Tensor Forward::*forward;        ///< Null where the forward pass has none.
   Tensor Backward::*backward;      ///< Null where the backward pass has none.
   std::int64_t Problem::*heads;    ///< Its shape is [batch, heads, rows, columns].
-  std::int64_t Problem::*rows;     ///< Nq or Nk.
+  std::int64_t Problem::*rows;     ///< Nq or Nk; null: its shape is [heads], the same for each entry.
   std::int64_t Problem::*columns;  ///< d; Nk; null: a single one.
   std::optional<Pass> output_of;   ///< The pass that writes it; none: it comes from outside.
   std::optional<Saved> saved;      ///< Only the stages that say so are given it (Stage::saved); none: all.
+  bool Problem::*variant = nullptr;  ///< Only problems with this variant have it; null: all.
 
-  /// Whether a pass is given it, of a stage that needs `needed` of the forward pass.
-  constexpr bool given(Pass pass, Saved needed) const {
+  /// Whether a pass over `p` is given it, of a stage that needs `needed` of the forward pass.
+  constexpr bool given(Pass pass, Saved needed, const Problem& p) const {
     return (pass == Pass::forward ? forward != nullptr : backward != nullptr) &&
-           (!saved || *saved == needed);
+           (!saved || *saved == needed) && (variant == nullptr || p.*variant);
   }
   /// Whether its rows are those of a head, of d elements: they may have strides, and the problem's dtype.
   /// All else is contiguous and fp32.
   constexpr bool has_head_rows() const { return columns == &Problem::d; }
   /// Of its elements.
   Dtype dtype(const Problem& p) const { return has_head_rows() ? p.dtype : Dtype::fp32; }
-  /// [batch, heads, rows, columns]
+  /// [batch, heads, rows, columns]; 1 for what it has none of.
   std::array<std::int64_t, 4> shape(const Problem& p) const {
+    if (rows == nullptr) return {1, p.*heads, 1, 1};
     return {p.batch, p.*heads, p.*rows, columns == nullptr ? 1 : p.*columns};
   }
   /// How many there are.
@@ -199,6 +206,33 @@ inline constexpr NamedTensor all_tensors[] = {
     {"m", nullptr, &Backward::m, &Problem::q_heads, &Problem::Nq, nullptr, Pass::forward, Saved::m_and_l},
     {"l", nullptr, &Backward::l, &Problem::q_heads, &Problem::Nq, nullptr, Pass::forward, Saved::m_and_l},
     {"P", nullptr, &Backward::P, &Problem::q_heads, &Problem::Nq, &Problem::Nk, Pass::forward, Saved::P},
+    {"slopes",
+     &Forward::slopes,
+     &Backward::slopes,
+     &Problem::q_heads,
+     nullptr,
+     nullptr,
+     {},
+     {},
+     &Problem::alibi},
+    {"sinks",
+     &Forward::sinks,
+     &Backward::sinks,
+     &Problem::q_heads,
+     nullptr,
+     nullptr,
+     {},
+     {},
+     &Problem::sinks},
+    {"dsinks",
+     nullptr,
+     &Backward::dsinks,
+     &Problem::q_heads,
+     nullptr,
+     nullptr,
+     Pass::backward,
+     {},
+     &Problem::sinks},
 };
 
 /// The one of that name.

@@ -89,6 +89,7 @@ struct ExpectedGradients {
   Bound dQ;                  ///< How far dQ may be from it.
   Bound dK;                  ///< How far dK may be.
   Bound dV;                  ///< How far dV may be.
+  Bound dsinks;              ///< How far dsinks may be, where there are sinks. They are fp32.
 };
 
 /// @param saved  saved_forward, as the stage is given it; O is rounded to `dtype` here

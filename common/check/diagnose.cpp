@@ -51,11 +51,13 @@ class Row {
     for (std::int64_t j = first; j < end; ++j) {
       double sum = 0;
       for (std::int64_t k = 0; k < p.d; ++k) sum += double{q[k]} * K[j * p.d + k];
-      S_[j] = p.score(sum * p.softmax_scale());
+      S_[j] = p.score(sum * p.softmax_scale()) - inputs.bias(head % p.q_heads, row, j);
     }
-    State now{.O = std::vector<double>(p.d)};
+    State now{.m = inputs.sink(head % p.q_heads), .O = std::vector<double>(p.d)};
+    if (now.m != -infinity) now.l = 1;
     for (std::int64_t j = 0; j < p.Nk; ++j) {
-      if (S_[j] != -infinity) add(now, S_[j], V + j * p.d);
+      if (S_[j] != -infinity)
+        add(now, S_[j], V + j * p.d, p.dropout.p == 0 ? 1 : p.dropout.factor(head, row, j));
       if ((j + 1) % Bc == 0 || j + 1 == p.Nk) states_.push_back(now);
     }
   }
@@ -65,11 +67,13 @@ class Row {
   }
 
  private:
-  static void add(State& state, double s, const float* v) {
+  /// @param factor  what dropout multiplies P with
+  static void add(State& state, double s, const float* v, double factor) {
     const double m = std::max(state.m, s), alpha = std::exp(state.m - m), weight = std::exp(s - m);
     state.m = m;
     state.l = state.l * alpha + weight;
-    for (std::size_t c = 0; c < state.O.size(); ++c) state.O[c] = state.O[c] * alpha + weight * v[c];
+    for (std::size_t c = 0; c < state.O.size(); ++c)
+      state.O[c] = state.O[c] * alpha + weight * factor * v[c];
   }
 
   std::vector<double> S_;

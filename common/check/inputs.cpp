@@ -119,6 +119,31 @@ void needle(Inputs& in, Random& random) {
   }
 }
 
+/// The slopes of ALiBi as its paper has them: of H heads 2^(-8 / H), 2^(-16 / H) ... 2^-8. (Press, Smith
+/// and Lewis, Train short, test long, 2022, section 3.)
+std::vector<float> make_slopes(const Problem& p) {
+  std::vector<float> slopes;
+  for (std::int64_t h = 0; h < p.q_heads; ++h)
+    slopes.push_back(std::exp2(-8 * static_cast<float>(h + 1) / static_cast<float>(p.q_heads)));
+  return slopes;
+}
+
+/// Of each head about the logarithm of the sum of exponentials of some row of it.
+std::vector<float> make_sinks(const Inputs& in, Random& random) {
+  const Problem& p = in.problem;
+  std::vector<float> sinks;
+  for (std::int64_t h = 0; h < p.q_heads; ++h) {
+    const std::int64_t i = below(p.Nq, random), j = below(p.Nk, random);
+    const float *q = &in.Q[(h * p.Nq + i) * p.d], *k = &in.K[(p.kv_head(h) * p.Nk + j) * p.d];
+    float score = 0;
+    for (std::int64_t c = 0; c < p.d; ++c) score += q[c] * k[c];
+    const float keys = static_cast<float>(std::max<std::int64_t>(p.mask().keys(i).size(), 1));
+    sinks.push_back(p.score(score * p.softmax_scale()) - in.bias(h, i, j) + std::log(keys) +
+                    normal(random));
+  }
+  return sinks;
+}
+
 constexpr Family families[] = {
     {"zero_mean", "outputs that vanish as 1/sqrt(N): an error that does not vanish stands out", zero_mean},
     {"offset", "a mean that keeps outputs of order 1 at any N: scaling and normalisation", offset},
@@ -143,10 +168,17 @@ Inputs make_inputs(const Family& family, const Problem& problem, std::uint64_t s
                 std::vector<float>(problem.batch * problem.kv_heads * problem.Nk * problem.d)};
   Random random(seed);
   family.fill(inputs, random);
+  fill_variant(inputs, seed);
   for (auto* values : {&inputs.Q, &inputs.K, &inputs.V}) {
     for (float& x : *values) x = round_to(problem.dtype, x);
   }
   return inputs;
+}
+
+void fill_variant(Inputs& inputs, std::uint64_t seed) {
+  Random random(seed ^ 0xd1b54a32d192ed03u);  // not the inputs' own numbers again
+  if (inputs.problem.alibi) inputs.slopes = make_slopes(inputs.problem);
+  if (inputs.problem.sinks) inputs.sinks = make_sinks(inputs, random);
 }
 
 Dtype dtype_for(const Stage& stage, Dtype dtype) {

@@ -140,7 +140,7 @@ Run<Call>::Run(const Stage& stage, const Problem& problem, Layout layout)
   problem_.dtype = computing_dtype(stage, problem.dtype);
   int place = 0;
   for (const NamedTensor& one : all_tensors) {
-    if (!one.given(Call::pass, stage.saved)) continue;
+    if (!one.given(Call::pass, stage.saved, problem)) continue;
     const auto [batch, heads, rows, columns] = one.shape(problem_);
     const bool strided = one.has_head_rows();
     tensors_.push_back({&one, Buffer(batch, heads, rows, columns, strided ? layout : Layout::contiguous,
@@ -156,6 +156,12 @@ const Buffer& Run<Call>::tensor(std::string_view name) const {
 template <class Call>
 Buffer& Run<Call>::tensor(std::string_view name) {
   return std::ranges::find(tensors_, &named_tensor(name), &Named::what)->buffer;
+}
+
+template <class Call>
+void Run<Call>::write_variant(const Inputs& inputs) {
+  if (problem_.alibi) tensor("slopes").write(inputs.slopes);
+  if (problem_.sinks) tensor("sinks").write(inputs.sinks);
 }
 
 template <class Call>
@@ -208,6 +214,7 @@ ForwardRun::ForwardRun(const Stage& stage, const Inputs& inputs, Layout layout)
   tensor("Q").write(inputs.Q);
   tensor("K").write(inputs.K);
   tensor("V").write(inputs.V);
+  write_variant(inputs);
 }
 
 void ForwardRun::run_counting(Workspace& workspace) {
@@ -227,6 +234,7 @@ BackwardRun::BackwardRun(const Stage& stage, const Inputs& inputs, const Backwar
   tensor("O").write(given.forward.O);
   tensor("L").write(given.forward.L);
   tensor("dO").write(given.dO);
+  write_variant(inputs);
   if (stage.saved == Saved::P) tensor("P").write(given.saved.P);
   if (stage.saved == Saved::m_and_l) {
     tensor("m").write(given.saved.m);
@@ -235,7 +243,8 @@ BackwardRun::BackwardRun(const Stage& stage, const Inputs& inputs, const Backwar
 }
 
 Gradients<float> BackwardRun::result() const {
-  return {tensor("dQ").read(), tensor("dK").read(), tensor("dV").read()};
+  return {tensor("dQ").read(), tensor("dK").read(), tensor("dV").read(),
+          problem_.sinks ? tensor("dsinks").read() : std::vector<float>()};
 }
 
 }  // namespace flashladder

@@ -85,17 +85,19 @@ class Run {
   Buffer& tensor(std::string_view name);
   /// The same.
   const Buffer& tensor(std::string_view name) const;
+  /// Writes what only some problems have.
+  void write_variant(const Inputs& inputs);
   /// What the stage is called with.
   Call call(Workspace& workspace);
 
   const Stage& stage_;  ///< Whose pass it is.
+  Problem problem_;     ///< Of the dtype in which the stage computes.
 
  private:
   struct Named {
     const NamedTensor* what;
     Buffer buffer;
   };
-  Problem problem_;  ///< Of the dtype in which the stage computes.
   std::vector<Named> tensors_;
 };
 extern template class Run<Forward>;

@@ -80,12 +80,16 @@ std::vector<Chunk> sample_of(const Inputs& inputs) {
       Problem own = p;
       own.batch = own.q_heads = own.kv_heads = 1;
       own.Nq = rows;
-      own.Nk =
-          p.mask().keys(first + rows - 1).end;  // aligned at the bottom right: each row sees the same keys
+      own.Nk = p.mask().keys(first + rows - 1).end;
+      const std::int64_t h = head % p.q_heads;
       sample.push_back({head, first,
-                        Inputs{own, part(inputs.Q, (head * p.Nq + first) * p.d, rows * p.d),
-                               part(inputs.K, kv * p.Nk * p.d, own.Nk * p.d),
-                               part(inputs.V, kv * p.Nk * p.d, own.Nk * p.d)}});
+                        Inputs{.problem = own,
+                               .Q = part(inputs.Q, (head * p.Nq + first) * p.d, rows * p.d),
+                               .K = part(inputs.K, kv * p.Nk * p.d, own.Nk * p.d),
+                               .V = part(inputs.V, kv * p.Nk * p.d, own.Nk * p.d),
+                               .slopes = p.alibi ? part(inputs.slopes, h, 1) : std::vector<float>(),
+                               .sinks = p.sinks ? part(inputs.sinks, h, 1) : std::vector<float>(),
+                               .part = PartOf{p, head, first}}});
     }
   }
   return sample;
@@ -152,7 +156,7 @@ Verdict check_sample(const Result<float>& result, const Problem& p, const std::v
   for (std::int64_t row = 0; row < heads_of(p) * p.Nq; ++row) {
     const bool sees_none = p.mask().keys(row % p.Nq).size() == 0;
     const float L = result.L[row];
-    if (sees_none ? L != -std::numeric_limits<float>::infinity() : !std::isfinite(L))
+    if (sees_none && !p.sinks ? L != -std::numeric_limits<float>::infinity() : !std::isfinite(L))
       return fail("L[" + std::to_string(row) + "] is " + std::to_string(L));
     for (std::int64_t i = row * p.d; i < (row + 1) * p.d; ++i) {
       if (sees_none ? result.O[i] != 0 : !std::isfinite(result.O[i]))

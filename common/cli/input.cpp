@@ -38,7 +38,7 @@ std::vector<std::string> split(const std::string& text, char mark) {
   return parts;
 }
 
-/// Puts what --variant says, "window:256,softcap:30", into a problem.
+/// Puts what --variant says, "window:256,softcap:30,sinks", into a problem.
 void set_variant(Problem& problem, const std::string& variant) {
   if (variant.empty()) return;
   for (const std::string& part : split(variant, ',')) {
@@ -56,8 +56,25 @@ void set_variant(Problem& problem, const std::string& variant) {
       const auto cap = number_in<float>(words.size() > 1 ? words[1] : "");
       if (words.size() > 2 || !cap) fail("give softcap:LIMIT, a number, such as softcap:30");
       problem.softcap = *cap;
+    } else if (words[0] == "prefix") {
+      const auto keys = number_in<std::int64_t>(words.size() > 1 ? words[1] : "");
+      if (words.size() > 2 || !keys) fail("give prefix:KEYS, a whole number of keys, such as prefix:128");
+      problem.prefix = *keys;
+    } else if (words[0] == "dropout") {
+      const auto share = number_in<float>(words.size() > 1 ? words[1] : "");
+      const auto seed = number_in<std::uint64_t>(words.size() > 2 ? words[2] : "0");
+      if (words.size() > 3 || !share || !seed)
+        fail("give dropout:SHARE or dropout:SHARE:SEED, a number and a whole number, such as dropout:0.1");
+      problem.dropout = {*share, *seed};
+    } else if (part == "alibi") {
+      problem.alibi = true;
+    } else if (part == "sinks") {
+      problem.sinks = true;
     } else {
-      fail("the variants are window and softcap, such as window:256,softcap:30");
+      fail(
+          "the variants are window:KEYS, softcap:LIMIT, prefix:KEYS, dropout:SHARE, alibi and sinks, such "
+          "as "
+          "window:256,softcap:30");
     }
   }
 }
@@ -195,6 +212,7 @@ LoadedInputs load_inputs(const InputOptions& options) {
   problem.validate();
   round_inputs(loaded.inputs, dtype, options.npz.empty() && !files ? shipped.string() : loaded.source,
                options.allow_nonfinite);
+  fill_variant(loaded.inputs, 1);
   return loaded;
 }
 
@@ -258,6 +276,10 @@ nlohmann::ordered_json to_json(const LoadedInputs& loaded) {
           {"causal", problem.causal},
           {"window", {problem.window.left, problem.window.right}},
           {"softcap", problem.softcap},
+          {"prefix", problem.prefix},
+          {"alibi", problem.alibi},
+          {"sinks", problem.sinks},
+          {"dropout", problem.dropout.p},
           {"dtype", to_string(problem.dtype)},
           {"scale", problem.softmax_scale()}};
 }

@@ -68,10 +68,13 @@ void add_input_options(CLI::App* app, flashladder::InputOptions& input, const ch
         const bool zero = std::strtof(text.c_str(), &end) == 0 && end == text.c_str() + text.size();
         return std::string(zero ? text + " is 0, which would make all scores equal" : "");
       });
-  app->add_option("--variant", input.variant,
-                  "Not plain attention: window:KEYS, keys that a row sees on either side of its own, or "
-                  "window:LEFT:RIGHT; softcap:LIMIT of the scores; several with commas between them")
-      ->type_name("NAME:VALUE")
+  app->add_option(
+         "--variant", input.variant,
+         "Not plain attention: window:KEYS, keys that a row sees on either side of its own, or "
+         "window:LEFT:RIGHT; prefix:KEYS that all rows see; softcap:LIMIT of the scores; alibi, with "
+         "the slopes of its paper; sinks, random ones; dropout:SHARE or dropout:SHARE:SEED; several "
+         "with commas between them")
+      ->type_name("NAME[:VALUE]")
       ->check(not_empty);
   app->add_flag(
       "--allow-nonfinite", input.allow_nonfinite,

@@ -2,6 +2,7 @@
 // What the kernels of several stages need and what is no stage's topic: where a head lies in memory, the
 // mask, loads of partial tiles, sums over lanes.
 #include "common/attention/mask.hpp"
+#include "common/attention/philox.hpp"
 #include "common/ptx/cp_async.hpp"
 #include "common/ptx/mma.hpp"
 #include "common/simt/simt.hpp"

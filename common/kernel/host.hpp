@@ -22,11 +22,14 @@ inline constexpr Dtype half_dtypes[] = {Dtype::fp16, Dtype::bf16};
 /// What their kernels are compiled for.
 inline constexpr std::int64_t half_head_dims[] = {32, 64, 96, 128, 256};
 /// What those kernels take that fill up columns with zeros. @hideinitializer
-inline constexpr auto multiples_of_8 = [] {
-  std::array<std::int64_t, max_head_dim / 8> all;
+template <std::int64_t most>
+inline constexpr auto multiples_of_8_up_to = [] {
+  std::array<std::int64_t, most / 8> all;
   for (std::size_t i = 0; i < all.size(); ++i) all[i] = 8 * (static_cast<std::int64_t>(i) + 1);
   return all;
 }();
+/// The same, of all head dimensions.
+inline constexpr auto& multiples_of_8 = multiples_of_8_up_to<max_head_dim>;
 
 // One program may hold both versions of what follows, so they need different names.
 #ifdef __CUDACC__
@@ -297,6 +300,25 @@ void for_row(const Problem& p, Body body) {
 template <const auto& table, auto wanted = EveryRow(), class Body>
 void for_masked_row(const Problem& p, Body body) {
   for_row<table, MaskedRow<wanted>{}>(with_mask(p), body);
+}
+
+/// Takes the rows of a table whose tiles are for the causal mask and 64 or 128 columns.
+struct MaskedRowOf64Or128 {
+  /// Whether it is one.
+  constexpr bool operator()(const auto& row) const { return row.causal && (row.d == 64 || row.d == 128); }
+};
+
+/// The problem with the causal mask and 64 or 128 columns, whose tiles serve all that have no more: each
+/// variant of attention is a kernel of its own for every row of a table, and takes its time to compile.
+inline Problem of_64_or_128(Problem p) {
+  p.d = p.d <= 64 ? 64 : 128;
+  return with_mask(p);
+}
+
+/// As for_row, with the row for of_64_or_128(p).
+template <const auto& table, class Body>
+void for_masked_row_of_64_or_128(const Problem& p, Body body) {
+  for_row<table, MaskedRowOf64Or128{}>(of_64_or_128(p), body);
 }
 
 /// Calls `body` with a number of the type that holds `dtype`, fp16 or bf16. Throws UsageError for any

@@ -140,9 +140,10 @@ struct Given {
   Tensor tensor() const { return where_it_lies(array, const_cast<void*>(array.data()), dtype); }
 };
 
-/// What a tensor is called in Python: in small letters, and L is lse.
+/// What a tensor is called in Python: in small letters, L is lse, and slopes are flash-attention's.
 std::string python_name(std::string_view name) {
   if (name == "L") return "lse";
+  if (name == "slopes") return "alibi_slopes";
   std::string small;
   for (const char c : name) small += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   return small;
@@ -163,6 +164,11 @@ void set_how(Problem& problem, const nb::dict& how) {
   const auto [left, right] = nb::cast<std::pair<std::int64_t, std::int64_t>>(how["window_size"]);
   problem.window = {left, right};
   problem.softcap = static_cast<float>(nb::cast<double>(how["softcap"]));
+  problem.prefix = nb::cast<std::int64_t>(how["prefix"]);
+  problem.dropout = {static_cast<float>(nb::cast<double>(how["dropout_p"])),
+                     nb::cast<std::uint64_t>(how["dropout_seed"])};
+  problem.alibi = nb::cast<bool>(how["alibi"]);
+  problem.sinks = nb::cast<bool>(how["sinks"]);
 }
 
 /// The problem that q, k and v make. Throws ValueError or TypeError where they make none, or one that
@@ -204,16 +210,19 @@ void require_like(const Given& array, const Given& like) {
                name_of(like.dtype) + ": give both the same dtype");
 }
 
-/// Numbers that a forward pass leaves for each row: fp32, contiguous. The memory is the caller's, who keeps
-/// it while the call lasts.
+/// Numbers that a forward pass leaves for each row, or that each head has: fp32, contiguous. The memory is
+/// the caller's, who keeps it while the call lasts.
 Tensor numbers(const NamedTensor& tensor, const Problem& problem, nb::handle object) {
   const std::string name = python_name(tensor.name);
   const auto all = tensor.shape(problem);
-  // A single number for each row has no dimension of its own.
-  const std::span<const std::int64_t> shape(all.data(), tensor.columns == nullptr ? 3 : 4);
+  // A single number for each row has no dimension of its own, and one for each head that one alone.
+  const std::span<const std::int64_t> shape = tensor.rows == nullptr
+                                                  ? std::span(all).subspan(1, 1)
+                                                  : std::span(all).first(tensor.columns == nullptr ? 3 : 4);
   Array array;
   if (!nb::try_cast(object, array) || array.dtype() != dtypes[0].dlpack)
-    wrong_type(name + " is not an array of float32: give it as the forward pass left it");
+    wrong_type(name + " is not an array of float32: " +
+               (tensor.output_of ? "give it as the forward pass left it" : "convert it"));
   bool same = array.ndim() == shape.size();
   std::string wanted;
   for (std::size_t i = 0; i < shape.size(); ++i) {
@@ -306,7 +315,8 @@ template <class Call>
 void run_on_arrays(int number, const std::string& backend, const nb::dict& arrays, const nb::dict& how,
                    std::uintptr_t stream) {
   const Stage& stage = chosen(number, backend);
-  const auto is_given = [&](const NamedTensor& one) { return one.given(Call::pass, stage.saved); };
+  Problem problem;  // until it is known, one that has only what all have
+  const auto is_given = [&](const NamedTensor& one) { return one.given(Call::pass, stage.saved, problem); };
   const auto array_of = [&](const NamedTensor& one) -> nb::object {
     return arrays[python_name(one.name).c_str()];
   };
@@ -316,7 +326,7 @@ void run_on_arrays(int number, const std::string& backend, const nb::dict& array
       inputs.emplace(one.name, Given(python_name(one.name), array_of(one), stage));
   }
   const Given &q = inputs.at("Q"), &k = inputs.at("K");
-  const Problem problem = problem_of(stage, q, k, inputs.at("V"), how);
+  problem = problem_of(stage, q, k, inputs.at("V"), how);
   std::map<std::string_view, Tensor> tensors;
   for (const NamedTensor& one : all_tensors) {
     if (!is_given(one)) continue;
@@ -364,6 +374,10 @@ nb::dict problem_dict(const Problem& p) {
   dict["causal"] = p.causal;
   dict["window_size"] = std::pair(p.window.left, p.window.right);
   dict["softcap"] = p.softcap;
+  dict["prefix"] = p.prefix;
+  dict["alibi"] = p.alibi;
+  dict["sinks"] = p.sinks;
+  dict["dropout_p"] = p.dropout.p;
   dict["scale"] = p.softmax_scale();
   dict["dtype"] = name_of(p.dtype);
   return dict;
@@ -428,7 +442,7 @@ nb::dict ledger(int number, nb::handle q, nb::handle k, nb::handle v, const nb::
     Forward call{.problem = p, .Q = Q.tensor(), .K = K.tensor(), .V = V.tensor(), .workspace = workspace};
     std::list<BackendMemory> outputs;
     for (const NamedTensor& one : all_tensors) {
-      if (!one.given(Pass::forward, stage.saved) || one.output_of != Pass::forward) continue;
+      if (!one.given(Pass::forward, stage.saved, p) || one.output_of != Pass::forward) continue;
       outputs.emplace_back(Backend::emulator, one.elements(p) * size_of(one.dtype(p)));
       one.of(call) = one.contiguous(p, outputs.back().data());
     }
@@ -476,7 +490,7 @@ nb::dict random_ledger(int number, std::int64_t batch, std::int64_t heads, std::
 nb::tuple saved_names(const Stage& stage) {
   nb::list names;
   for (const NamedTensor& one : all_tensors) {
-    if (one.saved && stage.has(Pass::backward) && one.given(Pass::backward, stage.saved))
+    if (one.saved && stage.has(Pass::backward) && one.given(Pass::backward, stage.saved, {}))
       names.append(python_name(one.name));
   }
   return nb::tuple(names);

@@ -66,6 +66,8 @@ __global__ void __launch_bounds__(32 * warps) fa2_forward(
   const float abs_scale = n.scale < 0 ? -n.scale : n.scale;
   const float unit = Policy::changes_scores ? 1.f : abs_scale, scale_log2 = unit * log2_e;
 
+  const typename Policy::Head head = policy.head(n, b, h);
+
   const auto bring_K = [&](int j0, int to) {
     load_tile_async<Bc, d, threads>(K, to, Kh, n.K.row, j0, n.Nk, swizzle, columns);
   };
@@ -91,7 +93,13 @@ __global__ void __launch_bounds__(32 * warps) fa2_forward(
   f32 m[row_frags][2], l[row_frags][2] = {};  // of its rows, m in powers of 2
   f32 O_frag[row_frags][d / 8][4] = {};       // O~ as mma has it
 #pragma unroll
-  for (int f = 0; f < row_frags; ++f) m[f][0] = m[f][1] = -INFINITY;
+  for (int f = 0; f < row_frags; ++f) {
+    m[f][0] = m[f][1] = -INFINITY;
+    if (Policy::has_sink) {  // as if it were a key before all others, with V = 0
+      m[f][0] = m[f][1] = policy.sink(head) * log2_e;
+      if (quad_lane == 0) l[f][0] = l[f][1] = 1.f;
+    }
+  }
   for (int j0 = begin; j0 < visible; j0 += Bc) {
     const int now = j0 / Bc % num_buffers * Bc, next_j0 = j0 + Bc,
               next = next_j0 / Bc % num_buffers * Bc;  // where tiles lie
@@ -145,7 +153,10 @@ __global__ void __launch_bounds__(32 * warps) fa2_forward(
 #pragma unroll
         for (int c = 0; c < Bc / 8; ++c) {
 #pragma unroll
-          for (int e = 0; e < 4; ++e) S_frag[f][c][e] = policy.score(S_frag[f][c][e] * abs_scale);
+          for (int e = 0; e < 4; ++e) {
+            const int i = i0 + r0 + 16 * f + e / 2 * row_lanes, j = j0 + 8 * c + 2 * quad_lane + e % 2;
+            S_frag[f][c][e] = policy.score(S_frag[f][c][e] * abs_scale, head, i, j);
+          }
         }
       }
       if (masked) {
@@ -195,14 +206,24 @@ __global__ void __launch_bounds__(32 * warps) fa2_forward(
       std::uint32_t P_frag[row_frags][4];
 #pragma unroll
       for (int f = 0; f < row_frags; ++f) {
+        Words bytes[2];  // of its two rows
+        if (Policy::drops) {
+#pragma unroll
+          for (int a = 0; a < 2; ++a)
+            bytes[a] = policy.bytes(head, i0 + r0 + 16 * f + a * row_lanes, (j0 + 8 * c) / 16);
+        }
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
           const int a = e % 2;
-          const f32 p0 =
-              ex2_approx(fmaf(S_frag[f][c + e / 2][2 * a], scale_log2, -subtracted<Policy>(m[f][a])));
-          const f32 p1 =
+          f32 p0 = ex2_approx(fmaf(S_frag[f][c + e / 2][2 * a], scale_log2, -subtracted<Policy>(m[f][a])));
+          f32 p1 =
               ex2_approx(fmaf(S_frag[f][c + e / 2][2 * a + 1], scale_log2, -subtracted<Policy>(m[f][a])));
           l[f][a] += p0 + p1;
+          if (Policy::drops) {
+            const int key = e / 2 * 8 + 2 * quad_lane;
+            if (!policy.stays(bytes[a], key)) p0 = 0.f;
+            if (!policy.stays(bytes[a], key + 1)) p1 = 0.f;
+          }
           P_frag[f][e] = round_pair<T>(p0, p1);
         }
       }
@@ -245,7 +266,8 @@ __global__ void __launch_bounds__(32 * warps) fa2_forward(
       const int r = r0 + 16 * f + a * row_lanes, i = i0 + r;
       const f32 l_all = lanes_sum<key_lanes>(l[f][a]);
       probe("l", n.head(b, h), i, n.Nk - 1, l_all);
-      const f32 inverse = 1.f / (l_all == 0.f ? f32(1.f) : l_all);  // a row that sees no key keeps O = 0
+      f32 inverse = 1.f / (l_all == 0.f ? f32(1.f) : l_all);  // a row that sees no key keeps O = 0
+      if (Policy::drops) inverse *= policy.rescale();
 #pragma unroll
       for (int x = 0; x < d / 8; ++x)
         store_pair(Q.at(r, swizzle(r, 8 * x) + 2 * quad_lane),

@@ -28,12 +28,27 @@ struct Plain {
   /// Key j is seen before this row.
   __device__ __forceinline__ int rows_end(const Sizes& n, int) const { return n.Nq; }
 
+  /// What the rest needs to know of a head.
+  struct Head {};
+  __device__ __forceinline__ Head head(const Sizes&, int /*b*/, int /*h*/) const { return {}; }
+
   /// Whether score() changes anything.
   static constexpr bool changes_scores = false;
-  /// What a score becomes. s has the scale in it.
-  __device__ __forceinline__ f32 score(f32 s) const { return s; }
+  /// What the score of row i and key j becomes. s has the scale in it.
+  __device__ __forceinline__ f32 score(f32 s, const Head&, int /*i*/, int /*j*/) const { return s; }
   /// The derivative of score() where it has returned this.
-  __device__ __forceinline__ f32 slope(f32) const { return 1.f; }
+  __device__ __forceinline__ f32 slope(f32, const Head&, int /*i*/, int /*j*/) const { return 1.f; }
+
+  /// Whether a head has a score of its own, whose exponential is in the sum l of each row.
+  static constexpr bool has_sink = false;
+  __device__ __forceinline__ f32 sink(const Head&) const { return -INFINITY; }
+
+  /// Whether some P are left out by chance, and which: for 16 keys of row i, block 16 j ... 16 j + 15,
+  /// random bytes, and whether the one of them at `key` stays. Those that stay are multiplied by rescale().
+  static constexpr bool drops = false;
+  __device__ __forceinline__ Words bytes(const Head&, int /*i*/, int /*block*/) const { return {}; }
+  __device__ __forceinline__ bool stays(const Words&, int /*key*/) const { return true; }
+  __device__ __forceinline__ float rescale() const { return 1.f; }
 };
 
 }  // namespace

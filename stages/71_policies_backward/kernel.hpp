@@ -131,15 +131,42 @@ template <class Policy, int key_frags, int row_chunks>
 __device__ __forceinline__ void change_scores(
     f32 (&x)[key_frags][row_chunks][4],      // S^T without the scale: [16 * key_frags, 8 * row_chunks]
     f32 (&slope)[key_frags][row_chunks][4],  // [16 * key_frags, 8 * row_chunks]
-    float scale, const Policy& policy) {
+    float scale, const Policy& policy, const typename Policy::Head& head, int i0,
+    int j0) {  // this lane's first row and key
 #pragma unroll
   for (int f = 0; f < key_frags; ++f) {
 #pragma unroll
     for (int c = 0; c < row_chunks; ++c) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        x[f][c][e] = policy.score(x[f][c][e] * scale);
-        slope[f][c][e] = policy.slope(x[f][c][e]);
+        const int i = i0 + 8 * c + e % 2, j = j0 + 16 * f + e / 2 * 8;
+        x[f][c][e] = policy.score(x[f][c][e] * scale, head, i, j);
+        slope[f][c][e] = policy.slope(x[f][c][e], head, i, j);
+      }
+    }
+  }
+}
+
+/// What dropout leaves of P^T; or dP^T - D, of a dP^T with what it leaves.
+template <bool of_dS, class Policy, int key_frags, int row_chunks>
+__device__ __forceinline__ void drop(
+    f32 (&x)[key_frags][row_chunks][4],  // P^T or dP^T: [16 * key_frags, 8 * row_chunks]
+    int c,
+    const f32 (&D)[2],  // of this lane's two rows of chunk c
+    const Policy& policy, const typename Policy::Head& head, int i, int j0,
+    int lane) {  // this lane's first row of chunk c, and the first key of the warp
+#pragma unroll
+  for (int f = 0; f < key_frags; ++f) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const Words bytes = policy.bytes(head, i + r, j0 / 16 + f);
+#pragma unroll
+      for (int e = r; e < 4; e += 2) {
+        const bool stays = policy.stays(bytes, lane / row_lanes + e / 2 * 8);
+        if (of_dS)
+          x[f][c][e] = fmaf(x[f][c][e], stays ? policy.rescale() : 0.f, -D[r]);
+        else if (!stays)
+          x[f][c][e] = 0.f;
       }
     }
   }
@@ -236,10 +263,11 @@ __device__ __forceinline__ void load_dS(std::uint32_t (&a)[row_frags][4],  // [1
 }
 
 /// dV, or dK, goes to the place of this warp's keys of V, or K, rounded.
-template <class T, int key_frags, int chunks, int Bc, int d>
+template <class T, class Policy, int key_frags, int chunks, int Bc, int d>
 __device__ __forceinline__ void store_sums(smem_tile<T, Bc, d>& dX,                 // V or K
                                            const f32 (&sum)[key_frags][chunks][4],  // [16 * key_frags, d]
-                                           bool of_dS, const BackwardSizes& n, int k0, int lane) {
+                                           bool of_dS, const BackwardSizes& n, const Policy& policy, int k0,
+                                           int lane) {
   constexpr Swizzle<d> swizzle;
   const int quad = lane / row_lanes, quad_lane = lane % row_lanes;
 #pragma unroll
@@ -251,6 +279,7 @@ __device__ __forceinline__ void store_sums(smem_tile<T, Bc, d>& dX,             
       for (int x = 0; x < chunks; ++x) {
         f32 low = sum[f][x][2 * a], high = sum[f][x][2 * a + 1];
         if (of_dS) low *= n.scale, high *= n.scale;  // dS had no scale
+        if (Policy::drops && !of_dS) low *= policy.rescale(), high *= policy.rescale();
         store_pair(dX.at(key, swizzle(quad, 8 * x) + 2 * quad_lane), round_pair<T>(low, high));
       }
     }
@@ -392,6 +421,7 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
     const bool masked =
         j0 + Bc > policy.keys_end(n, i0) || (Policy::begins_later && j0 < policy.keys_first(n, last_row));
     count_tile(masked);
+    const typename Policy::Head head = policy.head(n, b, h);
 
 #pragma unroll
     for (int r = 0; r < Br; r += step) {
@@ -403,11 +433,12 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
       for (int turn = 0; turn < turns; ++turn) {
         const bool of_dS = turns == 2 ? turn == 1 : second;
         f32 x[key_frags][step / 8][4];  // S^T, then P^T; or dP^T - D, then dS^T
-        begin_sums(x, D, of_dS, buffer, r, lane);
+        begin_sums(x, D, of_dS && !Policy::drops, buffer, r, lane);
         // S^T = K Q^T, or dP^T - D = V dO^T - D
         product<unroll>(x, of_dS ? V : K, of_dS ? dO : Q, k0, buffer * Br + r, lane);
         if (!of_dS) {
-          if (Policy::changes_scores) change_scores(x, p, n.scale, policy);
+          if (Policy::changes_scores)
+            change_scores(x, p, n.scale, policy, head, i0 + r + 2 * quad_lane, j0 + k0 + quad);
 #pragma unroll
           for (int c = 0; c < step / 8; ++c) {
             const int i = r + 8 * c + 2 * quad_lane;  // this lane has rows i and i + 1
@@ -425,6 +456,13 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
           for (int f = 0; f < key_frags; ++f)
             probe_transposed("P", n.head(b, h), i0 + r, j0 + k0 + 16 * f, x[f], lane);
         }
+        if (Policy::drops && of_dS) {
+#pragma unroll
+          for (int c = 0; c < step / 8; ++c) {
+            const int i = r + 8 * c + 2 * quad_lane;
+            drop<true>(x, c, {D(buffer, i), D(buffer, i + 1)}, policy, head, i0 + i, j0 + k0, lane);
+          }
+        }
         // dS = P * (dP - D), with the P of the turn before, or of the other warp; times the slope of the
         // scores, where the policy changes them
         if (Policy::changes_scores && !of_dS) multiply(p, x);
@@ -438,6 +476,11 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
           if (!of_dS) store_P<Br>(P, Policy::changes_scores ? p : x, k0, r, lane);
           named_barrier_sync(1 + warp % (warps / 2), 64);  // P is read: it must have been written
           if (of_dS) multiply_stored<Br>(x, P, k0, r, lane);
+        }
+        if (Policy::drops && !of_dS) {
+#pragma unroll
+          for (int c = 0; c < step / 8; ++c)
+            drop<false>(x, c, {}, policy, head, i0 + r + 8 * c + 2 * quad_lane, j0 + k0, lane);
         }
 #pragma unroll
         for (int c = 0; c < step / 8; c += 2) {
@@ -479,7 +522,7 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
   for (int turn = 0; turn < turns; ++turn) {
     const bool of_dS = turns == 2 ? turn == 1 : second;
     smem_tile<T, Bc, d>& dX = of_dS ? K : V;
-    store_sums(dX, sum[turn], of_dS, n, k0, lane);
+    store_sums<T>(dX, sum[turn], of_dS, n, policy, k0, lane);
     __syncwarp();  // each row is read by lanes that have not written it: all must have
     const gmem<T> out = of_dS ? dKg + n.dK.at(b, kv_head) : dVg + n.dV.at(b, kv_head);
     const std::int64_t stride = of_dS ? n.dK.row : n.dV.row;

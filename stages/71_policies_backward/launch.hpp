@@ -9,10 +9,16 @@ namespace {
 
 using tiles_38::Row, tiles_38::table;
 
+/// Launches nothing.
+struct NoMore {
+  void operator()(const auto&, const ExtraBuffer<f32>&, int) const {}
+};
+
 /// The backward pass under a policy, with the tile of a row of stage 38's table, which `chosen` has as a
-/// compile-time constant.
-template <class Chosen, class Policy>
-void backward_with(const Backward& f, Chosen chosen, const Policy& policy) {
+/// compile-time constant. Then `more` is called, with the buffers of the pass, D [batch, q_heads,
+/// padded_Nq] and padded_Nq: it launches what the gradients of a policy's own tensors take.
+template <class Chosen, class Policy, class More = NoMore>
+void backward_with(const Backward& f, Chosen chosen, const Policy& policy, More more = {}) {
   constexpr Row row = chosen;
   constexpr auto tile = row.tile;
   using T = std::conditional_t<row.dtype == Dtype::fp16, f16, bf16>;
@@ -32,6 +38,7 @@ void backward_with(const Backward& f, Chosen chosen, const Policy& policy) {
   launch("convert", convert<T, d>,
          dim3(tiles(tiles(f.problem.Nq, 16) * std::int64_t{d}, helpers), heads, batch), helpers, 0, dQ_sum,
          x.dQ, x.sizes, padded_Nq);
+  more(x, D, padded_Nq);
 }
 
 }  // namespace

@@ -1,8 +1,6 @@
 // Sliding window: a row sees the keys around its own. A row tile begins with the tile of its first row's
 // first key, so that what comes before is never copied; backward, a tile of keys ends with the last row
 // that sees it. The work of a row no longer grows with the sequence.
-#include <algorithm>
-
 #include "common/kernel/host.hpp"
 #include "stages/72_sliding_window/policy.hpp"
 
@@ -10,24 +8,19 @@
 #include "stages/70_policies/launch.hpp"
 #include "stages/71_policies_backward/kernel.hpp"
 #include "stages/71_policies_backward/launch.hpp"
+#include "stages/72_sliding_window/launch.hpp"
 
 namespace flashladder::stage_72 {
 namespace {
 
-/// The policy of a problem. No row sees more than all keys, whatever its window.
-SlidingWindow policy_of(const Problem& p) {
-  const auto side = [&](std::int64_t keys) { return static_cast<int>(std::min(keys, p.Nq + p.Nk)); };
-  return {{}, side(p.window.left), p.causal ? 0 : side(p.window.right)};
-}
-
 void forward(const Forward& f) {
   for_masked_row<stage_70::table>(
-      f.problem, [&](auto chosen) { stage_70::forward_with(f, chosen, policy_of(f.problem)); });
+      f.problem, [&](auto chosen) { stage_70::forward_with(f, chosen, window_of(f.problem)); });
 }
 
 void backward(const Backward& f) {
   for_masked_row<stage_71::table>(
-      f.problem, [&](auto chosen) { stage_71::backward_with(f, chosen, policy_of(f.problem)); });
+      f.problem, [&](auto chosen) { stage_71::backward_with(f, chosen, window_of(f.problem)); });
 }
 
 }  // namespace

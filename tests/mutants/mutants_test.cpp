@@ -89,7 +89,8 @@ struct Caught {
 
 /// Beyond plain attention, of what a stage takes: windows of both sides and of one, narrower than a tile
 /// and wider, that leave tiles of keys in front and behind; rows that see no key, and keys that no row
-/// sees; a softcap.
+/// sees; a softcap; a prefix within a tile, behind tiles, and of all keys; ALiBi, sinks and dropout, under
+/// the causal mask and with a window.
 std::vector<Problem> variant_problems(const Stage& stage) {
   std::vector<Problem> all;
   for (const Window& window : {Window{3, -1}, Window{-1, 5}, Window{40, 40}, Window{0, 70}}) {
@@ -109,6 +110,18 @@ std::vector<Problem> variant_problems(const Stage& stage) {
     all.push_back(problem(1, 2, 1, 70, 290, 64, softcap != 1));
     all.back().softcap = softcap;
     all.back().scale = -0.2f;
+  }
+  for (std::int64_t prefix : {5, 100, 200}) {
+    all.push_back(problem(2, 2, 1, 150, 140, 64, true));
+    all.back().prefix = prefix;
+  }
+  for (const bool windowed : {false, true}) {
+    Problem p = windowed ? problem(2, 4, 2, 130, 190, 64, false) : problem(2, 4, 2, 150, 90, 40, true);
+    if (windowed) p.window = {20, 30};
+    all.insert(all.end(), 3, p);
+    all.end()[-3].alibi = true;
+    all.end()[-2].sinks = true;
+    all.end()[-1].dropout = {0.3f, (std::uint64_t{1} << 33) + 5};
   }
   std::erase_if(all, [&](const Problem& p) { return !stage.supports.takes(p); });
   return all;

@@ -37,6 +37,7 @@ from ._core import KernelError
 __all__ = ["KernelError", "Stage", "backward", "forward", "ledger", "saved", "stages"]
 __version__: str = _core.version
 MOST_OF_A_SIZE = 2**31 - 1
+MOST_KEYS = 1 << 62  # more than there can be
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,11 @@ def forward(
     *,
     window_size: tuple[int, int] = (-1, -1),
     softcap: float = 0.0,
+    prefix: int = 0,
+    alibi_slopes: Any = None,
+    sinks: Any = None,
+    dropout_p: float = 0.0,
+    dropout_seed: int = 0,
 ) -> tuple[Any, Any]:
     """Attention by one stage: O = softmax(scale * Q K^T) V, and the logsumexp of the scores.
 
@@ -116,11 +122,17 @@ def forward(
     Only some stages take what follows (./ladder list):
     window_size  (left, right): query i sees so many keys before its own, i + keys - rows, and behind it; -1: all
     softcap      a score s becomes softcap * tanh(s / softcap), the scale included; 0: it stays
+    prefix       with causal: every query sees the first so many keys, too
+    alibi_slopes float32 [heads]: alibi_slopes[h] * |i + keys - rows - j| is taken from the score of query i and key j
+    sinks        float32 [heads]: each head has this score beside those of its keys, with a value of 0
+    dropout_p    this share of the probabilities is left out by chance, from 0 to below 1, in effect the nearest multiple
+                 of 1/256; the others are made larger for it
+    dropout_seed the same seed leaves out the same ones, in both passes; a whole number from 0 to 2^64 - 1
 
     Returns (o, lse), arrays of q's library: o [batch, heads, rows, d] of q's dtype, lse [batch, heads, rows] in float32.
     Both are contiguous, but in PyTorch o's dimensions lie in memory in the order of q's, unless q repeats some: where q is
     [batch, rows, heads, d] transposed, so is o, and transposing it back copies nothing. A row that sees no key gives
-    o = 0 and lse = -inf.
+    o = 0 and lse = -inf; with sinks its lse is that of the sink.
 
     The arrays are read where they lie, whatever their strides, except that the last dimension must be contiguous, none
     may run backwards, and rows of 16-bit numbers begin at multiples of 16 bytes. All have one dtype, of those in
@@ -133,13 +145,14 @@ def forward(
     Other Python threads run meanwhile. Calls on the emulator wait for each other.
     """
     found = _find(stage, "forward")
-    how = _how(causal, scale, window_size, softcap)
-    library, on_gpu = _examine(q=q, k=k, v=v)
+    how = _how(causal, scale, window_size, softcap, prefix, dropout_p, dropout_seed, alibi_slopes, sinks)
+    own = _present(alibi_slopes=alibi_slopes, sinks=sinks)
+    library, on_gpu = _examine(q=q, k=k, v=v, **own)
     backend = _choose(found, backend, on_gpu)
     with library.current(q, on_gpu) as stream:
         o = library.empty_like(q)
         lse = library.empty(q.shape[:-1], None)
-        arrays = _all_readable(stream if on_gpu else None, q=q, k=k, v=v, o=o, lse=lse)
+        arrays = _all_readable(stream if on_gpu else None, q=q, k=k, v=v, o=o, lse=lse, **own)
         _core.forward(found.number, backend, arrays, how=how, stream=stream)
         return library.result(o), library.result(lse)
 
@@ -159,11 +172,16 @@ def backward(
     *,
     window_size: tuple[int, int] = (-1, -1),
     softcap: float = 0.0,
-) -> tuple[Any, Any, Any]:
+    prefix: int = 0,
+    alibi_slopes: Any = None,
+    sinks: Any = None,
+    dropout_p: float = 0.0,
+    dropout_seed: int = 0,
+) -> tuple[Any, ...]:
     """The gradients of attention by one stage: what dO, the gradient of O, makes of Q, K and V.
 
     stage    number, name or Stage, one whose `backward` is true
-    q, k, v  as forward() was given them, and so causal, scale, window_size, softcap
+    q, k, v  as forward() was given them, and so causal, scale and all that stands behind saved
     o, lse   as forward() returned them, of any stage: lse is in float32 and contiguous
     do       gradient of o, of o's shape and dtype
     backend  as in forward()
@@ -172,21 +190,25 @@ def backward(
 
     Returns (dq, dk, dv), arrays of q's library, contiguous, of the shapes and the dtype of q, k and v. Where heads share
     keys, dk and dv are sums over these heads. A row that sees no key has a gradient of 0 and adds nothing to others.
+    With sinks, returns (dq, dk, dv, dsinks), dsinks in float32 [heads].
 
     Memory, devices, streams and threads are as in forward(). Stages that add atomically may give sums that differ in
     their last bits from call to call, on a GPU.
     """
     found = _find(stage, "backward")
-    how = _how(causal, scale, window_size, softcap)
+    how = _how(causal, scale, window_size, softcap, prefix, dropout_p, dropout_seed, alibi_slopes, sinks)
+    own = _present(alibi_slopes=alibi_slopes, sinks=sinks)
     kept = _kept(found, saved)
-    library, on_gpu = _examine(q=q, k=k, v=v, o=o, lse=lse, do=do, **kept)
+    library, on_gpu = _examine(q=q, k=k, v=v, o=o, lse=lse, do=do, **kept, **own)
     backend = _choose(found, backend, on_gpu)
     with library.current(q, on_gpu) as stream:
-        dq, dk, dv = (library.empty(x.shape, q.dtype) for x in (q, k, v))
+        made = {name: library.empty(x.shape, q.dtype) for name, x in (("dq", q), ("dk", k), ("dv", v))}
+        if sinks is not None:
+            made["dsinks"] = library.empty(q.shape[1:2], None)
         wait = stream if on_gpu else None
-        arrays = _all_readable(wait, q=q, k=k, v=v, o=o, lse=lse, do=do, dq=dq, dk=dk, dv=dv, **kept)
+        arrays = _all_readable(wait, q=q, k=k, v=v, o=o, lse=lse, do=do, **made, **kept, **own)
         _core.backward(found.number, backend, arrays, how=how, stream=stream)
-        return library.result(dq), library.result(dk), library.result(dv)
+        return tuple(library.result(x) for x in made.values())
 
 
 def saved(
@@ -232,6 +254,11 @@ def ledger(
     scale: float | None = None,
     window_size: tuple[int, int] = (-1, -1),
     softcap: float = 0.0,
+    prefix: int = 0,
+    alibi: bool = False,
+    sinks: bool = False,
+    dropout_p: float = 0.0,
+    dropout_seed: int = 0,
     banks: bool = False,
     check: bool = False,
     backward: bool = False,
@@ -240,14 +267,15 @@ def ledger(
 
     q, k, v  arrays on the CPU, as forward() takes them; without them, random ones of these sizes:
              q [batch, heads, rows, d], k and v [batch, kv_heads or heads, keys or rows, d]
-    causal, scale, window_size, softcap  as in forward()
+    causal, scale, window_size, softcap, prefix, dropout_p, dropout_seed  as in forward()
+    alibi, sinks  whether the random arrays have slopes and sinks
     banks    also bank conflicts and sectors (10 to 30 times slower)
     check    also looks for races, reads of what nobody wrote, endless loops: KernelError where it finds one
     backward the backward pass instead of the forward pass, on random arrays
 
     Returns a dict:
         number, name  of the stage
-        problem       batch, heads, kv_heads, rows, keys, d, causal, window_size, softcap, scale, dtype
+        problem       batch, heads, kv_heads, rows, keys, d, causal, window_size, softcap, prefix, alibi, sinks, dropout_p, scale, dtype
         counts        every count by its name: {"blocks": 16, "exp": ..., "global.Q.read_bytes": ..., ...}
         tile          {"Br": rows, "Bc": keys} of the stage's tile
         closed_forms  the stage's claim, [{"counter", "text": in symbols, "value": of the text here, "least": whether
@@ -256,11 +284,14 @@ def ledger(
         launches      the counts of each kernel, [{"kernel", "counts"}]
     """
     found = _find(stage, "backward" if backward else "forward")
-    how: dict[str, Any] = {"how": _how(causal, scale, window_size, softcap), "banks": bool(banks), "check": bool(check)}
+    variant = _how(causal, scale, window_size, softcap, prefix, dropout_p, dropout_seed, alibi or None, sinks or None)
+    how: dict[str, Any] = {"how": variant, "banks": bool(banks), "check": bool(check)}
     given = [x is not None for x in (q, k, v)]
     if any(given):
         if not all(given):
             raise ValueError("q, k and v go together: give all three, or sizes for random ones")
+        if alibi or sinks:
+            raise ValueError("the ledger with alibi or sinks is of random arrays: give sizes instead of q, k and v")
         if backward:
             raise ValueError("the ledger of a backward pass is of random arrays: give sizes instead of q, k and v")
         if _examine(q=q, k=k, v=v)[1]:
@@ -343,10 +374,22 @@ def _choose(stage: Stage, backend: str | None, on_gpu: bool) -> str:
     return backend
 
 
-def _how(causal: bool, scale: float | None, window_size: tuple[int, int], softcap: float) -> dict[str, Any]:
+def _how(causal: bool, scale: float | None, window_size: tuple[int, int], softcap: float, prefix: int, dropout_p: float,
+         dropout_seed: int, alibi_slopes: Any, sinks: Any) -> dict[str, Any]:
     """What is asked for beside q, k and v, as _core takes it."""
+    seed = _integer(dropout_seed, "dropout_seed", "a whole number")
+    if not 0 <= seed < 1 << 64:
+        raise ValueError(f"dropout_seed is {seed}: give a whole number from 0 to 2^64 - 1")
     return {"causal": _flag(causal), "scale": _scale(scale), "window_size": _window(window_size),
-            "softcap": _number(softcap, "softcap", "a number above 0, or 0 for none")}
+            "softcap": _number(softcap, "softcap", "a number above 0, or 0 for none"),
+            "prefix": max(min(_integer(prefix, "prefix", "a whole number of keys"), MOST_KEYS), -MOST_KEYS),
+            "dropout_p": _number(dropout_p, "dropout_p", "a number from 0 to below 1"), "dropout_seed": seed,
+            "alibi": alibi_slopes is not None, "sinks": sinks is not None}
+
+
+def _present(**arrays: Any) -> dict[str, Any]:
+    """Those that are given."""
+    return {name: x for name, x in arrays.items() if x is not None}
 
 
 def _window(window_size: tuple[int, int]) -> tuple[int, int]:
@@ -354,8 +397,7 @@ def _window(window_size: tuple[int, int]) -> tuple[int, int]:
         left, right = window_size
         if isinstance(left, bool) or isinstance(right, bool):
             raise TypeError
-        most = 1 << 62  # more keys than there can be
-        return min(operator.index(left), most), min(operator.index(right), most)
+        return min(operator.index(left), MOST_KEYS), min(operator.index(right), MOST_KEYS)
     except (TypeError, ValueError):
         raise TypeError(f"window_size is {_shown(window_size)}: give (left, right), two whole numbers of keys, -1 for "
                         "all") from None

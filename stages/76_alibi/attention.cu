@@ -1,0 +1,55 @@
+// ALiBi: a score falls with the distance of its key, by a slope that each head has for itself. It takes the
+// place of position embeddings. The policy stands on that of a window: one kernel has both.
+#include "common/kernel/host.hpp"
+#include "stages/72_sliding_window/policy.hpp"
+#include "stages/76_alibi/policy.hpp"
+
+#include "stages/70_policies/kernel.hpp"
+#include "stages/70_policies/launch.hpp"
+#include "stages/71_policies_backward/kernel.hpp"
+#include "stages/71_policies_backward/launch.hpp"
+#include "stages/72_sliding_window/launch.hpp"
+
+namespace flashladder::stage_76 {
+namespace {
+
+/// Calls `body` with the policy of a call; without ALiBi it is that of the window alone.
+template <class Call, class Body>
+void with_policy(const Call& f, Body body) {
+  const stage_72::SlidingWindow window = stage_72::window_of(f.problem);
+  if (!f.problem.alibi) return body(window);
+  const DeviceBuffer<f32> slopes = view_of<f32>(f, "slopes");
+  body(Alibi<stage_72::SlidingWindow>{window, slopes});
+}
+
+void forward(const Forward& f) {
+  for_masked_row_of_64_or_128<stage_70::table>(f.problem, [&](auto chosen) {
+    with_policy(f, [&](const auto& policy) { stage_70::forward_with(f, chosen, policy); });
+  });
+}
+
+void backward(const Backward& f) {
+  for_masked_row_of_64_or_128<stage_71::table>(f.problem, [&](auto chosen) {
+    with_policy(f, [&](const auto& policy) { stage_71::backward_with(f, chosen, policy); });
+  });
+}
+
+}  // namespace
+
+extern const Stage stage;
+const Stage stage{
+    .number = 76,
+    .name = "alibi",
+    .title = "ALiBi",
+    .idea = "a score falls with the distance of its key, by a slope of each head: no position embeddings",
+    .claim = "forward, of each score: two mul more, one of them fused; of each head one number is read",
+    .before = 72,
+    .supports = {.dtypes = half_dtypes,
+                 .head_dims = multiples_of_8_up_to<128>,
+                 .features = {.window = true, .alibi = true}},
+    .backend = kernel_backend,
+    .forward = forward,
+    .backward = backward,
+};
+
+}  // namespace flashladder::stage_76

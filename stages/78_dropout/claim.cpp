@@ -1,0 +1,41 @@
+// What this stage moves, computes and allocates: what changed since the stage before.
+#include "common/claims/closed_form.hpp"
+#include "common/kernel/host.hpp"
+
+namespace flashladder::stage_78 {
+
+using namespace claims;
+
+namespace {
+
+/// Those of stages 70 and 71 for 64 and 128 columns.
+ClaimedTile tile_for(const Problem& p) {
+  return claim_of(find_stage(70))->symbols(of_64_or_128(p));
+}
+ClaimedTile backward_tile_for(const Problem& p) {
+  return claim_of(find_stage(71))->symbols(of_64_or_128(p));
+}
+
+constexpr bool least = true, random_too = true;  // a maximum comes late: see stage 72
+
+}  // namespace
+
+Claim claim() {
+  Claim claim{.tile = {.Br = 128, .Bc = 128}, .tile_for = tile_for, .backward_tile_for = backward_tile_for};
+  claim.forward.as_before = claim.backward.as_before = true;
+  const Expr live_blocks = sum(min(live_i, 1));  // those with a row that sees a key
+  const Expr scores = sum(live_i) * Br * Bc;     // of a head, computed
+  claim.forward.forms = {
+      {"mul",
+       BH * Br * (sum(live_i) * (Bc + R) + (D + R) * live_blocks + Tr * D + has_dropout * Tr * R) + BH * Nq,
+       least, random_too},
+  };
+  claim.backward.forms = {
+      {"fma", (1 + has_dropout) * BH * scores},
+      {"mul", BH * ((2 + has_dropout) * scores + Nq * (1 + d) + 16 * ceil_div(Nq, 16) * D) +
+                  (1 + has_dropout) * BHkv * Tc * Bc * D},
+  };
+  return claim;
+}
+
+}  // namespace flashladder::stage_78

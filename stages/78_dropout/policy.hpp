@@ -1,0 +1,33 @@
+#pragma once
+// The policy of stage 78; attention.cu beside it explains its idea.
+#include "stages/70_policies/policy.hpp"
+
+namespace flashladder::stage_78 {
+namespace {
+
+/// Some P are left out by chance, on top of the policy Base.
+template <class Base>
+struct Dropout : Base {
+  unsigned long long seed;
+  int kept;       // of 256
+  float inverse;  // 256 / kept
+
+  struct Head : Base::Head {
+    std::int64_t number;  // of all batch entries
+  };
+  __device__ __forceinline__ Head head(const Sizes& n, int b, int h) const {
+    return {Base::head(n, b, h), n.head(b, h)};
+  }
+
+  static constexpr bool drops = true;
+  __device__ __forceinline__ Words bytes(const Head& head, int i, int block) const {
+    return dropout_bytes(seed, head.number, i, block);
+  }
+  __device__ __forceinline__ bool stays(const Words& bytes, int key) const {
+    return dropout_byte(bytes, key) < kept;
+  }
+  __device__ __forceinline__ float rescale() const { return inverse; }
+};
+
+}  // namespace
+}  // namespace flashladder::stage_78
