@@ -170,14 +170,17 @@ std::vector<Problem> variants_of(const Problem& plain, const Support& supports) 
 
 /// All ways to choose the variant, heads, batch, layout and scale for a case, of those that a stage takes.
 std::vector<Case> choices(const Case& begun, const Support& supports, Pass pass) {
-  // Far above the cap the slope is 0, and a gradient of zeros judges nothing.
+  // Far above the cap the slope is 0, and a gradient of zeros judges nothing. Nor does one of needles under
+  // dropout: where P is nearly 1, dS is the small difference of dP, which is made larger, and a rounded D.
   const std::string_view name = input_families()[begun.family].name;
   const bool no_slope = pass == Pass::backward && (name == "large_scores" || name == "very_negative");
+  const bool no_difference = pass == Pass::backward && name == "needle";
   std::vector<Case> all;
   for (const Problem& p : variants_of(begun.problem, supports)) {
     Case variant = begun;
     variant.problem = p;
-    if (!(p.softcap != 0 && no_slope)) add_choices(variant, supports, all);
+    if (!(p.softcap != 0 && no_slope) && !(p.dropout.p != 0 && no_difference))
+      add_choices(variant, supports, all);
   }
   return all;
 }

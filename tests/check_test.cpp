@@ -539,7 +539,7 @@ TEST_CASE("the table of tensors has each under its name, with its shape", "[chec
     if (one.given(Pass::backward, Saved::m_and_l, p) && !one.given(Pass::backward, Saved::L, p))
       saved += name + " ";
     CHECK(one.dtype(p) ==
-          (name == "Q" || name == "K" || name == "V" || name == "O" || name[0] == 'd' && name != "dsinks"
+          (name == "Q" || name == "K" || name == "V" || name == "O" || (name[0] == 'd' && name != "dsinks")
                ? p.dtype
                : Dtype::fp32));
   }

@@ -91,10 +91,14 @@ class Variant:
 
     window_size: tuple[int, int] = (-1, -1)
     softcap: float = 0.0
+    prefix: int = 0
+    alibi: bool = False
+    sinks: bool = False
+    dropout_p: float = 0.0
 
     @classmethod
     def parse(cls, text):
-        """Of `--variant window:256,softcap:30`, as ./ladder climb takes it. Throws Missing."""
+        """Of `--variant window:256,softcap:30`, as ./ladder climb takes it; dropout's seed is 0. Throws Missing."""
         found = {}
         for part in text.split(",") if text else []:
             name, *values = part.split(":")
@@ -103,41 +107,105 @@ class Variant:
                     found["window_size"] = int(values[0]), int(values[-1])
                 elif name == "softcap" and len(values) == 1:
                     found["softcap"] = float(values[0])
+                elif name == "prefix" and len(values) == 1:
+                    found["prefix"] = int(values[0])
+                elif name == "dropout" and len(values) == 1:
+                    found["dropout_p"] = float(values[0])
+                elif name in ("alibi", "sinks") and not values:
+                    found[name] = True
                 else:
                     raise ValueError
             except ValueError:
-                raise Missing(f"--variant {text}: '{part}' is not understood: give window:KEYS, window:LEFT:RIGHT or "
-                              "softcap:LIMIT, several with commas between them") from None
+                raise Missing(f"--variant {text}: '{part}' is not understood: give window:KEYS, window:LEFT:RIGHT, "
+                              "softcap:LIMIT, prefix:KEYS, dropout:SHARE, alibi or sinks, several with commas between "
+                              "them") from None
         return cls(**found)
+
+    def slopes_of(self, torch, heads, device):
+        """The slopes of ALiBi's paper, [heads]."""
+        return torch.exp2(-8 * torch.arange(1, heads + 1, device=device, dtype=torch.float32) / heads)
+
+    def sinks_of(self, torch, heads, device):
+        """A sink for each head, [heads]: of normal scores, their sum of exponentials is about 1.6 N."""
+        return torch.linspace(2, 8, heads, device=device, dtype=torch.float32)
+
+    def arguments(self, torch, heads, device):
+        """What flashladder.forward is given beside q, k, v and causal."""
+        return {"window_size": self.window_size, "softcap": self.softcap, "prefix": self.prefix,
+                "alibi_slopes": self.slopes_of(torch, heads, device) if self.alibi else None,
+                "sinks": self.sinks_of(torch, heads, device) if self.sinks else None, "dropout_p": self.dropout_p}
 
     def hidden(self, causal, own, key):
         """Whether a row whose own key is `own` does not see `key`; both are tensors. None: it sees all."""
         left, right = self.window_size
         right = 0 if causal else right
         parts = [*([key > own + right] if right >= 0 else []), *([key < own - left] if left >= 0 else [])]
+        if self.prefix and parts:
+            parts[0] = parts[0] & (key >= self.prefix)
         return None if not parts else parts[0] if len(parts) == 1 else parts[0] | parts[1]
 
     def pairs(self, causal, N):
         """Queries and keys that see each other, of N each."""
         left, right = (N if side < 0 else side for side in self.window_size)
         right = 0 if causal else right
-        return sum(min(i + right, N - 1) - max(i - left, 0) + 1 for i in range(N))
+        return sum(max(min(i + right, N - 1) + 1, min(self.prefix, N)) - max(i - left, 0) for i in range(N))
 
 
 PLAIN = Variant()
 
 
-def definition(torch, Q, K, V, causal, variant=PLAIN):
-    """Attention of one head as it is written, in the dtype of Q [rows, d], K and V [keys, d]; aligned at the bottom
-    right."""
+@dataclass(frozen=True)
+class Head:
+    """Which head it is: of what its batch entry has, and of all batch entries."""
+
+    h: int
+    heads: int
+    number: int
+
+
+def philox_bytes(torch, head, rows, keys, seed=0):
+    """The byte that dropout compares for each row and key [rows, keys]: common/attention/philox.hpp, in PyTorch."""
+    low = 0xFFFFFFFF
+    blocks = keys[::16] // 16
+    at = [blocks.expand(len(rows), -1), rows[:, None].expand(-1, len(blocks)), torch.full_like(blocks, head & low),
+          torch.full_like(blocks, head >> 32)]
+    first, second = seed & low, seed >> 32
+    for _ in range(10):
+        high = []
+        for factor, word in ((0xD2511F53, at[0]), (0xCD9E8D57, at[2])):  # in halves: 64 bits have a sign here
+            middle = (factor & 0xFFFF) * word
+            upper = (factor >> 16) * word + (middle >> 16)
+            high.append((upper >> 16, ((upper & 0xFFFF) << 16) | (middle & 0xFFFF)))
+        (a_high, a_low), (b_high, b_low) = high
+        at = [b_high ^ at[1] ^ first, b_low, a_high ^ at[3] ^ second, a_low]
+        first, second = (first + 0x9E3779B9) & low, (second + 0xBB67AE85) & low
+    words = torch.stack(torch.broadcast_tensors(*at), -1)  # [rows, blocks, 4]
+    key = torch.arange(16, device=rows.device)
+    return (words[..., key % 2 + key // 8 * 2] >> (key % 8 // 2 * 8) & 255).flatten(1)[:, :len(keys)]
+
+
+def definition(torch, Q, K, V, causal, variant=PLAIN, head=Head(0, 1, 0), row0=0):
+    """Attention of one head as it is written, in the dtype of Q [rows, d], which are the rows from row0 on, K and V
+    [keys, d]; aligned at the bottom right."""
     S = Q @ K.T * Q.shape[1] ** -0.5
     if variant.softcap:
         S = variant.softcap * torch.tanh(S / variant.softcap)
     rows, keys = (torch.arange(size, device=S.device) for size in S.shape)
-    hidden = variant.hidden(causal, (rows + len(keys) - len(rows))[:, None], keys)
+    own = (rows + len(keys) - len(rows))[:, None]
+    if variant.alibi:
+        S = S - variant.slopes_of(torch, head.heads, S.device)[head.h].to(S.dtype) * (own - keys).abs()
+    hidden = variant.hidden(causal, own, keys)
     if hidden is not None:
         S = S.masked_fill(hidden, float("-inf"))
-    return torch.softmax(S, dim=-1) @ V
+    if variant.sinks:
+        sink = variant.sinks_of(torch, head.heads, S.device)[head.h].to(S.dtype)
+        P = torch.softmax(torch.cat([S, sink.expand(len(rows), 1)], dim=-1), dim=-1)[:, :-1]
+    else:
+        P = torch.softmax(S, dim=-1)
+    if variant.dropout_p:
+        kept = 256 - round(256 * variant.dropout_p)
+        P = P * (philox_bytes(torch, head.number, rows + row0, keys) < kept) * (256 / kept)
+    return P @ V
 
 
 def is_off(torch, found, right, low):
@@ -156,13 +224,20 @@ def is_off(torch, found, right, low):
     return ""
 
 
+def head_of(q, place):
+    """The head at `place`, of [batch, heads] of q."""
+    b, h = (index % size for index, size in zip(place, q.shape))
+    return Head(h, q.shape[1], b * q.shape[1] + h)
+
+
 def wrong_output(torch, o, q, k, v, causal, variant=PLAIN):
     """What is wrong with O; "" if nothing. Of the first head and the last one the last rows are compared, and everywhere
     there must be numbers. One query head for each key/value head."""
     for head in ((0, 0), (-1, -1)):
         Q, K, V = q[head][-64:].detach(), k[head].detach(), v[head].detach()
-        right = definition(torch, Q.double(), K.double(), V.double(), causal, variant)
-        if why := is_off(torch, o[head][-64:].detach(), right, definition(torch, Q, K, V, causal, variant)):
+        place = (head_of(q, head), q.shape[2] - len(Q))
+        right = definition(torch, Q.double(), K.double(), V.double(), causal, variant, *place)
+        if why := is_off(torch, o[head][-64:].detach(), right, definition(torch, Q, K, V, causal, variant, *place)):
             return f"O is {why}"
     return "" if torch.isfinite(o).all() else "O has elements that are no finite numbers"
 
@@ -176,7 +251,7 @@ def wrong_gradients(torch, gradients, q, k, v, do, causal, variant=PLAIN):
         *inputs, dO = (x.detach().to(dtype) for x in of_head)
         for x in inputs:
             x.requires_grad_()
-        return torch.autograd.grad(definition(torch, *inputs, causal, variant), inputs, dO)
+        return torch.autograd.grad(definition(torch, *inputs, causal, variant, head_of(q, (-1, -1))), inputs, dO)
 
     for name, found, right, low in zip(("dQ", "dK", "dV"), gradients, plain(torch.float64), plain(q.dtype)):
         if why := is_off(torch, found[-1, -1], right, low):

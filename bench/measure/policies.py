@@ -12,7 +12,7 @@ never timed.
 import argparse
 import statistics
 import sys
-from dataclasses import asdict
+from dataclasses import replace
 
 from bench.measure.compare import DTYPES, measure, speed_of
 from bench.measure.facts import commit_of, new_file, write
@@ -25,7 +25,8 @@ PLAIN_STAGES = {"forward": 70, "backward": 71}
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--variant", required=True, help="window:KEYS, window:LEFT:RIGHT or softcap:LIMIT, several with commas")
+    parser.add_argument("--variant", required=True, help="window:KEYS, window:LEFT:RIGHT, softcap:LIMIT, prefix:KEYS, "
+                        "dropout:SHARE, alibi or sinks, several with commas")
     parser.add_argument("--stage", type=int, default=72, help="the stage that has it (72)")
     parser.add_argument("--full", action="store_true", help="without the causal mask")
     parser.add_argument("--dtype", choices=["bf16", "fp16"], default="bf16", help="(bf16)")
@@ -40,41 +41,52 @@ def arguments():
 
 
 def fa2(torch, variant):
-    """FlashAttention-2's own kernels in PyTorch, forward and backward, of [batch, heads, N, d]; without a softcap."""
+    """FlashAttention-2's own kernels in PyTorch, forward and backward, of [batch, heads, N, d], with windows and
+    dropout."""
     left, right = variant.window_size
 
     def forward(q, k, v, causal):
         rows = [x.transpose(1, 2) for x in (q, k, v)]
-        window = {"window_size_left": left if left >= 0 else None, "window_size_right": 0 if causal else right if right >= 0 else None}
-        window = {} if window["window_size_left"] is None and causal else window
+        sides = left, 0 if causal else right
+        window = {f"window_size_{name}": keys if keys >= 0 else None for name, keys in zip(("left", "right"), sides)}
+        window = {} if left < 0 and causal else window
         o, lse, seed, offset, _ = torch.ops.aten._flash_attention_forward(
-            *rows, None, None, q.shape[2], k.shape[2], 0.0, causal and not window, False, **window)
+            *rows, None, None, q.shape[2], k.shape[2], variant.dropout_p, causal and not window, False, **window)
         return o.transpose(1, 2), (rows, o, lse, seed, offset, causal and not window, window)
 
     def backward(do, saved):
         rows, o, lse, seed, offset, causal, window = saved
         N = rows[0].shape[1]
-        found = torch.ops.aten._flash_attention_backward(do.transpose(1, 2), *rows, o, lse, None, None, N, N, 0.0, causal, seed,
-                                                         offset, **window)
+        found = torch.ops.aten._flash_attention_backward(do.transpose(1, 2), *rows, o, lse, None, None, N, N,
+                                                         variant.dropout_p, causal, seed, offset, **window)
         return [x.transpose(1, 2) for x in found[:3]]
     return forward, backward
 
 
-def flex(torch, variant, causal, N, device):
-    """PyTorch's FlexAttention with the variant, compiled."""
+def flex(torch, variant, causal, N, heads, device):
+    """PyTorch's FlexAttention with the variant, compiled; without dropout, which it has not."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+    slopes, sinks = variant.slopes_of(torch, heads, device), variant.sinks_of(torch, heads, device)
 
     def seen(b, h, row, key):
         return ~variant.hidden(causal, row, key)
 
     def score(s, b, h, row, key):
-        return variant.softcap * torch.tanh(s / variant.softcap)
+        s = variant.softcap * torch.tanh(s / variant.softcap) if variant.softcap else s
+        return s - slopes[h] * (row - key).abs() if variant.alibi else s
+
+    def with_sinks(q, k, v):
+        o, lse = flex_attention(q, k, v, score_mod=score_mod, block_mask=mask, return_lse=True)
+        return (o * torch.sigmoid(lse - sinks[:, None])[..., None]).to(q.dtype)
 
     hides = variant.hidden(causal, torch.zeros(1), torch.zeros(1)) is not None
     mask = create_block_mask(seen, None, None, N, N, device=device) if hides else None
     torch._dynamo.reset()  # which compiles a function for 8 shapes, and then runs it uncompiled
+    score_mod = score if variant.softcap or variant.alibi else None
+    if variant.sinks:
+        return torch.compile(with_sinks, dynamic=False)
     compiled = torch.compile(flex_attention, dynamic=False)
-    return lambda q, k, v: compiled(q, k, v, score_mod=score if variant.softcap else None, block_mask=mask)
+    return lambda q, k, v: compiled(q, k, v, score_mod=score_mod, block_mask=mask)
 
 
 def contenders(torch, flashladder, chosen, variant, causal, q, k, v, do, which):
@@ -82,24 +94,25 @@ def contenders(torch, flashladder, chosen, variant, causal, q, k, v, do, which):
     stages = {f"stage {chosen.stage}": (chosen.stage, variant, causal), "plain, causal": (PLAIN_STAGES[which], PLAIN, True)}
     found = {}
     for name, (number, kind, masked) in stages.items():
+        how = {"causal": masked, **kind.arguments(torch, q.shape[1], q.device)}
         if which == "forward":
-            run = lambda number=number, kind=kind, masked=masked: flashladder.forward(  # noqa: E731
-                number, q, k, v, causal=masked, **asdict(kind))[0]
+            run = lambda number=number, how=how: flashladder.forward(number, q, k, v, **how)[0]  # noqa: E731
         else:
-            o, lse = flashladder.forward(PLAIN_STAGES["forward"] if kind == PLAIN else number, q, k, v, causal=masked, **asdict(kind))
-            run = lambda number=number, kind=kind, masked=masked, o=o, lse=lse: flashladder.backward(  # noqa: E731
-                number, q, k, v, o, lse, do, causal=masked, **asdict(kind))
+            o, lse = flashladder.forward(PLAIN_STAGES["forward"] if kind == PLAIN else number, q, k, v, **how)
+            run = lambda number=number, how=how, o=o, lse=lse: flashladder.backward(  # noqa: E731
+                number, q, k, v, o, lse, do, **how)
         found[name] = run, kind, masked
-    if "fa2" in chosen.peers and not variant.softcap:  # which PyTorch's FlashAttention-2 has not
+    # PyTorch's FlashAttention-2 has no more variants than these.
+    if "fa2" in chosen.peers and variant == Variant(variant.window_size, dropout_p=variant.dropout_p):
         forward, backward = fa2(torch, variant)
         if which == "forward":
             found["fa2"] = lambda: forward(q, k, v, causal)[0], variant, causal
         else:
             saved = forward(q, k, v, causal)[1]
             found["fa2"] = lambda: backward(do, saved), variant, causal
-    if "flex" not in chosen.peers:
+    if "flex" not in chosen.peers or variant.dropout_p:
         return found
-    attention = flex(torch, variant, causal, q.shape[2], chosen.device)
+    attention = flex(torch, variant, causal, q.shape[2], q.shape[1], chosen.device)
     if which == "forward":
         found["flex"] = lambda: attention(q, k, v), variant, causal
     else:
@@ -123,6 +136,9 @@ def rows_of(torch, flashladder, chosen, variant, causal, which, d, N):
     for name, (run, kind, masked) in contenders(torch, flashladder, chosen, variant, causal, q, k, v, do, which).items():
         try:
             made = run()
+            if name == "fa2" and variant.dropout_p:  # which leaves out others: judged without
+                judged = contenders(torch, flashladder, chosen, replace(variant, dropout_p=0.0), causal, q, k, v, do, which)
+                made, kind = judged["fa2"][0](), replace(variant, dropout_p=0.0)
             why = wrong_output(torch, made, q, k, v, masked, kind) if which == "forward" else \
                 wrong_gradients(torch, made, q, k, v, do, masked, kind)
         except Exception as error:  # a peer's own error, of whatever kind
@@ -152,7 +168,7 @@ def main():
                 rows = rows_of(torch, flashladder, chosen, variant, causal, which, d, N)
                 results += rows
                 print(f"{which} d={d} N={N}: " + "; ".join(
-                    f"{row['name']} {row['ms']:.3f} ms" if "ms" in row else f"{row['name']} absent: {row['absent']}" for row in rows),
+                    f"{row['name']} " + (f"{row['ms']:.3f} ms" if "ms" in row else f"absent: {row['absent']}") for row in rows),
                     flush=True)
                 if chosen.out:  # what is known must not be lost
                     write(chosen.out, {"context": context, "results": results})

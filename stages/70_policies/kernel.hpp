@@ -245,7 +245,7 @@ __global__ void __launch_bounds__(32 * warps) fa2_forward(
         const int i = i0 + r0 + 16 * f + e / 2 * row_lanes;
         if (e % 2 == 0) probe("m~", n.head(b, h), i, j0, m[f][e / 2], ln_2);
         for (int x = 0; x < d / 8; ++x)
-          probe("O~", n.head(b, h), i, 8 * x + 2 * quad_lane + e % 2, O_frag[f][x][e]);
+          probe("O~", n.head(b, h), i, 8 * x + 2 * quad_lane + e % 2, O_frag[f][x][e], policy.rescale());
       }
     }
   }
