@@ -564,7 +564,7 @@ TEST_CASE("no intermediate of a right stage diverges", "[gpu-claim]") {
       capped.softcap = 30;
       Problem prefixed = problem(1, 2, 1, 70, 97, 32, true);
       prefixed.prefix = 90;
-      std::vector<Problem> variants = other_variants(problem(2, 2, 1, 150, 290, 32, true));
+      std::vector<Problem> variants = other_variants(problem(2, 2, 1, 70, 97, 32, true));
       variants.insert(variants.end(), {windowed, capped, prefixed});
       for (const Problem& p : variants) {
         // Scores far below the cap are all equal: O~ is a sum of hundreds, and its rounding with it.

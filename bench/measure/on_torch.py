@@ -166,11 +166,10 @@ class Head:
 def philox_bytes(torch, head, rows, keys, seed=0):
     """The byte that dropout compares for each row and key [rows, keys]: common/attention/philox.hpp, in PyTorch."""
     low = 0xFFFFFFFF
-    blocks = keys[::16] // 16
-    at = [blocks.expand(len(rows), -1), rows[:, None].expand(-1, len(blocks)), torch.full_like(blocks, head & low),
-          torch.full_like(blocks, head >> 32)]
+    at = [(keys // 32 * 4 + keys % 8 // 2)[None], (rows // 16 * 8 + rows % 8)[:, None], torch.full_like(keys, head & low),
+          torch.full_like(keys, head >> 32)]
     first, second = seed & low, seed >> 32
-    for _ in range(10):
+    for _ in range(7):
         high = []
         for factor, word in ((0xD2511F53, at[0]), (0xCD9E8D57, at[2])):  # in halves: 64 bits have a sign here
             middle = (factor & 0xFFFF) * word
@@ -179,9 +178,9 @@ def philox_bytes(torch, head, rows, keys, seed=0):
         (a_high, a_low), (b_high, b_low) = high
         at = [b_high ^ at[1] ^ first, b_low, a_high ^ at[3] ^ second, a_low]
         first, second = (first + 0x9E3779B9) & low, (second + 0xBB67AE85) & low
-    words = torch.stack(torch.broadcast_tensors(*at), -1)  # [rows, blocks, 4]
-    key = torch.arange(16, device=rows.device)
-    return (words[..., key % 2 + key // 8 * 2] >> (key % 8 // 2 * 8) & 255).flatten(1)[:, :len(keys)]
+    words = torch.stack(torch.broadcast_tensors(*at))  # [4, rows, keys]
+    word = torch.gather(words, 0, (keys % 32 // 8).expand(1, len(rows), -1))[0]
+    return word >> (keys % 2 * 8 + (rows % 16 // 8 * 16)[:, None]) & 255
 
 
 def definition(torch, Q, K, V, causal, variant=PLAIN, head=Head(0, 1, 0), row0=0):

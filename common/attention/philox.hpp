@@ -9,11 +9,12 @@ struct Words {
   unsigned int w[4];  ///< 32 bits each.
 };
 
-/// Philox4x32-10: ten rounds of multiplications mix a position with a key. The same position gives the same
-/// words, whoever asks, and in whatever order. (Salmon, Moraes, Dror and Shaw, Parallel random numbers: as
-/// easy as 1, 2, 3, 2011.)
+/// Philox4x32: rounds of multiplications mix a position with a key. The same position gives the same words,
+/// whoever asks, and in whatever order. From 7 rounds on it passes the tests of randomness that there are.
+/// (Salmon, Moraes, Dror and Shaw, Parallel random numbers: as easy as 1, 2, 3, 2011.)
+template <int rounds>
 FLASHLADDER_HOST_DEVICE constexpr Words philox(Words at, unsigned int key0, unsigned int key1) {
-  for (int round = 0; round < 10; ++round) {
+  for (int round = 0; round < rounds; ++round) {
     const unsigned long long a = 0xd2511f53ull * at.w[0], b = 0xcd9e8d57ull * at.w[2];
     at = {{static_cast<unsigned int>(b >> 32) ^ at.w[1] ^ key0, static_cast<unsigned int>(b),
            static_cast<unsigned int>(a >> 32) ^ at.w[3] ^ key1, static_cast<unsigned int>(a)}};
@@ -23,20 +24,23 @@ FLASHLADDER_HOST_DEVICE constexpr Words philox(Words at, unsigned int key0, unsi
   return at;
 }
 
-/// The random bytes that say which of 16 keys dropout leaves out, keys 16 * block ... 16 * block + 15, for
-/// row `row` of query head `head` of all.
+/// The 16 random bytes that say which P dropout leaves out of those that one lane of tensor cores has of 16
+/// rows and 32 keys: the row and the one 8 before or behind it, and of each 8 keys the key and its
+/// neighbour.
+/// @param head  of all batch entries
+/// @param row   any of the two rows
+/// @param key   any of the eight keys
 FLASHLADDER_HOST_DEVICE constexpr Words dropout_bytes(unsigned long long seed, long long head, int row,
-                                                      int block) {
-  return philox({{static_cast<unsigned int>(block), static_cast<unsigned int>(row),
-                  static_cast<unsigned int>(head), static_cast<unsigned int>(head >> 32)}},
-                static_cast<unsigned int>(seed), static_cast<unsigned int>(seed >> 32));
+                                                      int key) {
+  return philox<7>({{static_cast<unsigned int>(key / 32 * 4 + key % 8 / 2),
+                     static_cast<unsigned int>(row / 16 * 8 + row % 8), static_cast<unsigned int>(head),
+                     static_cast<unsigned int>(head >> 32)}},
+                   static_cast<unsigned int>(seed), static_cast<unsigned int>(seed >> 32));
 }
 
-/// The one of them for key `key` of the 16: from 0 to 255, and the key stays where it is below
-/// Dropout::kept(). Keys 2 x, 2 x + 1, 2 x + 8 and 2 x + 9, which a lane of tensor cores has together, are
-/// byte x of the four words.
-FLASHLADDER_HOST_DEVICE constexpr int dropout_byte(const Words& bytes, int key) {
-  return static_cast<int>(bytes.w[key % 2 + key / 8 * 2] >> (key % 8 / 2 * 8) & 255);
+/// The one of a row and a key: from 0 to 255. P stays where it is below Dropout::kept().
+FLASHLADDER_HOST_DEVICE constexpr int dropout_byte(const Words& bytes, int row, int key) {
+  return static_cast<int>(bytes.w[key % 32 / 8] >> (key % 2 * 8 + row % 16 / 8 * 16) & 255);
 }
 
 }  // namespace flashladder

@@ -34,7 +34,7 @@ struct Dropout {
   /// that keeps the mean.
   float factor(std::int64_t head, std::int64_t i, std::int64_t j) const {
     const int row = static_cast<int>(i), key = static_cast<int>(j);
-    const bool stays = dropout_byte(dropout_bytes(seed, head, row, key / 16), key % 16) < kept();
+    const bool stays = dropout_byte(dropout_bytes(seed, head, row, key), row, key) < kept();
     return stays ? 256.f / static_cast<float>(kept()) : 0.f;
   }
 };

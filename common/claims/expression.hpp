@@ -91,10 +91,6 @@ inline const Expr has_alibi = {"[alibi]", [](const Symbols& n) { return n.proble
 /// 1 with sinks. @hideinitializer
 inline const Expr has_sinks = {"[sinks]", [](const Symbols& n) { return n.problem.sinks ? 1 : 0; }};
 
-/// 1 with dropout. @hideinitializer
-inline const Expr has_dropout = {"[dropout]",
-                                 [](const Symbols& n) { return n.problem.dropout.p != 0 ? 1 : 0; }};
-
 // Of row tile i, for sum().
 inline const Expr rows_i = {"rows_i", &Symbols::rows};           ///< Rows of it.
 inline const Expr visible_i = {"visible_i", &Symbols::visible};  ///< Keys that some row of it sees.

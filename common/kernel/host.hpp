@@ -104,6 +104,14 @@ DeviceBuffer<T> view_of(const Call& f, const char* name) {
       (batch - 1) * t.stride[0] + (heads - 1) * t.stride[1] + (rows - 1) * t.stride[2] + columns);
 }
 
+/// The same of a tensor that not all problems have; of no elements where this one has it not.
+template <class T, class Call>
+DeviceBuffer<T> view_if_given(const Call& f, const char* name) {
+  const NamedTensor& named = named_tensor(name);
+  return named.of(f).data != nullptr ? view_of<T>(f, name)
+                                     : DeviceBuffer<T>::view(name, static_cast<const float*>(nullptr), 0);
+}
+
 /// The tensors of a forward pass as kernels take them, of elements T.
 template <class T = f32>
 struct ForwardBuffers {

@@ -154,8 +154,8 @@ __global__ void __launch_bounds__(32 * warps) fa2_forward(
         for (int c = 0; c < Bc / 8; ++c) {
 #pragma unroll
           for (int e = 0; e < 4; ++e) {
-            const int i = i0 + r0 + 16 * f + e / 2 * row_lanes, j = j0 + 8 * c + 2 * quad_lane + e % 2;
-            S_frag[f][c][e] = policy.score(S_frag[f][c][e] * abs_scale, head, i, j);
+            const Element at = {i0 + r0, j0 + 2 * quad_lane, 16 * f + e / 2 * row_lanes, 8 * c + e % 2};
+            S_frag[f][c][e] = policy.score(S_frag[f][c][e] * abs_scale, head, at);
           }
         }
       }
@@ -201,17 +201,14 @@ __global__ void __launch_bounds__(32 * warps) fa2_forward(
 
     // P~ = 2^(scale_log2 S - m), l += rowsum P~, of which each lane keeps its own part, and O~ += P~ V, for
     // 16 keys at a time
+    Words bytes[row_frags];  // for 32 keys
 #pragma unroll
     for (int c = 0; c < Bc / 8; c += 2) {
       std::uint32_t P_frag[row_frags][4];
 #pragma unroll
       for (int f = 0; f < row_frags; ++f) {
-        Words bytes[2];  // of its two rows
-        if (Policy::drops) {
-#pragma unroll
-          for (int a = 0; a < 2; ++a)
-            bytes[a] = policy.bytes(head, i0 + r0 + 16 * f + a * row_lanes, (j0 + 8 * c) / 16);
-        }
+        if (Policy::drops && c % 4 == 0)
+          bytes[f] = policy.bytes(head, i0 + r0 + 16 * f, j0 + 8 * c + 2 * quad_lane);
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
           const int a = e % 2;
@@ -220,9 +217,9 @@ __global__ void __launch_bounds__(32 * warps) fa2_forward(
               ex2_approx(fmaf(S_frag[f][c + e / 2][2 * a + 1], scale_log2, -subtracted<Policy>(m[f][a])));
           l[f][a] += p0 + p1;
           if (Policy::drops) {
-            const int key = e / 2 * 8 + 2 * quad_lane;
-            if (!policy.stays(bytes[a], key)) p0 = 0.f;
-            if (!policy.stays(bytes[a], key + 1)) p1 = 0.f;
+            const int i = i0 + r0 + 16 * f + a * row_lanes, j = j0 + 8 * (c + e / 2) + 2 * quad_lane;
+            if (!policy.stays(bytes[f], i, j)) p0 = 0.f;
+            if (!policy.stays(bytes[f], i, j + 1)) p1 = 0.f;
           }
           P_frag[f][e] = round_pair<T>(p0, p1);
         }

@@ -5,6 +5,12 @@
 namespace flashladder::stage_70 {
 namespace {
 
+/// An element of S: row i + di and key j + dj. i and j are of a thread, and the rest is known when a kernel
+/// is compiled.
+struct Element {
+  int i, j, di, dj;
+};
+
 /// Plain attention, with the causal mask or without. Another kind is a struct that begins as this one, and
 /// answers some of the questions in its own way.
 template <bool with_mask>
@@ -34,20 +40,21 @@ struct Plain {
 
   /// Whether score() changes anything.
   static constexpr bool changes_scores = false;
-  /// What the score of row i and key j becomes. s has the scale in it.
-  __device__ __forceinline__ f32 score(f32 s, const Head&, int /*i*/, int /*j*/) const { return s; }
+  /// What a score becomes. s has the scale in it.
+  __device__ __forceinline__ f32 score(f32 s, const Head&, const Element&) const { return s; }
   /// The derivative of score() where it has returned this.
-  __device__ __forceinline__ f32 slope(f32, const Head&, int /*i*/, int /*j*/) const { return 1.f; }
+  __device__ __forceinline__ f32 slope(f32, const Head&, const Element&) const { return 1.f; }
 
   /// Whether a head has a score of its own, whose exponential is in the sum l of each row.
   static constexpr bool has_sink = false;
   __device__ __forceinline__ f32 sink(const Head&) const { return -INFINITY; }
 
-  /// Whether some P are left out by chance, and which: for 16 keys of row i, block 16 j ... 16 j + 15,
-  /// random bytes, and whether the one of them at `key` stays. Those that stay are multiplied by rescale().
+  /// Whether some P are left out by chance, and which: random bytes for rows i and i + 8 of 16 and eight of
+  /// 32 keys (common/attention/philox.hpp), and whether the pair of row i and key j stays. What stays is
+  /// multiplied by rescale().
   static constexpr bool drops = false;
-  __device__ __forceinline__ Words bytes(const Head&, int /*i*/, int /*block*/) const { return {}; }
-  __device__ __forceinline__ bool stays(const Words&, int /*key*/) const { return true; }
+  __device__ __forceinline__ Words bytes(const Head&, int /*i*/, int /*j*/) const { return {}; }
+  __device__ __forceinline__ bool stays(const Words&, int /*i*/, int /*j*/) const { return true; }
   __device__ __forceinline__ float rescale() const { return 1.f; }
 };
 

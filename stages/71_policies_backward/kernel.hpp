@@ -139,33 +139,75 @@ __device__ __forceinline__ void change_scores(
     for (int c = 0; c < row_chunks; ++c) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const int i = i0 + 8 * c + e % 2, j = j0 + 16 * f + e / 2 * 8;
-        x[f][c][e] = policy.score(x[f][c][e] * scale, head, i, j);
-        slope[f][c][e] = policy.slope(x[f][c][e], head, i, j);
+        const stage_70::Element at = {i0, j0, 8 * c + e % 2, 16 * f + e / 2 * 8};
+        x[f][c][e] = policy.score(x[f][c][e] * scale, head, at);
+        slope[f][c][e] = policy.slope(x[f][c][e], head, at);
+      }
+    }
+  }
+}
+
+/// Which P^T dropout leaves, a bit for each element of x below.
+template <int key_frags, int row_chunks>
+struct Stays {
+  std::uint32_t bits[(key_frags * row_chunks * 4 + 31) / 32] = {};
+
+  __device__ __forceinline__ void set(int f, int c, int e, bool stays) {
+    const int at = (f * row_chunks + c) * 4 + e;
+    bits[at / 32] |= static_cast<std::uint32_t>(stays) << at % 32;
+  }
+  __device__ __forceinline__ bool operator()(int f, int c, int e) const {
+    const int at = (f * row_chunks + c) * 4 + e;
+    return bits[at / 32] >> at % 32 & 1;
+  }
+};
+
+/// Asks the policy, for rows from i0 on and keys from j0 on.
+template <class Policy, int key_frags, int row_chunks>
+__device__ __forceinline__ void ask_which_stay(Stays<key_frags, row_chunks>& stays, const Policy& policy,
+                                               const typename Policy::Head& head, int i0, int j0,
+                                               int lane) {
+  static_assert(row_chunks % 2 == 0);
+#pragma unroll
+  for (int c = 0; c < row_chunks; c += 2) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      Words bytes;  // of this row, the one 8 behind it, and 32 keys
+#pragma unroll
+      for (int f = 0; f < key_frags; ++f) {
+        const int i = i0 + 8 * c + 2 * (lane % row_lanes) + r, j = j0 + 16 * f + lane / row_lanes;
+        if (f % 2 == 0 || key_frags % 2 == 1) bytes = policy.bytes(head, i, j);
+#pragma unroll
+        for (int part = 0; part < 4; ++part) {
+          const int behind = part % 2, e = part / 2 * 2 + r;
+          stays.set(f, c + behind, e, policy.stays(bytes, i + 8 * behind, j + part / 2 * 8));
+        }
       }
     }
   }
 }
 
 /// What dropout leaves of P^T; or dP^T - D, of a dP^T with what it leaves.
-template <bool of_dS, class Policy, int key_frags, int row_chunks>
+template <bool of_dS, int key_frags, int row_chunks, int num_buffers, int Br>
 __device__ __forceinline__ void drop(
     f32 (&x)[key_frags][row_chunks][4],  // P^T or dP^T: [16 * key_frags, 8 * row_chunks]
-    int c,
-    const f32 (&D)[2],  // of this lane's two rows of chunk c
-    const Policy& policy, const typename Policy::Head& head, int i, int j0,
-    int lane) {  // this lane's first row of chunk c, and the first key of the warp
+    const Stays<key_frags, row_chunks>& stays, float rescale, smem_tile<f32, num_buffers, Br>& D,
+    int buffer, int row, int lane) {
 #pragma unroll
-  for (int f = 0; f < key_frags; ++f) {
+  for (int c = 0; c < row_chunks; ++c) {
+    f32 D_of[2] = {};
+    if (of_dS) {
+      const int i = row + 8 * c + 2 * (lane % row_lanes);
+      D_of[0] = D(buffer, i), D_of[1] = D(buffer, i + 1);
+    }
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const Words bytes = policy.bytes(head, i + r, j0 / 16 + f);
+    for (int f = 0; f < key_frags; ++f) {
 #pragma unroll
-      for (int e = r; e < 4; e += 2) {
-        const bool stays = policy.stays(bytes, lane / row_lanes + e / 2 * 8);
+      for (int e = 0; e < 4; ++e) {
+        const bool stay = stays(f, c, e);
         if (of_dS)
-          x[f][c][e] = fmaf(x[f][c][e], stays ? policy.rescale() : 0.f, -D[r]);
-        else if (!stays)
+          x[f][c][e] = fmaf(x[f][c][e], stay ? rescale : 0.f, -D_of[e % 2]);
+        else if (!stay)
           x[f][c][e] = 0.f;
       }
     }
@@ -429,6 +471,8 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
       // dK += dS^T Q: the same products with other operands. Where two warps share the keys, each has one
       // turn.
       f32 p[key_frags][step / 8][4] = {};
+      Stays<key_frags, step / 8> stays;
+      if (Policy::drops) ask_which_stay(stays, policy, head, i0 + r, j0 + k0, lane);
 #pragma unroll
       for (int turn = 0; turn < turns; ++turn) {
         const bool of_dS = turns == 2 ? turn == 1 : second;
@@ -456,13 +500,7 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
           for (int f = 0; f < key_frags; ++f)
             probe_transposed("P", n.head(b, h), i0 + r, j0 + k0 + 16 * f, x[f], lane);
         }
-        if (Policy::drops && of_dS) {
-#pragma unroll
-          for (int c = 0; c < step / 8; ++c) {
-            const int i = r + 8 * c + 2 * quad_lane;
-            drop<true>(x, c, {D(buffer, i), D(buffer, i + 1)}, policy, head, i0 + i, j0 + k0, lane);
-          }
-        }
+        if (Policy::drops && of_dS) drop<true>(x, stays, policy.rescale(), D, buffer, r, lane);
         // dS = P * (dP - D), with the P of the turn before, or of the other warp; times the slope of the
         // scores, where the policy changes them
         if (Policy::changes_scores && !of_dS) multiply(p, x);
@@ -477,11 +515,7 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
           named_barrier_sync(1 + warp % (warps / 2), 64);  // P is read: it must have been written
           if (of_dS) multiply_stored<Br>(x, P, k0, r, lane);
         }
-        if (Policy::drops && !of_dS) {
-#pragma unroll
-          for (int c = 0; c < step / 8; ++c)
-            drop<false>(x, c, {}, policy, head, i0 + r + 8 * c + 2 * quad_lane, j0 + k0, lane);
-        }
+        if (Policy::drops && !of_dS) drop<false>(x, stays, policy.rescale(), D, buffer, r, lane);
 #pragma unroll
         for (int c = 0; c < step / 8; c += 2) {
           std::uint32_t a[key_frags][4];

@@ -16,12 +16,12 @@ struct Softcap : stage_70::Plain<with_mask> {
   static constexpr bool changes_scores = true;
   // tanh(x) = (t - 1) / (t + 1) with t = exp(2 x) = 2^(2 log2(e) x). From 2^30 on it is 1, and t must stay
   // finite. (A NaN is not above 30, and stays.)
-  __device__ __forceinline__ f32 score(f32 s, const Head&, int, int) const {
+  __device__ __forceinline__ f32 score(f32 s, const Head&, const stage_70::Element&) const {
     const f32 power = s * unit, t = ex2_approx(power > 30.f ? f32(30.f) : power);
     return cap * __fdividef(t - 1.f, t + 1.f);
   }
   // tanh' = 1 - tanh^2
-  __device__ __forceinline__ f32 slope(f32 score, const Head&, int, int) const {
+  __device__ __forceinline__ f32 slope(f32 score, const Head&, const stage_70::Element&) const {
     const f32 part = score * inverse;
     return fmaf(-part, part, 1.f);
   }

@@ -13,13 +13,11 @@
 namespace flashladder::stage_76 {
 namespace {
 
-/// Calls `body` with the policy of a call; without ALiBi it is that of the window alone.
+/// Calls `body` with the policy of a call; without ALiBi all slopes are 0.
 template <class Call, class Body>
 void with_policy(const Call& f, Body body) {
-  const stage_72::SlidingWindow window = stage_72::window_of(f.problem);
-  if (!f.problem.alibi) return body(window);
-  const DeviceBuffer<f32> slopes = view_of<f32>(f, "slopes");
-  body(Alibi<stage_72::SlidingWindow>{window, slopes});
+  const DeviceBuffer<f32> slopes = view_if_given<f32>(f, "slopes");
+  body(Alibi<stage_72::SlidingWindow>{stage_72::window_of(f.problem), slopes, f.problem.alibi});
 }
 
 void forward(const Forward& f) {

@@ -27,17 +27,14 @@ Claim claim() {
   const Expr scores = sum(live_i) * Br * Bc;     // of a head, computed
   claim.forward.forms = {
       {"global.slopes.read_elements", has_alibi * BH * Tr * 32 * warps},
-      {"fma", (1 + has_alibi) * BH * scores},
-      {"mul",
-       BH * (Br * (sum(live_i) * (Bc + R) + (D + R) * live_blocks + Tr * D) + 2 * has_alibi * scores) +
-           BH * Nq,
+      {"fma", 2 * BH * scores},
+      {"mul", BH * (Br * (sum(live_i) * (Bc + R) + (D + R) * live_blocks + Tr * D) + 2 * scores) + BH * Nq,
        least, random_too},
   };
   claim.backward.forms = {
       {"global.slopes.read_elements", has_alibi * BH * sum(live_i) * 32 * warps},
-      {"fma", (1 + 2 * has_alibi) * BH * scores},
-      {"mul", (2 + 4 * has_alibi) * BH * scores + BH * (Nq * (1 + d) + 16 * ceil_div(Nq, 16) * D) +
-                  BHkv * Tc * Bc * D},
+      {"fma", 3 * BH * scores},
+      {"mul", 6 * BH * scores + BH * (Nq * (1 + d) + 16 * ceil_div(Nq, 16) * D) + BHkv * Tc * Bc * D},
   };
   return claim;
 }

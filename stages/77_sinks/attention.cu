@@ -43,11 +43,10 @@ __global__ void __launch_bounds__(threads) sink_gradient(gmem<const f32> sinks, 
 }
 
 void forward(const Forward& f) {
-  const stage_72::SlidingWindow window = stage_72::window_of(f.problem);
+  const DeviceBuffer<f32> sinks = view_if_given<f32>(f, "sinks");
   for_masked_row_of_64_or_128<stage_70::table>(f.problem, [&](auto chosen) {
-    if (!f.problem.sinks) return stage_70::forward_with(f, chosen, window);
-    const DeviceBuffer<f32> sinks = view_of<f32>(f, "sinks");
-    stage_70::forward_with(f, chosen, Sinks<stage_72::SlidingWindow>{window, sinks});
+    const Sinks<stage_72::SlidingWindow> policy{stage_72::window_of(f.problem), sinks, f.problem.sinks};
+    stage_70::forward_with(f, chosen, policy);
   });
 }
 

@@ -30,9 +30,7 @@ Claim claim() {
       {"global.sinks.read_elements", has_sinks * BH * Tr * 32 * warps},
       {"exp", exponentials, least, random_too},
       {"exp2", exponentials, least, random_too},
-      {"mul",
-       BH * Br * (sum(live_i) * (Bc + R) + (D + R) * first_maxima + Tr * D + has_sinks * Tr * R / 2) +
-           BH * Nq,
+      {"mul", BH * Br * (sum(live_i) * (Bc + R) + (D + R) * first_maxima + Tr * D + Tr * R / 2) + BH * Nq,
        least, random_too},
       {"most_exp_before_product", min(sum(live_i), 1) * Br * (16 + (1 - has_sinks) * R) / (32 * warps),
        least, random_too},

@@ -9,12 +9,13 @@ namespace {
 template <class Base>
 struct Sinks : Base {
   gmem<const f32> sinks;  // [q_heads]
+  bool given;             // whether there are any
 
   struct Head : Base::Head {
     f32 its_sink;
   };
   __device__ __forceinline__ Head head(const Sizes& n, int b, int h) const {
-    return {Base::head(n, b, h), sinks[h]};
+    return {Base::head(n, b, h), given ? static_cast<f32>(sinks[h]) : f32(-INFINITY)};
   }
 
   static constexpr bool has_sink = true;

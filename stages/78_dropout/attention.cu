@@ -1,6 +1,6 @@
 // Dropout: in training some P are left out by chance, and the others are made larger for it. Chance goes by
-// position: Philox makes 16 random bytes of a head, a row and a block of 16 keys, so that the backward pass
-// finds the same ones, whatever its tiles, and nothing is stored.
+// position: Philox makes random bytes of a head, a row and a key, so that the backward pass finds the same
+// ones, whatever its tiles, and nothing is stored.
 #include "common/kernel/host.hpp"
 #include "stages/72_sliding_window/policy.hpp"
 #include "stages/78_dropout/policy.hpp"
@@ -14,25 +14,20 @@
 namespace flashladder::stage_78 {
 namespace {
 
-/// Calls `body` with the policy of a problem; without dropout it is that of the window alone.
-template <class Body>
-void with_policy(const Problem& p, Body body) {
-  const stage_72::SlidingWindow window = stage_72::window_of(p);
-  if (p.dropout.p == 0) return body(window);
+/// The policy of a problem; without dropout all stay.
+Dropout<stage_72::SlidingWindow> policy_of(const Problem& p) {
   const int kept = p.dropout.kept();
-  body(Dropout<stage_72::SlidingWindow>{window, p.dropout.seed, kept, 256.f / static_cast<float>(kept)});
+  return {stage_72::window_of(p), p.dropout.seed, kept, 256.f / static_cast<float>(kept)};
 }
 
 void forward(const Forward& f) {
-  for_masked_row_of_64_or_128<stage_70::table>(f.problem, [&](auto chosen) {
-    with_policy(f.problem, [&](const auto& policy) { stage_70::forward_with(f, chosen, policy); });
-  });
+  for_masked_row_of_64_or_128<stage_70::table>(
+      f.problem, [&](auto chosen) { stage_70::forward_with(f, chosen, policy_of(f.problem)); });
 }
 
 void backward(const Backward& f) {
-  for_masked_row_of_64_or_128<stage_71::table>(f.problem, [&](auto chosen) {
-    with_policy(f.problem, [&](const auto& policy) { stage_71::backward_with(f, chosen, policy); });
-  });
+  for_masked_row_of_64_or_128<stage_71::table>(
+      f.problem, [&](auto chosen) { stage_71::backward_with(f, chosen, policy_of(f.problem)); });
 }
 
 }  // namespace

@@ -26,14 +26,12 @@ Claim claim() {
   const Expr live_blocks = sum(min(live_i, 1));  // those with a row that sees a key
   const Expr scores = sum(live_i) * Br * Bc;     // of a head, computed
   claim.forward.forms = {
-      {"mul",
-       BH * Br * (sum(live_i) * (Bc + R) + (D + R) * live_blocks + Tr * D + has_dropout * Tr * R) + BH * Nq,
-       least, random_too},
+      {"mul", BH * Br * (sum(live_i) * (Bc + R) + (D + R) * live_blocks + Tr * (D + R)) + BH * Nq, least,
+       random_too},
   };
   claim.backward.forms = {
-      {"fma", (1 + has_dropout) * BH * scores},
-      {"mul", BH * ((2 + has_dropout) * scores + Nq * (1 + d) + 16 * ceil_div(Nq, 16) * D) +
-                  (1 + has_dropout) * BHkv * Tc * Bc * D},
+      {"fma", 2 * BH * scores},
+      {"mul", BH * (3 * scores + Nq * (1 + d) + 16 * ceil_div(Nq, 16) * D) + 2 * BHkv * Tc * Bc * D},
   };
   return claim;
 }

@@ -20,11 +20,11 @@ struct Dropout : Base {
   }
 
   static constexpr bool drops = true;
-  __device__ __forceinline__ Words bytes(const Head& head, int i, int block) const {
-    return dropout_bytes(seed, head.number, i, block);
+  __device__ __forceinline__ Words bytes(const Head& head, int i, int j) const {
+    return dropout_bytes(seed, head.number, i, j);
   }
-  __device__ __forceinline__ bool stays(const Words& bytes, int key) const {
-    return dropout_byte(bytes, key) < kept;
+  __device__ __forceinline__ bool stays(const Words& bytes, int i, int j) const {
+    return dropout_byte(bytes, i, j) < kept;
   }
   __device__ __forceinline__ float rescale() const { return inverse; }
 };
