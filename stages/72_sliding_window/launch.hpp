@@ -1,9 +1,9 @@
 #pragma once
-// How a stage makes the policy of stage 72.
+// How a stage makes the policy of stage 72. It includes policy.hpp before: who tries a wrong policy has
+// another one.
 #include <algorithm>
 
 #include "common/attention/problem.hpp"
-#include "stages/72_sliding_window/policy.hpp"
 
 namespace flashladder::stage_72 {
 namespace {

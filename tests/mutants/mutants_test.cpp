@@ -51,7 +51,7 @@ Problem problem(std::int64_t batch, std::int64_t q_heads, std::int64_t kv_heads,
 /// A verdict's reason without its numbers, which depend on the compiler: the output that is wrong, which
 /// here means off, NaN or never written.
 std::string in_short(const std::string& why) {
-  for (const char* output : {"O", "L", "dQ", "dK", "dV"}) {
+  for (const char* output : {"O", "L", "dQ", "dK", "dV", "dsinks"}) {
     if (why.starts_with(output)) return std::string(output) + " wrong";
   }
   return why.empty() ? "not checked" : why;
@@ -178,9 +178,10 @@ std::vector<SmallCase> make_small_cases(const Stage& stage) {
 
 /// The cases for `stage`, in the dtype that it computes in, made once for all stages that take the same.
 const std::vector<SmallCase>& cases_for(const Stage& stage) {
-  static std::map<std::tuple<Dtype, std::size_t, std::size_t>, std::vector<SmallCase>> made;
-  const std::tuple key(stage.supports.dtypes.front(), stage.supports.head_dims.size(),
-                       variant_problems(stage).size());
+  static std::map<std::tuple<Dtype, std::size_t, std::string>, std::vector<SmallCase>> made;
+  std::string variants;
+  for (const Problem& p : variant_problems(stage)) variants += to_string(p) + "\n";
+  const std::tuple key(stage.supports.dtypes.front(), stage.supports.head_dims.size(), variants);
   if (!made.contains(key)) made[key] = make_small_cases(stage);
   return made.at(key);
 }
@@ -354,7 +355,11 @@ void judge_by_claim(const Stage& stage, int most_d, Caught& caught) {
   }
   if (std::ranges::any_of(claim->forward.forms, &ClosedForm::random_too)) {
     const Symbols tile = claim->symbols(problem(1, 1, 1, 1, 1, 32, false));
-    const Problem p = problem(1, 1, 1, tile.Br, 3 * tile.Bc, 32, false);  // whole tiles
+    Problem p = problem(1, 1, 1, tile.Br, 3 * tile.Bc, 32, false);  // whole tiles
+    const Features& features = stage.supports.features;
+    p.alibi = features.alibi;  // of 2^-8 a key: the scores stay steady
+    p.sinks = features.sinks;
+    if (features.dropout) p.dropout.p = 0.3f;
     const Symbols symbols = claim->symbols(p);
     const simt::Ledger ledger = count_forward(stage, steady_inputs(p, tile.Bc), one_thread(), nullptr);
     for (const ClosedForm& form : claim->forward.forms) {
