@@ -224,4 +224,58 @@ def kahan(x):
             "def kahan(x): return x.astype(np.float64).sum()": "has to be in fp32",
         }),
     },
+    "7_masks": {
+        1: Solution("first_key, end_key = 160, 231", {
+            "first_key, end_key = 0, 31": "what is row 10's own key",
+            "first_key, end_key = 160, 230": "one more than the last key",
+            "first_key, end_key = 160, 211": "keys behind its own, too",
+            "first_key, end_key = 161, 231": "too large. Its own key is i + Nk - Nq",
+        }),
+        2: Solution("def most_tiles(w, Br, Bc): return (Br + w - 3) // Bc + 2", {
+            "def most_tiles(w, Br, Bc): return ceil((Br + w - 1) / Bc) + 1": "for some sizes none visits as many",
+            "def most_tiles(w, Br, Bc): return ceil((Br + w - 1) / Bc)": "let it be the last key of one",
+            "def most_tiles(w, Br, Bc): return ceil(w / Bc) + 1": "Br rows see more keys",
+            "def most_tiles(w, Br, Bc): return ceil((Br + w) / Bc) + 1": "Br rows see Br + w - 1 keys",
+            "def most_tiles(w, Br, Bc): return 2": "Let the first of them be",
+        }),
+        3: Solution("""
+def rows_that_see(j, left, right, Nq, Nk):
+    own = j - (Nk - Nq)
+    return max(0, own - right), min(Nq, own + left + 1)""", {
+            """
+def rows_that_see(j, left, right, Nq, Nk):
+    own = j - (Nk - Nq)
+    return max(0, own - left), min(Nq, own + right + 1)""": "has the row on its right",
+            """
+def rows_that_see(j, left, right, Nq, Nk):
+    return max(0, j - right), min(Nq, j + left + 1)""": "the own key of which row",
+            """
+def rows_that_see(j, left, right, Nq, Nk):
+    own = j - (Nk - Nq)
+    return own - right, own + left + 1""": "only the rows from 0 to Nq - 1",
+            """
+def rows_that_see(j, left, right, Nq, Nk):
+    own = j - (Nk - Nq)
+    return max(0, own - right), min(Nq, own + left)""": "solve for i",
+        }),
+        4: Solution("""
+def live_tiles(first_row, Br, Bc, prefix, N):
+    last = max(prefix, min(first_row + Br, N))
+    return -(-last // Bc)""", {
+            "def live_tiles(i, Br, Bc, prefix, N): return ceil(min(i + Br, N) / Bc)": "The prefix is left out",
+            "def live_tiles(i, Br, Bc, prefix, N): return ceil(max(i + Br, prefix) / Bc)": "may reach past N",
+            "def live_tiles(i, Br, Bc, prefix, N): return max(min(i + Br, N), prefix) // Bc": "visible in part",
+            """
+def live_tiles(i, Br, Bc, prefix, N):
+    return ceil(prefix / Bc) + ceil(min(i + Br, N) / Bc)""": "counted twice",
+            "def live_tiles(i, Br, Bc, prefix, N): return ceil(N / Bc)": "whichever is later",
+        }),
+        5: Solution("smallest_prefix = 2817", {
+            "smallest_prefix = 2048": "about a quarter",
+            "smallest_prefix = 2944": "as soon as the prefix has its first key",
+            "smallest_prefix = 2897": "half of the area",
+            "smallest_prefix = 2816": "needs one key of the next",
+            "smallest_prefix = 3000": "k (k - 1) / 2",
+        }),
+    },
 }
