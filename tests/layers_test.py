@@ -32,17 +32,20 @@ ANY_INCLUDE = re.compile(r'^\s*#\s*include\s+(.+?)\s*(?://.*)?$', re.MULTILINE)
 # each other and nothing else. The two of common/simt choose between CUDA's words and the emulator's, which are a host's.
 OF_THE_HOST = {"common/kernel/host.hpp", "common/kernel/tensor_maps.hpp", "common/kernel/tile_table.hpp",
                "common/ptx/tensor_map.hpp"}
-# What the variants of attention share: two kernels with a policy each, and the tuned tiles.
+# What the variants of attention share: two kernels with a policy each, the tuned tiles, and the policy of a window, on
+# which others stand.
 FOR_VARIANTS = {"stages/29_tuned/table.hpp", "stages/38_tuned_backward/table.hpp", "stages/70_policies/policy.hpp",
                 *(f"stages/{stage}/{name}.hpp" for stage in ("70_policies", "71_policies_backward")
-                  for name in ("kernel", "launch"))}
+                  for name in ("kernel", "launch")),
+                *(f"stages/72_sliding_window/{name}.hpp" for name in ("policy", "launch"))}
 CHOOSE = ["common/simt/simt.hpp", "common/simt/std.hpp"]
 
 
 def device_headers() -> list[str]:
     found = [path.relative_to(SOURCE).as_posix() for pattern in ("common/ptx/*.hpp", "common/kernel/*.hpp", "stages/*/kernel.hpp",
                                                                  "stages/*/policy.hpp") for path in SOURCE.glob(pattern)]
-    return sorted({*found, *CHOOSE, "common/simt/device.hpp", "common/attention/mask.hpp"} - OF_THE_HOST)
+    of_attention = {f"common/attention/{name}.hpp" for name in ("host_device", "mask", "philox")}
+    return sorted({*found, *CHOOSE, "common/simt/device.hpp", *of_attention} - OF_THE_HOST)
 
 
 def layer_of(path: str) -> str:
@@ -63,7 +66,7 @@ def why_not(path: str, included: str) -> str:
         return f"{included} is in no layer: give its folder a place in tests/layers_test.py"
     if other == "stages" and own == "stages":
         own_stage, other_stage = (Path(name).parts[1] for name in (path, included))
-        shared = own_stage.startswith("7") and included in FOR_VARIANTS
+        shared = own_stage.startswith("7") and other_stage < own_stage and included in FOR_VARIANTS
         return "" if own_stage == other_stage or shared else "a stage includes nothing of another stage: it is read alone"
     if other == "stages" and own != "tests" and Path(included).name != "kernel.hpp":
         return "of a stage only its kernel.hpp is for others"
