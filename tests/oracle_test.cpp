@@ -7,6 +7,7 @@
 #include "catch.hpp"
 #include "common/attention/oracle.hpp"
 #include "common/check/inputs.hpp"
+#include "common/check/sample.hpp"
 
 namespace {
 
@@ -124,6 +125,27 @@ TEST_CASE("gradients agree with finite differences", "[oracle]") {
       compare(inputs.V, gradients.dV);
       CHECK(gradients.dsinks.size() == (p.sinks ? 4 : 0));
       compare(inputs.sinks, gradients.dsinks);
+    }
+  }
+}
+
+TEST_CASE("a sample of rows has what these rows have in the whole problem", "[oracle]") {
+  for (const Variant& variant : variants) {
+    for (bool causal : {false, true}) {
+      Problem p{.batch = 2, .q_heads = 4, .kv_heads = 2, .Nq = 150, .Nk = 190, .d = 8, .causal = causal};
+      variant(p);
+      if (p.prefix > 0) p.prefix = 120;
+      if (p.window.left >= 0) p.window = {40, 30};
+      INFO(to_string(p));
+      const Inputs inputs = random_inputs(p, 3);
+      const Result<double> whole = oracle_forward(inputs);
+      for (const Chunk& chunk : sample_of(inputs)) {
+        const Result<double> part = oracle_forward(chunk.inputs);
+        const std::int64_t rows = chunk.inputs.problem.Nq, at = chunk.head * p.Nq + chunk.first;
+        REQUIRE(rows >= 32);
+        CHECK(std::equal(part.O.begin(), part.O.end(), whole.O.begin() + at * p.d));
+        CHECK(std::equal(part.L.begin(), part.L.end(), whole.L.begin() + at));
+      }
     }
   }
 }
