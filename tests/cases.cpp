@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
 #include <span>
+#include <stdexcept>
 #include <utility>
 
 #include "common/claims/closed_form.hpp"
@@ -195,9 +195,37 @@ void for_each_pair(const Levels& levels, F f) {
   }
 }
 
+/// How many have a pair, of each pair. (A map would take minutes: there are hundreds of millions to count.)
+class Counts {
+ public:
+  int& operator[](const Pair& pair) { return counts_[place(pair)]; }
+  int operator[](const Pair& pair) const { return counts_[place(pair)]; }
+  /// Calls f with each pair that some have, and how many.
+  template <class F>
+  void for_each(F f) const {
+    for (int a = 0; a < traits; ++a) {
+      for (int b = a + 1; b < traits; ++b) {
+        for (int level = 0; level < most_levels * most_levels; ++level) {
+          const Pair pair{a, b, level / most_levels, level % most_levels};
+          if (const int count = (*this)[pair]; count > 0) f(pair, count);
+        }
+      }
+    }
+  }
+
+ private:
+  static constexpr int most_levels = 8;
+  static std::size_t place(const Pair& pair) {
+    if (pair[2] >= most_levels || pair[3] >= most_levels) throw std::out_of_range("more levels than 8");
+    return ((static_cast<std::size_t>(pair[0]) * traits + pair[1]) * most_levels + pair[2]) * most_levels +
+           pair[3];
+  }
+  std::vector<int> counts_ = std::vector<int>(traits * traits * most_levels * most_levels);
+};
+
 /// How many of the choices have a pair.
-std::map<Pair, int> possible_pairs(const std::vector<Case>& begun, const Support& supports, Pass pass) {
-  std::map<Pair, int> possible;
+Counts possible_pairs(const std::vector<Case>& begun, const Support& supports, Pass pass) {
+  Counts possible;
   for (const Case& one : begun) {
     for (const Case& choice : choices(one, supports, pass))
       for_each_pair(choice.levels(), [&](const Pair& pair) { ++possible[pair]; });
@@ -276,8 +304,8 @@ bool blocks_stay(const Stage& stage) {
 std::vector<Case> make_cases(const Stage& stage, Pass pass) {
   // Greedily: of each case the choice with the most pairs that no case has yet, the rarest first.
   std::vector<Case> cases = begin_cases(stage, pass);
-  const std::map<Pair, int> possible = possible_pairs(cases, stage.supports, pass);
-  std::map<Pair, int> met;
+  const Counts possible = possible_pairs(cases, stage.supports, pass);
+  Counts met;
   std::size_t turn = 0;
   for (Case& one : cases) {
     const std::vector<Case> all = choices(one, stage.supports, pass);
@@ -286,7 +314,7 @@ std::vector<Case> make_cases(const Stage& stage, Pass pass) {
       const Case& choice = all[(i + 7 * turn) % all.size()];  // of equals another one each time
       double gain = 0;
       for_each_pair(choice.levels(), [&](const Pair& pair) {
-        if (!met.contains(pair)) gain += 1.0 / possible.at(pair);
+        if (met[pair] == 0) gain += 1.0 / possible[pair];
       });
       if (gain <= most) continue;
       most = gain;
@@ -299,16 +327,16 @@ std::vector<Case> make_cases(const Stage& stage, Pass pass) {
 }
 
 std::array<std::array<Coverage, traits>, traits> coverage_of(const Stage& stage, Pass pass) {
-  std::map<Pair, int> met;
+  Counts met;
   for (const Case& one : make_cases(stage, pass))
     for_each_pair(one.levels(), [&](const Pair& pair) { ++met[pair]; });
   std::array<std::array<Coverage, traits>, traits> all{};
   for (auto& row : all) row.fill({.fewest = 1 << 30});
-  for (const auto& [pair, count] : possible_pairs(begin_cases(stage, pass), stage.supports, pass)) {
+  possible_pairs(begin_cases(stage, pass), stage.supports, pass).for_each([&](const Pair& pair, int) {
     Coverage& of = all[pair[0]][pair[1]];
     of.fewest = std::min(of.fewest, met[pair]);
     of.missing += met[pair] == 0 ? 1 : 0;
-  }
+  });
   return all;
 }
 
