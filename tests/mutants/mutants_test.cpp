@@ -123,7 +123,14 @@ std::vector<Problem> variant_problems(const Stage& stage) {
     all.end()[-2].sinks = true;
     all.end()[-1].dropout = {0.3f, (std::uint64_t{1} << 33) + 5};
   }
-  std::erase_if(all, [&](const Problem& p) { return !stage.supports.takes(p); });
+  // A stage whose policy stands on that of the window has windows beside its own variant: alone they are
+  // for the window's stage.
+  const Features& takes = stage.supports.features;
+  const bool stands_on_window = takes.alibi || takes.sinks || takes.dropout;
+  std::erase_if(all, [&](const Problem& p) {
+    const bool window_alone = p.window.hides(p.causal) && !p.alibi && !p.sinks && p.dropout.p == 0;
+    return !stage.supports.takes(p) || (stands_on_window && window_alone);
+  });
   return all;
 }
 
