@@ -275,7 +275,8 @@ def ledger(
 
     Returns a dict:
         number, name  of the stage
-        problem       batch, heads, kv_heads, rows, keys, d, causal, window_size, softcap, prefix, alibi, sinks, dropout_p, scale, dtype
+        problem       batch, heads, kv_heads, rows, keys, d, causal, window_size, softcap, prefix, alibi, sinks, dropout_p,
+                      scale, dtype
         counts        every count by its name: {"blocks": 16, "exp": ..., "global.Q.read_bytes": ..., ...}
         tile          {"Br": rows, "Bc": keys} of the stage's tile
         closed_forms  the stage's claim, [{"counter", "text": in symbols, "value": of the text here, "least": whether
