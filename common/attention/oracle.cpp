@@ -154,7 +154,6 @@ void score_row(const Inputs& inputs, const SeeingRow& row, const float* q, const
     for (T& s : S) s *= scale;
   }
   for (T& s : S) s = p.score(s);
-  if (!p.alibi) return;
   for (std::size_t j = 0; j < S.size(); ++j)
     S[j] -= inputs.bias(row.h, row.i, row.keys.first + static_cast<std::int64_t>(j));
 }

@@ -15,6 +15,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <sstream>
 #include <tuple>
 #include <vector>
@@ -145,7 +146,9 @@ struct SmallCase {
   ExpectedGradients gradients;
 };
 
-std::vector<SmallCase> make_small_cases(const Stage& stage) {
+using SmallCases = std::vector<std::shared_ptr<const SmallCase>>;
+
+SmallCases make_small_cases(const Stage& stage) {
   // Tiny problems in large numbers: on a handful of elements the yardstick is a matter of luck.
   std::vector<Problem> problems = {
       problem(4, 2, 2, 17, 17, 32, false),   problem(2, 4, 2, 65, 97, 32, true),
@@ -156,17 +159,26 @@ std::vector<SmallCase> make_small_cases(const Stage& stage) {
   };
   problems.back().scale = -0.2f;
   std::ranges::copy(variant_problems(stage), std::back_inserter(problems));
-  std::vector<SmallCase> cases;
+  SmallCases cases;
+  // Most of them serve the stages of other variants, too.
+  static std::map<std::tuple<std::string, float, std::string_view, std::uint64_t, Layout>,
+                  std::shared_ptr<const SmallCase>>
+      made;
   const auto add = [&](const Family& family, Problem p, std::uint64_t seed) {
     p.dtype = stage.supports.dtypes.front();
+    const Layout layout = all_layouts[cases.size() % std::size(all_layouts)];
+    std::shared_ptr<const SmallCase>& one = made[{to_string(p), p.scale, family.name, seed, layout}];
+    if (one != nullptr) return cases.push_back(one);
     Inputs inputs = make_inputs(family, p, seed);
     const Dtype dtype = computing_dtype(stage, inputs.problem.dtype);
     Expected expected = expect_forward(inputs, dtype);
     Result<float> saved = saved_forward(inputs);
     std::vector<float> dO = random_output_gradient(inputs.problem, seed);
     ExpectedGradients gradients = expect_backward(inputs, saved, dO, dtype);
-    cases.push_back({std::move(inputs), all_layouts[cases.size() % std::size(all_layouts)],
-                     std::move(expected), std::move(saved), std::move(dO), std::move(gradients)});
+    one =
+        std::make_shared<const SmallCase>(SmallCase{std::move(inputs), layout, std::move(expected),
+                                                    std::move(saved), std::move(dO), std::move(gradients)});
+    cases.push_back(one);
   };
   for (const Problem& p : problems) {
     if (!stage.supports.head_dim(p.d)) continue;
@@ -184,8 +196,8 @@ std::vector<SmallCase> make_small_cases(const Stage& stage) {
 }
 
 /// The cases for `stage`, in the dtype that it computes in, made once for all stages that take the same.
-const std::vector<SmallCase>& cases_for(const Stage& stage) {
-  static std::map<std::tuple<Dtype, std::size_t, std::string>, std::vector<SmallCase>> made;
+const SmallCases& cases_for(const Stage& stage) {
+  static std::map<std::tuple<Dtype, std::size_t, std::string>, SmallCases> made;
   std::string variants;
   for (const Problem& p : variant_problems(stage)) variants += to_string(p) + "\n";
   const std::tuple key(stage.supports.dtypes.front(), stage.supports.head_dims.size(), variants);
@@ -203,7 +215,8 @@ simt::Options one_thread() {
 void judge_by_checks(const Stage& stage, Caught& caught) {
   simt::Emulator emulator(one_thread());
   const simt::UseEmulator use(emulator);
-  for (const SmallCase& one : cases_for(stage)) {
+  for (const auto& shared : cases_for(stage)) {
+    const SmallCase& one = *shared;
     emulator.reset();
     caught.emulated([&] {
       if (stage.forward == nullptr) return;
