@@ -276,7 +276,7 @@ Gradients<T> backward(const Inputs& inputs, const Result<float>* saved, const st
       const bool from_D = saved != nullptr && Way::begins_with_D && p.dropout.p == 0;
       dP.assign(visible, from_D ? -D : T(0));
       add_dots(dO_row.data(), V_columns.data() + head + keys.first, p.Nk, p.d, way, dP);
-      if (!from_D) drop(inputs, seeing, dP);
+      drop(inputs, seeing, dP);
       if (saved == nullptr) {
         L = softmax_row(S, inputs.sink(seeing.h), way, P);
         for (std::int64_t j = 0; j < visible; ++j) D += P[j] * dP[j];

@@ -73,8 +73,7 @@ void set_variant(Problem& problem, const std::string& variant) {
     } else {
       fail(
           "the variants are window:KEYS, softcap:LIMIT, prefix:KEYS, dropout:SHARE, alibi and sinks, such "
-          "as "
-          "window:256,softcap:30");
+          "as window:256,softcap:30");
     }
   }
 }

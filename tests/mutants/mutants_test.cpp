@@ -148,7 +148,8 @@ struct SmallCase {
 
 using SmallCases = std::vector<std::shared_ptr<const SmallCase>>;
 
-SmallCases make_small_cases(const Stage& stage) {
+/// The cases for `stage`, in the dtype that it computes in, each made once for all stages that have it.
+SmallCases cases_for(const Stage& stage) {
   // Tiny problems in large numbers: on a handful of elements the yardstick is a matter of luck.
   std::vector<Problem> problems = {
       problem(4, 2, 2, 17, 17, 32, false),   problem(2, 4, 2, 65, 97, 32, true),
@@ -160,7 +161,6 @@ SmallCases make_small_cases(const Stage& stage) {
   problems.back().scale = -0.2f;
   std::ranges::copy(variant_problems(stage), std::back_inserter(problems));
   SmallCases cases;
-  // Most of them serve the stages of other variants, too.
   static std::map<std::tuple<std::string, float, std::string_view, std::uint64_t, Layout>,
                   std::shared_ptr<const SmallCase>>
       made;
@@ -193,16 +193,6 @@ SmallCases make_small_cases(const Stage& stage) {
   for (const Family& family : input_families())
     add(family, problem(1, 2, 1, 128, 129, 32, true), cases.size());
   return cases;
-}
-
-/// The cases for `stage`, in the dtype that it computes in, made once for all stages that take the same.
-const SmallCases& cases_for(const Stage& stage) {
-  static std::map<std::tuple<Dtype, std::size_t, std::string>, SmallCases> made;
-  std::string variants;
-  for (const Problem& p : variant_problems(stage)) variants += to_string(p) + "\n";
-  const std::tuple key(stage.supports.dtypes.front(), stage.supports.head_dims.size(), variants);
-  if (!made.contains(key)) made[key] = make_small_cases(stage);
-  return made.at(key);
 }
 
 /// One OS thread, so that a kernel with a race in it does the same every time.
