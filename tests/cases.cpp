@@ -40,6 +40,7 @@ constexpr float softcaps[] = {0, 30, 1};
 constexpr std::int64_t prefixes[] = {0, 5, 100};
 /// None, the usual one, and half of all.
 constexpr Dropout dropouts[] = {{}, {0.1f, 7}, {0.5f, std::uint64_t{1} << 40}};
+constexpr Packed packings[] = {Packed::none, Packed::several, Packed::with_empty, Packed::partly_used};
 constexpr float scales[] = {0, 0.3f, -0.2f};
 constexpr std::int64_t head_dims[] = {64, 1, 32, 128, 8, 40, 59, 80, 96, 111, 160, 192, 224, 256};
 
@@ -114,7 +115,10 @@ std::vector<Case> begin_cases(const Stage& stage, Pass pass) {
 /// Adds all ways to choose heads, batch, layout and scale for a case, of those that a stage takes.
 void add_choices(const Case& begun, const Support& supports, std::vector<Case>& all) {
   const Problem& p = begun.problem;
-  const std::int64_t scores = p.window.hides(p.causal) || p.prefix > 0 ? p.visible_pairs() : p.Nq * p.Nk;
+  const bool is_packed = p.packing.sequences > 0;
+  const std::int64_t scores = p.window.hides(p.causal) || p.prefix > 0 || is_packed
+                                  ? std::max<std::int64_t>(p.visible_pairs(), 1)
+                                  : p.Nq * p.Nk;
   for (const Heads& one : all_heads) {
     // Small problems in large numbers: on a handful of rows, or of scores, the yardstick is a matter of
     // luck.
@@ -122,6 +126,7 @@ void add_choices(const Case& begun, const Support& supports, std::vector<Case>& 
     const std::int64_t least =
         std::max<std::int64_t>({1, (47 + rows) / rows, (255 + one.q * scores) / (one.q * scores)});
     for (const std::int64_t batch : {least, least + 1}) {
+      if (is_packed && batch > 1) continue;  // a single batch entry holds them all
       const std::int64_t heads_in_all = batch * one.q;
       if (is_large(begun.problem) ? heads_in_all > 6 : batch > least && heads_in_all * scores > 60'000)
         continue;
@@ -165,6 +170,7 @@ std::vector<Problem> variants_of(const Problem& plain, const Support& supports) 
   vary(std::array{false, true}, [](Problem& p, bool alibi) { p.alibi = alibi; });
   vary(std::array{false, true}, [](Problem& p, bool sinks) { p.sinks = sinks; });
   vary(dropouts, [](Problem& p, const Dropout& dropout) { p.dropout = dropout; });
+  vary(packings, [](Problem& p, Packed how) { p.packing = packing_of(p, how); });
   return all;
 }
 
@@ -179,7 +185,8 @@ std::vector<Case> choices(const Case& begun, const Support& supports, Pass pass)
   for (const Problem& p : variants_of(begun.problem, supports)) {
     Case variant = begun;
     variant.problem = p;
-    if (!(p.softcap != 0 && no_slope) && !(p.dropout.p != 0 && no_difference))
+    const bool no_gradient = pass == Pass::backward && p.packing.partly_used;
+    if (!(p.softcap != 0 && no_slope) && !(p.dropout.p != 0 && no_difference) && !no_gradient)
       add_choices(variant, supports, all);
   }
   return all;
@@ -246,6 +253,7 @@ const TraitText& text_of(Trait trait) {
       {"alibi", {"without", "with"}},
       {"sinks", {"without", "with"}},
       {"dropout", {"none", "0.1", "0.5"}},
+      {"packed sequences", {"none", "several", "with empty ones", "partly used"}},
       {"family", {"each of the families"}},
       {"group", {"1", "2", "3", "all heads with one key/value head"}},
       {"heads", {"up to 4", "up to 16", "more"}},
@@ -270,6 +278,10 @@ Levels Case::levels() const {
   levels[Trait::alibi] = p.alibi ? 1 : 0;
   levels[Trait::sinks] = p.sinks ? 1 : 0;
   levels[Trait::dropout] = p.dropout.p == 0 ? 0 : p.dropout.p < 0.3f ? 1 : 2;
+  levels[Trait::packing] = static_cast<int>(p.packing.sequences == 0   ? Packed::none
+                                            : p.packing.partly_used    ? Packed::partly_used
+                                            : p.packing.sequences == 3 ? Packed::several
+                                                                       : Packed::with_empty);
   levels[Trait::family] = static_cast<int>(family);
   levels[group] = p.kv_heads == 1 ? 3 : static_cast<int>(p.q_heads / p.kv_heads) - 1;
   levels[heads] = p.q_heads <= 4 ? 0 : p.q_heads <= 16 ? 1 : 2;
@@ -290,6 +302,21 @@ std::string Case::text() const {
                      std::string(to_string(layout));
   if (problem.scale != 0) text += ", scale " + std::to_string(problem.scale);
   return text;
+}
+
+Packing packing_of(const Problem& p, Packed how) {
+  // Of so many parts of all rows, or keys.
+  const auto begins = [](std::int64_t length, std::vector<std::int64_t> eighths) {
+    std::vector<int> all;
+    for (const std::int64_t part : eighths) all.push_back(static_cast<int>(length * part / 8));
+    return all;
+  };
+  if (how == Packed::none) return {};
+  if (how == Packed::with_empty)
+    return Packing::of(begins(p.Nq, {0, 0, 3, 3, 7, 8}), begins(p.Nk, {0, 2, 5, 5, 8, 8}));
+  const std::vector<int> keys = begins(p.Nk, {0, 2, 5, 8});
+  if (how == Packed::several) return Packing::of(begins(p.Nq, {0, 2, 5, 8}), keys);
+  return Packing::of(begins(p.Nq, {0, 2, 5, 8}), keys, {2 * keys[1] / 3, 0, keys[3] - keys[2]});
 }
 
 bool blocks_stay(const Stage& stage) {

@@ -22,6 +22,7 @@ enum Trait {
   alibi,
   sinks,
   dropout,
+  packing,
   family,
   group,
   heads,
@@ -53,6 +54,16 @@ struct Case {
   Inputs inputs(std::uint64_t seed) const;
   std::string text() const;
 };
+
+/// How the sequences of a case are packed.
+enum class Packed {
+  none,
+  several,
+  with_empty,   ///< Some have no rows, no keys, or neither.
+  partly_used,  ///< Some keys at the end of a sequence are not used, and of one none.
+};
+/// Sequences that fill the rows and keys of p in this way.
+Packing packing_of(const Problem& p, Packed how);
 
 /// Whether a block of this stage of kernels computes several row tiles, where there are many.
 bool blocks_stay(const Stage& stage);

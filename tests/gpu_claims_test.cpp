@@ -54,6 +54,11 @@ std::vector<Problem> other_variants(Problem p) {
     all.end()[-3].alibi = true;
     all.end()[-2].sinks = true;
     all.end()[-1].dropout = {0.2f, 3};
+    if (p.batch > 1) continue;
+    for (const Packed how : {Packed::several, Packed::with_empty}) {
+      all.push_back(p);
+      all.back().packing = packing_of(p, how);
+    }
   }
   return all;
 }

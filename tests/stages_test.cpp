@@ -349,6 +349,73 @@ TEST_CASE("forward: a NaN reaches every row that sees it, and no other head", "[
   }
 }
 
+/// Puts NaN where a tensor [heads, rows, columns] has rows first ... end - 1.
+void spoil(std::vector<float>& x, std::int64_t rows, std::int64_t columns, std::int64_t first,
+           std::int64_t end) {
+  for (std::int64_t e = 0; e < std::ssize(x); ++e) {
+    const std::int64_t row = e / columns % rows;
+    if (row >= first && row < end) x[e] = NAN;
+  }
+}
+
+// And of packed sequences no other one, though rows and keys of several are closer than a tile is long.
+TEST_CASE("packed sequences do not see a neighbour's NaN", "[stage]") {
+  Problem p;
+  p.q_heads = p.kv_heads = 2;
+  p.Nq = p.Nk = 100;
+  p.d = 32;
+  for (const Stage* stage : tested_stages()) {
+    DYNAMIC_SECTION(folder(*stage)) {
+      for (bool causal : {false, true}) {
+        p.causal = causal;
+        p.packing = packing_of(p, Packed::with_empty);
+        if (!takes_part(*stage, stage->supports.takes(p))) continue;
+        const auto &rows = p.packing.cu_seqlens_q, &keys = p.packing.cu_seqlens_k;
+        const Inputs right = for_stage(*stage, random_inputs(p, 9));
+        const std::vector<float> right_dO = random_output_gradient(right.problem, 9);
+        for (int s : {1, 3}) {  // which have rows and keys
+          INFO("sequence " << s << " is NaN");
+          const auto in_rows = [&](std::vector<float> x, std::int64_t columns) {
+            spoil(x, p.Nq, columns, rows[s], rows[s + 1]);
+            return x;
+          };
+          const auto in_keys = [&](std::vector<float> x) {
+            spoil(x, p.Nk, p.d, keys[s], keys[s + 1]);
+            return x;
+          };
+          Inputs wrong = right;
+          wrong.Q = in_rows(right.Q, p.d);
+          wrong.K = in_keys(right.K);
+          wrong.V = in_keys(right.V);
+          const auto outputs = [&](const Inputs& inputs, const std::vector<float>& dO) {
+            ForwardRun forward(*stage, inputs);
+            Workspace workspace(free_memory(stage->backend));
+            workspace.poison = true;
+            forward.run(workspace);
+            const Result<float> result = forward.result();
+            BackwardRun backward(*stage, inputs, {result, {}, dO}, Layout::contiguous);
+            backward.run(workspace);
+            const Gradients<float> gradients = backward.result();
+            return std::vector<std::vector<float>>{
+                in_rows(result.O, p.d), in_rows(result.L, 1),  in_rows(gradients.dQ, p.d),
+                in_keys(gradients.dK),  in_keys(gradients.dV),
+            };
+          };
+          const auto expected = outputs(right, right_dO), found = outputs(wrong, in_rows(right_dO, p.d));
+          for (std::size_t i = 0; i < expected.size(); ++i) {
+            for (std::size_t e = 0; e < expected[i].size(); ++e) {
+              const float a = expected[i][e], b = found[i][e];
+              if (std::isnan(a)) continue;  // of the sequence itself
+              INFO("output " << i << ", element " << e);
+              REQUIRE((a == b || std::abs(a - b) < 1e-2f));  // dQ is added up in any order
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 /// Both masks at each length that has its turn, with head dimension, dtype and family changing from one to
 /// the next; the longest at d = 32.
 template <class Body>

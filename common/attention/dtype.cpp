@@ -16,6 +16,8 @@ std::string_view to_string(Dtype dtype) {
       return "fp16";
     case Dtype::bf16:
       return "bf16";
+    case Dtype::int32:
+      return "int32";
   }
   return "?";
 }
@@ -30,6 +32,7 @@ Dtype parse_dtype(std::string_view name) {
 float round_to(Dtype dtype, float value) {
   switch (dtype) {
     case Dtype::fp32:
+    case Dtype::int32:
       return value;
     case Dtype::fp16:
       return simt::widen_f16(simt::round_f16(value));
@@ -40,16 +43,26 @@ float round_to(Dtype dtype, float value) {
 }
 
 std::int64_t size_of(Dtype dtype) {
-  return dtype == Dtype::fp32 ? 4 : 2;
+  return dtype == Dtype::fp32 || dtype == Dtype::int32 ? 4 : 2;
 }
 
 void store_as(Dtype dtype, float value, void* to) {
+  if (dtype == Dtype::int32) {
+    const auto whole = static_cast<std::int32_t>(value);
+    std::memcpy(to, &whole, sizeof whole);
+    return;
+  }
   const std::uint16_t bits = dtype == Dtype::fp16 ? simt::round_f16(value) : simt::round_bf16(value);
   std::memcpy(to, dtype == Dtype::fp32 ? static_cast<const void*>(&value) : &bits,
               static_cast<std::size_t>(size_of(dtype)));
 }
 
 float load_as(Dtype dtype, const void* from) {
+  if (dtype == Dtype::int32) {
+    std::int32_t whole;
+    std::memcpy(&whole, from, sizeof whole);
+    return static_cast<float>(whole);
+  }
   float value;
   std::uint16_t bits;
   std::memcpy(dtype == Dtype::fp32 ? static_cast<void*>(&value) : &bits, from,
@@ -66,6 +79,8 @@ double unit_roundoff(Dtype dtype) {
       return 0x1p-11;
     case Dtype::bf16:
       return 0x1p-8;
+    case Dtype::int32:
+      return 0;
   }
   return 0;
 }

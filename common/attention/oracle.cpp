@@ -132,7 +132,7 @@ struct SeeingRow {
       : h(row / inputs.problem.Nq % inputs.problem.q_heads),
         head(inputs.part ? inputs.part->head : row / inputs.problem.Nq),
         i(row % inputs.problem.Nq + (inputs.part ? inputs.part->first : 0)),
-        keys((inputs.part ? inputs.part->whole : inputs.problem).mask().keys(i)) {}
+        keys(inputs.whole().keys(i)) {}
 };
 
 /// The scores S[j] of the keys that a row sees.
@@ -167,10 +167,9 @@ T slope_of(const Inputs& inputs, const SeeingRow& row, std::int64_t j, T s) {
 /// What dropout makes of each P, or dP, of a row; nothing without it.
 template <class T>
 void drop(const Inputs& inputs, const SeeingRow& row, std::vector<T>& P) {
-  const Dropout& dropout = inputs.problem.dropout;
-  if (dropout.p == 0) return;
+  if (inputs.problem.dropout.p == 0) return;
   for (std::size_t j = 0; j < P.size(); ++j)
-    P[j] *= dropout.factor(row.head, row.i, row.keys.first + static_cast<std::int64_t>(j));
+    P[j] *= inputs.whole().dropout_factor(row.head, row.i, row.keys.first + static_cast<std::int64_t>(j));
 }
 
 /// P = softmax(S), with the score `sink` beside S in the sum; returns L.
@@ -354,7 +353,7 @@ std::vector<double> change_without_key(const Inputs& inputs, const Result<double
     const double P = std::exp(s - oracle.L[row]);
     // With dropout it is a term of the sum, as it is in O.
     const auto stays = [&](std::int64_t j) {
-      return p.dropout.p == 0 ? 1. : p.dropout.factor(seeing.head, seeing.i, keys.first + j);
+      return double{inputs.whole().dropout_factor(seeing.head, seeing.i, keys.first + j)};
     };
     std::ranges::fill(O_rest, 0.0);
     if (P < 0.5) {

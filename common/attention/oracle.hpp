@@ -27,10 +27,11 @@ struct Inputs {
   std::optional<PartOf> part = {};  ///< Where they are rows of a larger problem, which masks, ALiBi and
                                     ///< dropout are of.
 
+  /// The problem whose rows and heads have numbers: the larger one, if there is one.
+  const Problem& whole() const { return part ? part->whole : problem; }
   /// What is taken from the score of query head `h` for row i and key j; 0 without ALiBi.
   float bias(std::int64_t h, std::int64_t i, std::int64_t j) const {
-    const Problem& p = part ? part->whole : problem;
-    return slopes.empty() ? 0 : slopes[h] * static_cast<float>(p.distance(i, j));
+    return slopes.empty() ? 0 : slopes[h] * static_cast<float>(whole().distance(i, j));
   }
   /// The score that a head has beside those of its keys; -inf without sinks.
   float sink(std::int64_t h) const {

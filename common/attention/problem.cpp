@@ -1,5 +1,6 @@
 #include "common/attention/problem.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <sstream>
@@ -16,20 +17,109 @@ std::string in_words(float x) {
   return text.str();
 }
 
+/// Throws UsageError unless `begins` are where sequences begin in `length` rows or keys, and the last ends.
+void validate_begins(const char* name, const char* of, const std::vector<int>& begins,
+                     std::int64_t sequences, std::int64_t length) {
+  const auto fail = [&](const std::string& why) { throw UsageError(name + (" " + why)); };
+  if (std::ssize(begins) != sequences + 1) {
+    fail("has " + std::to_string(begins.size()) + " numbers: give one more than there are sequences, " +
+         std::to_string(sequences + 1));
+  }
+  if (begins[0] != 0) fail("begins with " + std::to_string(begins[0]) + ": the first sequence begins at 0");
+  for (std::size_t s = 1; s < begins.size(); ++s) {
+    if (begins[s] < begins[s - 1]) {
+      fail("falls from " + std::to_string(begins[s - 1]) + " to " + std::to_string(begins[s]) +
+           " at place " + std::to_string(s) + ": no sequence ends before it begins");
+    }
+  }
+  if (begins.back() != length) {
+    fail("ends with " + std::to_string(begins.back()) + ": the last sequence must end with the last of " +
+         std::to_string(length) + " " + of);
+  }
+}
+
+void validate_packing(const Problem& p) {
+  const Packing& all = p.packing;
+  if (all.sequences == 0) return;
+  if (p.batch != 1) {
+    throw UsageError("packed sequences lie in a single batch entry, and here are " +
+                     std::to_string(p.batch) + ": pack them all into one");
+  }
+  if (all.cu_seqlens_q.empty()) return;  // a GPU alone knows them
+  validate_begins("cu_seqlens_q", "rows", all.cu_seqlens_q, all.sequences, p.Nq);
+  validate_begins("cu_seqlens_k", "keys", all.cu_seqlens_k, all.sequences, p.Nk);
+  if (!all.partly_used) return;
+  if (std::ssize(all.seqused_k) != all.sequences) {
+    throw UsageError("seqused_k has " + std::to_string(all.seqused_k.size()) +
+                     " numbers: give one for each of " + std::to_string(all.sequences) + " sequences");
+  }
+  for (std::int64_t s = 0; s < all.sequences; ++s) {
+    const int keys = all.cu_seqlens_k[s + 1] - all.cu_seqlens_k[s];
+    if (all.seqused_k[s] < 0 || all.seqused_k[s] > keys) {
+      throw UsageError("seqused_k says " + std::to_string(all.seqused_k[s]) + " at place " +
+                       std::to_string(s) + ", where the sequence has " + std::to_string(keys) +
+                       " keys: give a number from 0 to that");
+    }
+  }
+}
+
 }  // namespace
 
 float Problem::softmax_scale() const {
   return scale != 0 ? scale : 1.0f / std::sqrt(static_cast<float>(d));
 }
 
+Place Problem::place(std::int64_t i) const {
+  if (packing.sequences == 0) return {.row = i};
+  const std::vector<int>& begins = packing.cu_seqlens_q;
+  const std::int64_t number = std::ranges::upper_bound(begins, i) - begins.begin() - 1;
+  return {number, i - begins[number], packing.cu_seqlens_k[number]};
+}
+
+Problem Problem::sequence(std::int64_t number) const {
+  Problem one = *this;
+  one.packing = {};
+  const auto length = [&](const std::vector<int>& begins) { return begins[number + 1] - begins[number]; };
+  one.Nq = length(packing.cu_seqlens_q);
+  one.Nk = packing.partly_used ? packing.seqused_k[number] : length(packing.cu_seqlens_k);
+  return one;
+}
+
+std::vector<Problem> Problem::all_sequences() const {
+  if (packing.sequences == 0) return {*this};
+  std::vector<Problem> all;
+  for (std::int64_t number = 0; number < packing.sequences; ++number) all.push_back(sequence(number));
+  return all;
+}
+
+Interval<std::int64_t> Problem::keys(std::int64_t i) const {
+  if (packing.sequences == 0) return mask().keys(i);
+  const Place at = place(i);
+  const auto [first, end] = sequence(at.sequence).mask().keys(at.row);
+  return {at.key0 + first, at.key0 + std::max(first, end)};
+}
+
+std::int64_t Problem::distance(std::int64_t i, std::int64_t j) const {
+  if (packing.sequences == 0) return std::abs(i + Nk - Nq - j);
+  const Place at = place(i);
+  return sequence(at.sequence).distance(at.row, j - at.key0);
+}
+
+float Problem::dropout_factor(std::int64_t head, std::int64_t i, std::int64_t j) const {
+  const Place at = place(i);
+  return dropout.factor(at.sequence * q_heads + head, at.row, j - at.key0);
+}
+
 std::int64_t Problem::visible_pairs() const {
   std::int64_t pairs = 0;
-  for (std::int64_t i = 0; i < Nq; ++i) pairs += mask().keys(i).size();
+  for (const Problem& one : all_sequences()) {
+    for (std::int64_t i = 0; i < one.Nq; ++i) pairs += one.mask().keys(i).size();
+  }
   return pairs;
 }
 
 double Problem::forward_flops() const {
-  if (window.hides(causal) || prefix > 0)
+  if (window.hides(causal) || prefix > 0 || packing.sequences > 0)
     return 4.0 * static_cast<double>(batch * q_heads * d) * static_cast<double>(visible_pairs());
   const double all = 4.0 * static_cast<double>(batch * q_heads) * static_cast<double>(Nq) *
                      static_cast<double>(Nk) * static_cast<double>(d);
@@ -79,6 +169,7 @@ void Problem::validate() const {
     throw UsageError("the dropout is " + in_words(dropout.p) +
                      ": give the share of probabilities to leave out, from 0 to 0.99");
   }
+  validate_packing(*this);
   if (!std::isfinite(scale)) throw UsageError("the scale is not a finite number");
   const auto elements = [](auto... factors) { return (static_cast<double>(factors) * ...); };
   const double most = static_cast<double>(std::numeric_limits<std::int64_t>::max()) / 64;
@@ -106,6 +197,7 @@ std::string to_string(const Problem& p) {
   if (p.alibi) text += " alibi";
   if (p.sinks) text += " sinks";
   if (p.dropout.p != 0) text += " dropout=" + in_words(p.dropout.p);
+  if (p.packing.sequences > 0) text += " sequences=" + std::to_string(p.packing.sequences);
   return text + " " + std::string(to_string(p.dtype));
 }
 

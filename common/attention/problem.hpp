@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <string>
+#include <vector>
 
 #include "common/attention/dtype.hpp"
 #include "common/attention/mask.hpp"
@@ -31,12 +32,40 @@ struct Dropout {
   /// How many of 256 stay.
   int kept() const { return 256 - static_cast<int>(std::lround(256 * p)); }
   /// What becomes of P of row i and key j of query head `head` of all batch entries: its factor, 0 or one
-  /// that keeps the mean.
+  /// that keeps the mean; 1 where nothing is left out.
   float factor(std::int64_t head, std::int64_t i, std::int64_t j) const {
+    if (p == 0) return 1;
     const int row = static_cast<int>(i), key = static_cast<int>(j);
     const bool stays = dropout_byte(dropout_bytes(seed, head, row, key), row, key) < kept();
     return stays ? 256.f / static_cast<float>(kept()) : 0.f;
   }
+};
+
+/// Sequences that lie one after the other in the rows and the keys of a single batch entry. Each is
+/// attention of its own, as if it were a batch entry: masks and distances are those of the sequence.
+///
+/// Names are flash-attention's. The positions are known to the host but where a GPU alone has them: then
+/// they are empty here.
+struct Packing {
+  std::int64_t sequences = 0;       ///< How many; 0: nothing is packed.
+  bool partly_used = false;         ///< Whether of each sequence only the first keys are used.
+  std::vector<int> cu_seqlens_q{};  ///< [sequences + 1]: where each begins in the rows, and the last ends.
+  std::vector<int> cu_seqlens_k{};  ///< The same in the keys.
+  std::vector<int> seqused_k{};     ///< [sequences], where they are partly used: how many keys of each are.
+
+  /// Those with these positions.
+  static Packing of(std::vector<int> cu_seqlens_q, std::vector<int> cu_seqlens_k,
+                    std::vector<int> seqused_k = {}) {
+    return {static_cast<std::int64_t>(cu_seqlens_q.size()) - 1, !seqused_k.empty(), std::move(cu_seqlens_q),
+            std::move(cu_seqlens_k), std::move(seqused_k)};
+  }
+};
+
+/// Where a row is among packed sequences; else those are the batch entries, and this is the first.
+struct Place {
+  std::int64_t sequence = 0;  ///< Its number.
+  std::int64_t row = 0;       ///< The row in it.
+  std::int64_t key0 = 0;      ///< Where its keys begin.
 };
 
 /// One attention problem: softmax(scale * Q K^T) V for every batch entry and head.
@@ -57,6 +86,7 @@ struct Problem {
   bool alibi = false;    ///< From a score slope * |i + (Nk - Nq) - j| is taken, of each head its own slope.
   bool sinks = false;    ///< Each head has a score of its own, whose exponential is in the softmax's sum.
   Dropout dropout = {};  ///< Of P, after the softmax.
+  Packing packing = {};  ///< Sequences that follow each other in the rows and keys.
   float scale = 0;       ///< Factor on the scores; 0 stands for 1/sqrt(d).
   Dtype dtype = Dtype::fp32;  ///< Of Q, K, V and O.
 
@@ -66,16 +96,27 @@ struct Problem {
   /// The key/value head that query head `h` reads. Nothing is copied for it.
   std::int64_t kv_head(std::int64_t h) const { return h / (q_heads / kv_heads); }
 
-  /// Which rows see which keys.
+  /// Which rows see which keys, where nothing is packed.
   Mask<std::int64_t> mask() const {
     return {Nq, Nk, causal, window.left, window.right, std::min(prefix, Nk)};
   }
 
-  /// One more than the last key that query row `i` sees: without a window keys 0 ... visible_keys(i) - 1.
-  std::int64_t visible_keys(std::int64_t i) const { return mask().keys_end(i); }
+  /// Where row i is.
+  Place place(std::int64_t i) const;
+  /// What packed sequence `number` is by itself. It may have no rows, or no keys.
+  Problem sequence(std::int64_t number) const;
+  /// All of them, in their order; the problem itself where nothing is packed.
+  std::vector<Problem> all_sequences() const;
+
+  /// The keys that query row `i` sees.
+  Interval<std::int64_t> keys(std::int64_t i) const;
+  /// One more than the last of them: without a window and packed sequences keys 0 ... visible_keys(i) - 1.
+  std::int64_t visible_keys(std::int64_t i) const { return keys(i).end; }
 
   /// How far key j is from query i's own.
-  std::int64_t distance(std::int64_t i, std::int64_t j) const { return std::abs(i + Nk - Nq - j); }
+  std::int64_t distance(std::int64_t i, std::int64_t j) const;
+  /// What dropout makes of P of row i and key j of query head `head` of all batch entries: its factor.
+  float dropout_factor(std::int64_t head, std::int64_t i, std::int64_t j) const;
 
   /// What becomes of a score, which has the scale in it, before ALiBi.
   template <class T>
@@ -94,13 +135,13 @@ struct Problem {
   std::int64_t visible_pairs() const;
 
   /// FLOPs of the forward pass as the papers count them: 4 * Nq * Nk * d per head, halved when causal; with
-  /// a window or a prefix 4 * visible_pairs() * d.
+  /// a window, a prefix or packed sequences 4 * visible_pairs() * d.
   double forward_flops() const;
 
   /// Throws UsageError unless all sizes are at least 1, d <= max_head_dim, kv_heads divides q_heads, the
   /// window is not below -1, scale and softcap are finite, softcap is not negative, a prefix is not
-  /// negative and has the causal mask and no window, dropout is from 0 to below 1, and each tensor can be
-  /// addressed with 64 bits.
+  /// negative and has the causal mask and no window, dropout is from 0 to below 1, packed sequences are of
+  /// a single batch entry and take all of its rows and keys, and each tensor can be addressed with 64 bits.
   void validate() const;
 };
 

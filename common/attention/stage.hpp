@@ -21,6 +21,7 @@ struct Features {
   bool alibi = false;         ///< Scores that fall with the distance.
   bool sinks = false;         ///< A score of each head beside those of its keys.
   bool dropout = false;       ///< Probabilities left out by chance.
+  bool packing = false;       ///< Sequences that follow each other in the rows and keys.
 };
 
 /// A feature, and which problems ask for it.
@@ -41,6 +42,7 @@ inline constexpr Feature all_features[] = {
     {"alibi", &Features::alibi, [](const Problem& p) { return p.alibi; }},
     {"sinks", &Features::sinks, [](const Problem& p) { return p.sinks; }},
     {"dropout", &Features::dropout, [](const Problem& p) { return p.dropout.p != 0; }},
+    {"packed sequences", &Features::packing, [](const Problem& p) { return p.packing.sequences > 0; }},
 };
 
 /// What a stage takes.

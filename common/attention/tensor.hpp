@@ -101,6 +101,9 @@ struct Forward {
   Tensor L = {};                               ///< [batch, q_heads, Nq], fp32, contiguous.
   Tensor slopes = {};                          ///< [q_heads], fp32; of problems with ALiBi alone.
   Tensor sinks = {};                           ///< [q_heads], fp32; of problems with sinks alone.
+  Tensor cu_seqlens_q = {};                    ///< [sequences + 1], int32; of packed ones alone.
+  Tensor cu_seqlens_k = {};                    ///< As cu_seqlens_q.
+  Tensor seqused_k = {};                       ///< [sequences], int32; where they are partly used.
   Workspace& workspace;                        ///< The only source of extra memory.
 
   /// Query head `h` of batch entry `b`, with the key/value head it reads.
@@ -131,6 +134,8 @@ struct Backward {
   Tensor slopes = {};                           ///< As in Forward.
   Tensor sinks = {};                            ///< As in Forward.
   Tensor dsinks = {};                           ///< As sinks.
+  Tensor cu_seqlens_q = {};                     ///< As in Forward.
+  Tensor cu_seqlens_k = {};                     ///< As in Forward.
   Workspace& workspace;                         ///< The only source of extra memory.
 
   /// Query head `h` of batch entry `b`, with the key/value head it reads and adds gradients to.
@@ -149,25 +154,30 @@ struct NamedTensor {
   Tensor Forward::*forward;        ///< Null where the forward pass has none.
   Tensor Backward::*backward;      ///< Null where the backward pass has none.
   std::int64_t Problem::*heads;    ///< Its shape is [batch, heads, rows, columns].
-  std::int64_t Problem::*rows;     ///< Nq or Nk; null: its shape is [heads], the same for each entry.
+  std::int64_t Problem::*rows;     ///< Nq or Nk.
   std::int64_t Problem::*columns;  ///< d; Nk; null: a single one.
   std::optional<Pass> output_of;   ///< The pass that writes it; none: it comes from outside.
   std::optional<Saved> saved;      ///< Only the stages that say so are given it (Stage::saved); none: all.
-  bool Problem::*variant = nullptr;  ///< Only problems with this variant have it; null: all.
+  /// Of some variant of attention: its shape is [numbers], the same for each batch entry, and a problem
+  /// without the variant has none; null: of all.
+  std::int64_t (*numbers)(const Problem&) = nullptr;
+  bool of_positions = false;  ///< Whether they are positions, int32.
 
   /// Whether a pass over `p` is given it, of a stage that needs `needed` of the forward pass.
   constexpr bool given(Pass pass, Saved needed, const Problem& p) const {
     return (pass == Pass::forward ? forward != nullptr : backward != nullptr) &&
-           (!saved || *saved == needed) && (variant == nullptr || p.*variant);
+           (!saved || *saved == needed) && (numbers == nullptr || numbers(p) > 0);
   }
   /// Whether its rows are those of a head, of d elements: they may have strides, and the problem's dtype.
-  /// All else is contiguous and fp32.
+  /// All else is contiguous and fp32, or of positions.
   constexpr bool has_head_rows() const { return columns == &Problem::d; }
   /// Of its elements.
-  Dtype dtype(const Problem& p) const { return has_head_rows() ? p.dtype : Dtype::fp32; }
+  Dtype dtype(const Problem& p) const {
+    return has_head_rows() ? p.dtype : of_positions ? Dtype::int32 : Dtype::fp32;
+  }
   /// [batch, heads, rows, columns]; 1 for what it has none of.
   std::array<std::int64_t, 4> shape(const Problem& p) const {
-    if (rows == nullptr) return {1, p.*heads, 1, 1};
+    if (numbers != nullptr) return {1, numbers(p), 1, 1};
     return {p.batch, p.*heads, p.*rows, columns == nullptr ? 1 : p.*columns};
   }
   /// How many there are.
@@ -192,6 +202,18 @@ struct NamedTensor {
   }
 };
 
+/// A tensor of some variant.
+constexpr NamedTensor of_variant(const char* name, Tensor Forward::*forward, Tensor Backward::*backward,
+                                 std::int64_t (*numbers)(const Problem&),
+                                 std::optional<Pass> output_of = {}, bool of_positions = false) {
+  return {name, forward, backward, nullptr, nullptr, nullptr, output_of, {}, numbers, of_positions};
+}
+
+/// Where packed sequences begin, and the last ends.
+constexpr std::int64_t begins_of(const Problem& p) {
+  return p.packing.sequences > 0 ? p.packing.sequences + 1 : 0;
+}
+
 /// Every tensor that a pass reads or writes.
 inline constexpr NamedTensor all_tensors[] = {
     {"Q", &Forward::Q, &Backward::Q, &Problem::q_heads, &Problem::Nq, &Problem::d, {}, {}},
@@ -206,33 +228,18 @@ inline constexpr NamedTensor all_tensors[] = {
     {"m", nullptr, &Backward::m, &Problem::q_heads, &Problem::Nq, nullptr, Pass::forward, Saved::m_and_l},
     {"l", nullptr, &Backward::l, &Problem::q_heads, &Problem::Nq, nullptr, Pass::forward, Saved::m_and_l},
     {"P", nullptr, &Backward::P, &Problem::q_heads, &Problem::Nq, &Problem::Nk, Pass::forward, Saved::P},
-    {"slopes",
-     &Forward::slopes,
-     &Backward::slopes,
-     &Problem::q_heads,
-     nullptr,
-     nullptr,
-     {},
-     {},
-     &Problem::alibi},
-    {"sinks",
-     &Forward::sinks,
-     &Backward::sinks,
-     &Problem::q_heads,
-     nullptr,
-     nullptr,
-     {},
-     {},
-     &Problem::sinks},
-    {"dsinks",
-     nullptr,
-     &Backward::dsinks,
-     &Problem::q_heads,
-     nullptr,
-     nullptr,
-     Pass::backward,
-     {},
-     &Problem::sinks},
+    of_variant("slopes", &Forward::slopes, &Backward::slopes,
+               [](const Problem& p) { return p.alibi ? p.q_heads : 0; }),
+    of_variant("sinks", &Forward::sinks, &Backward::sinks,
+               [](const Problem& p) { return p.sinks ? p.q_heads : 0; }),
+    of_variant(
+        "dsinks", nullptr, &Backward::dsinks, [](const Problem& p) { return p.sinks ? p.q_heads : 0; },
+        Pass::backward),
+    of_variant("cu_seqlens_q", &Forward::cu_seqlens_q, &Backward::cu_seqlens_q, begins_of, {}, true),
+    of_variant("cu_seqlens_k", &Forward::cu_seqlens_k, &Backward::cu_seqlens_k, begins_of, {}, true),
+    of_variant(
+        "seqused_k", &Forward::seqused_k, nullptr,
+        [](const Problem& p) { return p.packing.partly_used ? p.packing.sequences : 0; }, {}, true),
 };
 
 /// The one of that name.

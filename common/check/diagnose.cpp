@@ -47,7 +47,8 @@ class Row {
     const std::int64_t kv = head / p.q_heads * p.kv_heads + p.kv_head(head % p.q_heads);
     const float *const K = &inputs.K[kv * p.Nk * p.d], *const V = &inputs.V[kv * p.Nk * p.d];
     S_.assign(p.Nk, -infinity);
-    const auto [first, end] = p.mask().keys(row);
+    const auto [first, end] = p.keys(row);
+    const std::int64_t key0 = p.place(row).key0;  // where the tiles begin
     for (std::int64_t j = first; j < end; ++j) {
       double sum = 0;
       for (std::int64_t k = 0; k < p.d; ++k) sum += double{q[k]} * K[j * p.d + k];
@@ -56,9 +57,8 @@ class Row {
     State now{.m = inputs.sink(head % p.q_heads), .O = std::vector<double>(p.d)};
     if (now.m != -infinity) now.l = 1;
     for (std::int64_t j = 0; j < p.Nk; ++j) {
-      if (S_[j] != -infinity)
-        add(now, S_[j], V + j * p.d, p.dropout.p == 0 ? 1 : p.dropout.factor(head, row, j));
-      if ((j + 1) % Bc == 0 || j + 1 == p.Nk) states_.push_back(now);
+      if (S_[j] != -infinity) add(now, S_[j], V + j * p.d, p.dropout_factor(head, row, j));
+      if (j >= key0 && ((j - key0 + 1) % Bc == 0 || j + 1 == p.Nk)) states_.push_back(now);
     }
   }
   double S(std::int64_t j) const { return j < std::ssize(S_) ? S_[j] : -infinity; }
@@ -108,14 +108,16 @@ Diagnosis diagnose(const Stage& stage, const Inputs& inputs, const std::vector<I
     return one.head >= 0 && one.head < p.batch * p.q_heads && one.row >= 0 && one.row < p.Nq &&
            one.column >= 0 && (!is_O(one) || one.column < p.d);
   };
+  const auto tile_of_key = [&](const Intermediate& one) {
+    return (one.column - p.place(one.row).key0) / tile_of.Bc;
+  };
   // How often each element of O was shown: after each tile of keys, or once at the end. And each lagging m.
   std::map<std::tuple<std::int64_t, int, int>, std::int64_t> times, times_so_far;
   std::map<std::tuple<std::int64_t, int, std::int64_t>, double> lagging;
   for (const Intermediate& one : shown) {
     if (!exists(one)) continue;
     if (is_O(one)) ++times[{one.head, one.row, one.column}];
-    if (std::string_view(one.name) == "m~")
-      lagging[{one.head, one.row, one.column / tile_of.Bc}] = one.value;
+    if (std::string_view(one.name) == "m~") lagging[{one.head, one.row, tile_of_key(one)}] = one.value;
   }
   std::set<std::size_t> seen, wrong;  // places in `names`
   // In the order of tile, intermediate, head, row, column; not of the threads.
@@ -127,12 +129,15 @@ Diagnosis diagnose(const Stage& stage, const Inputs& inputs, const std::vector<I
     if (!exists(one)) continue;
     const Row& row =
         rows.try_emplace({one.head, one.row}, inputs, one.head, one.row, tile_of.Bc).first->second;
-    std::int64_t tile = one.column / tile_of.Bc;
+    std::int64_t tile = 0;
     if (is_O(one)) {
       const std::tuple element(one.head, one.row, one.column);
-      const std::int64_t begin =
-          p.mask().live_tiles(one.row / tile_of.Br * tile_of.Br, tile_of.Br, tile_of.Bc).first;
-      tile = times[element] == 1 ? (p.Nk - 1) / tile_of.Bc : begin + times_so_far[element]++;
+      const Problem own = p.packing.sequences > 0 ? p.sequence(p.place(one.row).sequence) : p;
+      const std::int64_t row_tile = p.place(one.row).row / tile_of.Br;
+      const std::int64_t begin = own.mask().live_tiles(row_tile * tile_of.Br, tile_of.Br, tile_of.Bc).first;
+      tile = times[element] == 1 ? (own.Nk - 1) / tile_of.Bc : begin + times_so_far[element]++;
+    } else {
+      tile = tile_of_key(one);
     }
     const Row::State& state = row.after(tile);
     // The last m that was shown up to this tile: what l and O~ are relative to.
@@ -169,7 +174,8 @@ Diagnosis diagnose(const Stage& stage, const Inputs& inputs, const std::vector<I
     first = place;
     diagnosis.first = "first to diverge: " + std::string(name == "m~" ? "m" : name) + " of head " +
                       std::to_string(one.head) + ", row " + std::to_string(one.row) + " (row tile " +
-                      std::to_string(one.row / tile_of.Br) + "), key tile " + std::to_string(tile) +
+                      std::to_string(p.place(one.row).row / tile_of.Br) + "), key tile " +
+                      std::to_string(tile) +
                       (name == "S" ? ", key " + std::to_string(one.column)
                        : is_O(one) ? ", column " + std::to_string(one.column)
                                    : "") +

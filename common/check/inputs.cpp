@@ -69,7 +69,7 @@ void very_negative(Inputs& in, Random& random) {
 /// The key that row i of the family 'needle' looks for: all the places where kernels go wrong, and random
 /// ones.
 std::int64_t needle_key(const Problem& p, std::int64_t i, Random& random) {
-  const auto [first, end] = p.mask().keys(i);
+  const auto [first, end] = p.keys(i);
   const std::int64_t keys[] = {
       end - 1,  // the last key it sees
       first,    // the first
@@ -137,7 +137,7 @@ std::vector<float> make_sinks(const Inputs& in, Random& random) {
     const float *q = &in.Q[(h * p.Nq + i) * p.d], *k = &in.K[(p.kv_head(h) * p.Nk + j) * p.d];
     float score = 0;
     for (std::int64_t c = 0; c < p.d; ++c) score += q[c] * k[c];
-    const float keys = static_cast<float>(std::max<std::int64_t>(p.mask().keys(i).size(), 1));
+    const float keys = static_cast<float>(std::max<std::int64_t>(p.keys(i).size(), 1));
     sinks.push_back(p.score(score * p.softmax_scale()) - in.bias(h, i, j) + std::log(keys) +
                     normal(random));
   }

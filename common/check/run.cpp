@@ -162,6 +162,13 @@ template <class Call>
 void Run<Call>::write_variant(const Inputs& inputs) {
   if (problem_.alibi) tensor("slopes").write(inputs.slopes);
   if (problem_.sinks) tensor("sinks").write(inputs.sinks);
+  const auto write_positions = [&](const char* name, const std::vector<int>& positions) {
+    if (!positions.empty() && (Call::pass == Pass::forward || named_tensor(name).backward != nullptr))
+      tensor(name).write({positions.begin(), positions.end()});
+  };
+  write_positions("cu_seqlens_q", problem_.packing.cu_seqlens_q);
+  write_positions("cu_seqlens_k", problem_.packing.cu_seqlens_k);
+  write_positions("seqused_k", problem_.packing.seqused_k);
 }
 
 template <class Call>

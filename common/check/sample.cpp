@@ -50,6 +50,7 @@ Problem small_part(const Problem& problem, std::int64_t Nq, std::int64_t Nk) {
   small.Nq = std::min(problem.Nq, Nq);
   small.Nk = std::min(problem.Nk, Nk);
   small.causal = false;
+  small.packing = {};
   return small;
 }
 
@@ -72,7 +73,8 @@ std::vector<Chunk> sample_of(const Inputs& inputs) {
   const Problem& p = inputs.problem;
   const std::int64_t rows = std::min(chunk_rows, p.Nq);
   // The last row of each chunk must see a key. Those before it may see none.
-  const std::int64_t from = std::clamp<std::int64_t>(p.mask().rows(0).first - rows / 2, 0, p.Nq - rows);
+  const std::int64_t first_seeing = p.packing.sequences > 0 ? 0 : p.mask().rows(0).first;
+  const std::int64_t from = std::clamp<std::int64_t>(first_seeing - rows / 2, 0, p.Nq - rows);
   std::vector<Chunk> sample;
   for (const std::int64_t head : spread(0, heads_of(p) - 1, most_heads)) {
     const std::int64_t kv = head / p.q_heads * p.kv_heads + p.kv_head(head % p.q_heads);
@@ -80,7 +82,7 @@ std::vector<Chunk> sample_of(const Inputs& inputs) {
       Problem own = p;
       own.batch = own.q_heads = own.kv_heads = 1;
       own.Nq = rows;
-      own.Nk = p.mask().keys(first + rows - 1).end;
+      own.Nk = std::max<std::int64_t>(p.visible_keys(first + rows - 1), 1);
       const std::int64_t h = head % p.q_heads;
       sample.push_back({head, first,
                         Inputs{.problem = own,
@@ -154,7 +156,7 @@ Verdict check_sample(const Result<float>& result, const Problem& p, const std::v
     return fail(text);
   }
   for (std::int64_t row = 0; row < heads_of(p) * p.Nq; ++row) {
-    const bool sees_none = p.mask().keys(row % p.Nq).size() == 0;
+    const bool sees_none = p.keys(row % p.Nq).size() == 0;
     const float L = result.L[row];
     if (sees_none && !p.sinks ? L != -std::numeric_limits<float>::infinity() : !std::isfinite(L))
       return fail("L[" + std::to_string(row) + "] is " + std::to_string(L));

@@ -72,6 +72,14 @@ Expr sum(const Expr& term) {
           }};
 }
 
+Expr sum_of_sequences(const Expr& term) {
+  return {"sum_s(" + term.text() + ")", [term](const Symbols& n) {
+            std::int64_t total = 0;
+            for (const Problem& one : n.problem.all_sequences()) total += term.value(Symbols(one, n));
+            return total;
+          }};
+}
+
 Expr named(const std::string& name, const Expr& meaning) {
   return {name, [meaning](const Symbols& n) { return meaning.value(n); }};
 }

@@ -51,6 +51,9 @@ Expr if_causal(const Expr& a, const Expr& b);
 /// "sum(term)": over the row tiles of a head, of each of which live_i and its like are then.
 Expr sum(const Expr& term);
 
+/// "sum_s(term)": over packed sequences, each as a problem of its own; the term itself where none are.
+Expr sum_of_sequences(const Expr& term);
+
 /// What has a name of its own: `name`, with the value of `meaning`.
 Expr named(const std::string& name, const Expr& meaning);
 
@@ -90,6 +93,9 @@ inline const Expr has_alibi = {"[alibi]", [](const Symbols& n) { return n.proble
 
 /// 1 with sinks. @hideinitializer
 inline const Expr has_sinks = {"[sinks]", [](const Symbols& n) { return n.problem.sinks ? 1 : 0; }};
+
+/// Packed sequences; 0 where none are. @hideinitializer
+inline const Expr sequences = {"sequences", [](const Symbols& n) { return n.problem.packing.sequences; }};
 
 // Of row tile i, for sum().
 inline const Expr rows_i = {"rows_i", &Symbols::rows};           ///< Rows of it.

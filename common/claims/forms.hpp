@@ -14,6 +14,7 @@ struct Forms {
   bool as_before = false;                      ///< The stage before's hold too, but for what stands here.
   std::vector<Form> forms = {};                ///< One for each counter.
   std::vector<std::string_view> dropped = {};  ///< Counters of the stage before that are claimed no more.
+  void (*change)(Form& form) = nullptr;  ///< What becomes of each form of the stage before; null: it stays.
 
   /// The form of a counter; nullptr where it has none.
   const Form* find(std::string_view counter) const {
@@ -29,6 +30,7 @@ struct Forms {
       if (std::erase_if(all, [&](const Form& form) { return form.counter == counter; }) == 0)
         throw Error("a claim drops " + std::string(counter) + ", which the stage before does not claim");
     }
+    if (change != nullptr) std::ranges::for_each(all, change);
     auto place = all.end();
     for (auto form = forms.rbegin(); form != forms.rend(); ++form) {
       if (const auto found = std::ranges::find(all, form->counter, &Form::counter); found != all.end()) {

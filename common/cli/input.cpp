@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <filesystem>
@@ -38,6 +39,36 @@ std::vector<std::string> split(const std::string& text, char mark) {
   return parts;
 }
 
+/// Documents of these lengths in the rows and keys of a problem; of one length, as many as it takes, and
+/// the last is shorter.
+Packing documents(const Problem& problem, std::vector<std::int64_t> lengths) {
+  if (problem.Nq != problem.Nk) {
+    throw UsageError(fmt::format(
+        "--variant documents: {} rows and {} keys: documents have as many rows as keys, so leave --key-len "
+        "out",
+        problem.Nq, problem.Nk));
+  }
+  if (lengths.size() == 1) {
+    const std::int64_t each = std::min(lengths[0], problem.Nq);
+    lengths.assign(problem.Nq / each, each);
+    if (problem.Nq % each != 0) lengths.push_back(problem.Nq % each);
+  }
+  std::vector<int> begins = {0};
+  std::int64_t end = 0;
+  for (const std::int64_t length : lengths) {
+    end += std::min(length, problem.Nq + 1);
+    begins.push_back(static_cast<int>(end));
+  }
+  if (end != problem.Nq) {
+    throw UsageError(
+        fmt::format("--variant documents: the documents have {} rows and the input has {}: their lengths "
+                    "must add up to "
+                    "that",
+                    end, problem.Nq));
+  }
+  return Packing::of(begins, begins);
+}
+
 /// Puts what --variant says, "window:256,softcap:30,sinks", into a problem.
 void set_variant(Problem& problem, const std::string& variant) {
   if (variant.empty()) return;
@@ -66,14 +97,24 @@ void set_variant(Problem& problem, const std::string& variant) {
       if (words.size() > 3 || !share || !seed)
         fail("give dropout:SHARE or dropout:SHARE:SEED, a number and a whole number, such as dropout:0.1");
       problem.dropout = {*share, *seed};
+    } else if (words[0] == "documents") {
+      std::vector<std::int64_t> lengths;
+      for (std::size_t i = 1; i < words.size(); ++i)
+        lengths.push_back(number_in<std::int64_t>(words[i]).value_or(-1));
+      if (lengths.empty() || std::ranges::min(lengths) < 0 || (lengths.size() == 1 && lengths[0] == 0))
+        fail(
+            "give documents:LENGTH, all of so many rows, or documents:LENGTH:LENGTH..., of each its own, "
+            "whole numbers, such as documents:256");
+      problem.packing = documents(problem, lengths);
     } else if (part == "alibi") {
       problem.alibi = true;
     } else if (part == "sinks") {
       problem.sinks = true;
     } else {
       fail(
-          "the variants are window:KEYS, softcap:LIMIT, prefix:KEYS, dropout:SHARE, alibi and sinks, such "
-          "as window:256,softcap:30");
+          "the variants are window:KEYS, softcap:LIMIT, prefix:KEYS, dropout:SHARE, documents:LENGTH, "
+          "alibi "
+          "and sinks, such as window:256,softcap:30");
     }
   }
 }
@@ -279,6 +320,8 @@ nlohmann::ordered_json to_json(const LoadedInputs& loaded) {
           {"alibi", problem.alibi},
           {"sinks", problem.sinks},
           {"dropout", problem.dropout.p},
+          {"cu_seqlens_q", problem.packing.cu_seqlens_q},
+          {"cu_seqlens_k", problem.packing.cu_seqlens_k},
           {"dtype", to_string(problem.dtype)},
           {"scale", problem.softmax_scale()}};
 }

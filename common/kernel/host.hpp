@@ -104,12 +104,11 @@ DeviceBuffer<T> view_of(const Call& f, const char* name) {
       (batch - 1) * t.stride[0] + (heads - 1) * t.stride[1] + (rows - 1) * t.stride[2] + columns);
 }
 
-/// The same of a tensor that not all problems have; of no elements where this one has it not.
+/// The same of a tensor that some variant has; of no elements where this problem, or this pass, has it not.
 template <class T, class Call>
 DeviceBuffer<T> view_if_given(const Call& f, const char* name) {
-  const NamedTensor& named = named_tensor(name);
-  return named.of(f).data != nullptr ? view_of<T>(f, name)
-                                     : DeviceBuffer<T>::view(name, static_cast<const float*>(nullptr), 0);
+  if (named_tensor(name).given(Call::pass, Saved::L, f.problem)) return view_of<T>(f, name);
+  return DeviceBuffer<T>::view(name, static_cast<const typename DeviceBuffer<T>::Host*>(nullptr), 0);
 }
 
 /// The tensors of a forward pass as kernels take them, of elements T.

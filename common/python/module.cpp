@@ -53,6 +53,7 @@ constexpr NamedDtype dtypes[] = {
     {Dtype::fp32, "float32", {static_cast<std::uint8_t>(DlCode::Float), 32, 1}},
     {Dtype::fp16, "float16", {static_cast<std::uint8_t>(DlCode::Float), 16, 1}},
     {Dtype::bf16, "bfloat16", {static_cast<std::uint8_t>(DlCode::Bfloat), 16, 1}},
+    {Dtype::int32, "int32", {static_cast<std::uint8_t>(DlCode::Int), 32, 1}},
 };
 
 const char* name_of(Dtype dtype) {
@@ -169,6 +170,12 @@ void set_how(Problem& problem, const nb::dict& how) {
                      nb::cast<std::uint64_t>(how["dropout_seed"])};
   problem.alibi = nb::cast<bool>(how["alibi"]);
   problem.sinks = nb::cast<bool>(how["sinks"]);
+  const nb::dict packing = nb::cast<nb::dict>(how["packing"]);
+  const auto positions = [&](const char* name) {
+    return packing.contains(name) ? nb::cast<std::vector<int>>(packing[name]) : std::vector<int>();
+  };
+  problem.packing = {nb::cast<std::int64_t>(packing["sequences"]), nb::cast<bool>(packing["partly_used"]),
+                     positions("cu_seqlens_q"), positions("cu_seqlens_k"), positions("seqused_k")};
 }
 
 /// The problem that q, k and v make. Throws ValueError or TypeError where they make none, or one that
@@ -210,18 +217,19 @@ void require_like(const Given& array, const Given& like) {
                name_of(like.dtype) + ": give both the same dtype");
 }
 
-/// Numbers that a forward pass leaves for each row, or that each head has: fp32, contiguous. The memory is
-/// the caller's, who keeps it while the call lasts.
+/// Numbers that a forward pass leaves for each row, or that a variant has: fp32 or int32, contiguous. The
+/// memory is the caller's, who keeps it while the call lasts.
 Tensor numbers(const NamedTensor& tensor, const Problem& problem, nb::handle object) {
   const std::string name = python_name(tensor.name);
   const auto all = tensor.shape(problem);
-  // A single number for each row has no dimension of its own, and one for each head that one alone.
-  const std::span<const std::int64_t> shape = tensor.rows == nullptr
+  // A single number for each row has no dimension of its own, and those of a variant have one.
+  const std::span<const std::int64_t> shape = tensor.numbers != nullptr
                                                   ? std::span(all).subspan(1, 1)
                                                   : std::span(all).first(tensor.columns == nullptr ? 3 : 4);
   Array array;
-  if (!nb::try_cast(object, array) || array.dtype() != dtypes[0].dlpack)
-    wrong_type(name + " is not an array of float32: " +
+  const NamedDtype& dtype = *std::ranges::find(dtypes, tensor.dtype(problem), &NamedDtype::dtype);
+  if (!nb::try_cast(object, array) || array.dtype() != dtype.dlpack)
+    wrong_type(name + " is not an array of " + dtype.name + ": " +
                (tensor.output_of ? "give it as the forward pass left it" : "convert it"));
   bool same = array.ndim() == shape.size();
   std::string wanted;
@@ -378,6 +386,7 @@ nb::dict problem_dict(const Problem& p) {
   dict["alibi"] = p.alibi;
   dict["sinks"] = p.sinks;
   dict["dropout_p"] = p.dropout.p;
+  dict["sequences"] = p.packing.sequences;
   dict["scale"] = p.softmax_scale();
   dict["dtype"] = name_of(p.dtype);
   return dict;

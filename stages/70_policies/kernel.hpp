@@ -57,16 +57,20 @@ __global__ void __launch_bounds__(32 * warps) fa2_forward(
   // others end. Else head after head: its K and V then stay in the L2 cache.
   constexpr bool causal = Policy::causal;
   const int h = causal ? blockIdx.x : blockIdx.y, b = causal ? blockIdx.y : blockIdx.z;
-  const int i0 = (causal ? gridDim.z - 1 - blockIdx.z : blockIdx.x) * Br;
-  const gmem<const T> Qh = Qg + n.Q.at(b, h);
-  const gmem<const T> Kh = Kg + n.K.at(b, n.kv_head(h));
-  const gmem<const T> Vh = Vg + n.V.at(b, n.kv_head(h));
+  const unsigned tile = causal ? gridDim.z - 1 - blockIdx.z : blockIdx.x;
+  const int all_rows = n.Nq;
+  const Part part = policy.sequences().of_row(n, b, tile * Br, Br);
+  const int i0 = part.first;
+  if (Policy::Sequences::packed && i0 >= n.Nq) return;  // more blocks are launched than there are tiles
+  const gmem<const T> Qh = Qg + (n.Q.at(b, h) + part.row0 * n.Q.row);
+  const gmem<const T> Kh = Kg + (n.K.at(b, n.kv_head(h)) + part.key0 * n.K.row);
+  const gmem<const T> Vh = Vg + (n.V.at(b, n.kv_head(h)) + part.key0 * n.V.row);
   // exp(scale * s - scale * m) = 2^(s * scale_log2 - m * scale_log2). The scale's sign is moved into Q.
   // Where the policy changes scores, it has multiplied them with the scale.
   const float abs_scale = n.scale < 0 ? -n.scale : n.scale;
   const float unit = Policy::changes_scores ? 1.f : abs_scale, scale_log2 = unit * log2_e;
 
-  const typename Policy::Head head = policy.head(n, b, h);
+  const typename Policy::Head head = policy.head(n, part.entry, h);
 
   const auto bring_K = [&](int j0, int to) {
     load_tile_async<Bc, d, threads>(K, to, Kh, n.K.row, j0, n.Nk, swizzle, columns);
@@ -173,7 +177,7 @@ __global__ void __launch_bounds__(32 * warps) fa2_forward(
       for (int c = 0; c < Bc / 8; ++c) {
         for (int e = 0; e < 4; ++e) {
           const int i = i0 + r0 + 16 * f + e / 2 * row_lanes, j = j0 + 8 * c + 2 * quad_lane + e % 2;
-          probe("S", n.head(b, h), i, j, S_frag[f][c][e], unit);
+          probe("S", n.head(b, h), part.row0 + i, part.key0 + j, S_frag[f][c][e], unit);
         }
       }
 
@@ -239,8 +243,8 @@ __global__ void __launch_bounds__(32 * warps) fa2_forward(
     }
     for (int f = 0; f < row_frags; ++f) {
       for (int e = 0; e < 4; ++e) {
-        const int i = i0 + r0 + 16 * f + e / 2 * row_lanes;
-        if (e % 2 == 0) probe("m~", n.head(b, h), i, j0, m[f][e / 2], ln_2);
+        const int i = part.row0 + i0 + r0 + 16 * f + e / 2 * row_lanes;
+        if (e % 2 == 0) probe("m~", n.head(b, h), i, part.key0 + j0, m[f][e / 2], ln_2);
         for (int x = 0; x < d / 8; ++x)
           probe("O~", n.head(b, h), i, 8 * x + 2 * quad_lane + e % 2, O_frag[f][x][e], policy.rescale());
       }
@@ -254,15 +258,15 @@ __global__ void __launch_bounds__(32 * warps) fa2_forward(
     __syncthreads();  // Q changes, and no tile has waited for the copies of Q
   }
   __syncwarp();  // Q changes: all lanes of the warp, which alone reads these rows, must have read it
-  const gmem<T> Oh = Og + n.O.at(b, h);
-  const gmem<f32> Lh = Lg + n.row0(b, h);
+  const gmem<T> Oh = Og + (n.O.at(b, h) + part.row0 * n.O.row);
+  const gmem<f32> Lh = Lg + (n.head(b, h) * all_rows + part.row0);
 #pragma unroll
   for (int f = 0; f < row_frags; ++f) {
 #pragma unroll
     for (int a = 0; a < 2; ++a) {
       const int r = r0 + 16 * f + a * row_lanes, i = i0 + r;
       const f32 l_all = lanes_sum<key_lanes>(l[f][a]);
-      probe("l", n.head(b, h), i, n.Nk - 1, l_all);
+      probe("l", n.head(b, h), part.row0 + i, part.key0 + n.Nk - 1, l_all);
       f32 inverse = 1.f / (l_all == 0.f ? f32(1.f) : l_all);  // a row that sees no key keeps O = 0
       if (Policy::drops) inverse *= policy.rescale();
 #pragma unroll

@@ -17,7 +17,7 @@ void forward_with(const Forward& f, Chosen chosen, const Policy& policy) {
   constexpr auto tile = row.tile;
   using T = std::conditional_t<row.dtype == Dtype::fp16, f16, bf16>;
   const ForwardBuffers<T> x(f);
-  const unsigned heads = x.heads, batch = x.batch, Tr = tiles(f.problem.Nq, tile.Br);
+  const unsigned heads = x.heads, batch = x.batch, Tr = policy.sequences().blocks(f.problem.Nq, tile.Br);
   launch("fa2_forward",
          fa2_forward<T, Policy, row.d, tile.Br, tile.Bc, tile.warps, tile.num_buffers, tile.unroll>,
          Policy::causal ? dim3(heads, batch, Tr) : dim3(Tr, heads, batch), 32 * tile.warps,

@@ -11,6 +11,35 @@ struct Element {
   int i, j, di, dj;
 };
 
+/// What a block works on: some rows, or keys, of a batch entry; or of one of the sequences that are packed
+/// in it.
+struct Part {
+  int entry;       // its number among all batch entries, or sequences
+  int row0, key0;  // where the sequence begins in the rows and keys of its batch entry
+  int first;       // the first row, or key, of the block; in the sequence
+};
+
+/// Each batch entry is a sequence.
+struct Unpacked {
+  /// Whether a batch entry holds several sequences, whose tiles begin where they begin.
+  static constexpr bool packed = false;
+  /// How many tiles of `size` rows, or keys, are enough for N of them.
+  FLASHLADDER_HOST_DEVICE constexpr int blocks(std::int64_t N, int size) const {
+    return static_cast<int>((N + size - 1) / size);
+  }
+  /// What of batch entry b has row `row` of blocks(Nq, Br) tiles, one after the other. Makes n the sizes of
+  /// the sequence. A row that there is not is none of n.Nq.
+  __device__ __forceinline__ Part of_row(Sizes&, int b, int row, int /*Br*/) const {
+    return {b, 0, 0, row};
+  }
+  /// The same for key `key` of blocks(Nk, Bc) tiles.
+  __device__ __forceinline__ Part of_key(Sizes&, int b, int key, int /*Bc*/) const {
+    return {b, 0, 0, key};
+  }
+  /// Where the rows of a part begin among those of blocks(Nq, Br) tiles.
+  __device__ __forceinline__ int padded_row0(const Part&, int /*Br*/) const { return 0; }
+};
+
 /// Plain attention, with the causal mask or without. Another kind is a struct that begins as this one, and
 /// answers some of the questions in its own way.
 template <bool with_mask>
@@ -33,6 +62,10 @@ struct Plain {
   }
   /// Key j is seen before this row.
   __device__ __forceinline__ int rows_end(const Sizes& n, int) const { return n.Nq; }
+
+  /// Where sequences lie.
+  using Sequences = Unpacked;
+  FLASHLADDER_HOST_DEVICE constexpr Sequences sequences() const { return {}; }
 
   /// What the rest needs to know of a head.
   struct Head {};

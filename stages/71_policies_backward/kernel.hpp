@@ -330,20 +330,24 @@ __device__ __forceinline__ void store_sums(smem_tile<T, Bc, d>& dX,             
 
 /// A few lanes for each row: D = rowsum(dO * O), L2 = L log2(e), and dQ_sum = 0, to which the blocks of all
 /// tiles of keys add. The last tile's rows past the end get D = 0 and L2 = infinity: P = 0.
-template <class T, int d>
-__global__ void __launch_bounds__(helpers) prepare(gmem<const T> Og,    // [batch, q_heads, Nq, d]
-                                                   gmem<const T> dOg,   // [batch, q_heads, Nq, d]
-                                                   gmem<const f32> Lg,  // [batch, q_heads, Nq]
-                                                   gmem<f32> Dg,        // [batch, q_heads, padded_Nq]
-                                                   gmem<f32> L2g,       // [batch, q_heads, padded_Nq]
-                                                   gmem<f32> dQ_sumg,   // [batch, q_heads, padded_Nq, d]
-                                                   BackwardSizes n, int padded_Nq) {
+template <class T, class Sequences, int d>
+__global__ void __launch_bounds__(helpers)
+    prepare(gmem<const T> Og,    // [batch, q_heads, Nq, d]
+            gmem<const T> dOg,   // [batch, q_heads, Nq, d]
+            gmem<const f32> Lg,  // [batch, q_heads, Nq]
+            gmem<f32> Dg,        // [batch, q_heads, padded_Nq]
+            gmem<f32> L2g,       // [batch, q_heads, padded_Nq]
+            gmem<f32> dQ_sumg,   // [batch, q_heads, padded_Nq, d]
+            BackwardSizes n, int padded_Nq, Sequences sequences, int Br) {
   constexpr int lanes = d % 64 == 0 ? 8 : 4;  // of a row
-  const int lane = threadIdx.x % lanes, h = blockIdx.y, b = blockIdx.z;
-  const int first = blockIdx.x * (helpers / lanes), i = first + threadIdx.x / lanes;
+  const int lane = threadIdx.x % lanes, h = blockIdx.y, b = blockIdx.z, all_rows = n.Nq;
+  const int first = blockIdx.x * (helpers / lanes), row = first + threadIdx.x / lanes;
+  const stage_70::Part part = sequences.of_row(n, b, row, Br);
+  const int i = part.first;
   f32 D = 0.f, L2 = INFINITY;
   if (i < n.Nq) {
-    const gmem<const T> O = Og + (n.O.at(b, h) + i * n.O.row), dO = dOg + (n.dO.at(b, h) + i * n.dO.row);
+    const gmem<const T> O = Og + (n.O.at(b, h) + (part.row0 + i) * n.O.row),
+                        dO = dOg + (n.dO.at(b, h) + (part.row0 + i) * n.dO.row);
 #pragma unroll
     for (int c = 8 * lane; c < d; c += 8 * lanes) {
       if (c >= n.d) break;
@@ -357,9 +361,10 @@ __global__ void __launch_bounds__(helpers) prepare(gmem<const T> Og,    // [batc
   D = lanes_sum<lanes>(D);
   if (lane == 0) {
     if (i < n.Nq)
-      L2 = finite(Lg[n.row0(b, h) + i]) * log2_e;  // a row that sees no key is masked in every tile
-    Dg[n.head(b, h) * padded_Nq + i] = D;
-    L2g[n.head(b, h) * padded_Nq + i] = L2;
+      L2 = finite(Lg[n.head(b, h) * all_rows + part.row0 + i]) *
+           log2_e;  // a row that sees no key is masked in every tile
+    Dg[n.head(b, h) * padded_Nq + row] = D;
+    L2g[n.head(b, h) * padded_Nq + row] = L2;
   }
   const gmem<f32> dQ_sum = dQ_sumg + (n.head(b, h) * padded_Nq + first) * d;
 #pragma unroll
@@ -423,7 +428,10 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
   // when the others end. But batch entry after batch entry: the L2 cache holds Q, dO and dQ of its heads.
   constexpr bool by_keys = Policy::causal;
   const int kv_head = by_keys ? blockIdx.x : blockIdx.y, b = blockIdx.z;
-  const int j0 = (by_keys ? blockIdx.y : blockIdx.x) * Bc;
+  const stage_70::Part part = policy.sequences().of_key(n, b, (by_keys ? blockIdx.y : blockIdx.x) * Bc, Bc);
+  const int j0 = part.first;
+  if (Policy::Sequences::packed && j0 >= n.Nk) return;  // more blocks are launched than there are tiles
+  const int padded_row0 = policy.sequences().padded_row0(part, Br);  // in arrays of padded_Nq rows
   const float scale_log2 = Policy::changes_scores ? log2_e : n.scale * log2_e;
 
   // The tiles of rows that see some of the keys, of all query heads of the group one after the other: they
@@ -431,17 +439,21 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
   const int first = policy.rows_first(n, j0) / Br * Br, end = policy.rows_end(n, j0 + Bc - 1);
   const bool seen = Policy::each_key_is_seen || first < end;
   const auto copy = [&](int h, int i0, int to) {
-    load_tile_async<Br, d, threads>(Q, to * Br, Qg + n.Q.at(b, h), n.Q.row, i0, n.Nq, swizzle, n.d);
-    load_tile_async<Br, d, threads>(dO, to * Br, dOg + n.dO.at(b, h), n.dO.row, i0, n.Nq, swizzle, n.d);
+    load_tile_async<Br, d, threads>(Q, to * Br, Qg + (n.Q.at(b, h) + part.row0 * n.Q.row), n.Q.row, i0,
+                                    n.Nq, swizzle, n.d);
+    load_tile_async<Br, d, threads>(dO, to * Br, dOg + (n.dO.at(b, h) + part.row0 * n.dO.row), n.dO.row, i0,
+                                    n.Nq, swizzle, n.d);
     if (const int r = 4 * threadIdx.x; r < Br) {
-      cp_async_16B<f32>(L2.at(to, r), L2g + (n.head(b, h) * padded_Nq + i0 + r));
-      cp_async_16B<f32>(D.at(to, r), Dg + (n.head(b, h) * padded_Nq + i0 + r));
+      cp_async_16B<f32>(L2.at(to, r), L2g + (n.head(b, h) * padded_Nq + padded_row0 + i0 + r));
+      cp_async_16B<f32>(D.at(to, r), Dg + (n.head(b, h) * padded_Nq + padded_row0 + i0 + r));
     }
     cp_async_commit();
   };
   if (seen) {
-    load_tile_async<Bc, d, threads>(K, 0, Kg + n.K.at(b, kv_head), n.K.row, j0, n.Nk, swizzle, n.d);
-    load_tile_async<Bc, d, threads>(V, 0, Vg + n.V.at(b, kv_head), n.V.row, j0, n.Nk, swizzle, n.d);
+    load_tile_async<Bc, d, threads>(K, 0, Kg + (n.K.at(b, kv_head) + part.key0 * n.K.row), n.K.row, j0,
+                                    n.Nk, swizzle, n.d);
+    load_tile_async<Bc, d, threads>(V, 0, Vg + (n.V.at(b, kv_head) + part.key0 * n.V.row), n.V.row, j0,
+                                    n.Nk, swizzle, n.d);
     copy(kv_head * n.group, first, 0);
   }
 
@@ -463,7 +475,7 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
     const bool masked =
         j0 + Bc > policy.keys_end(n, i0) || (Policy::begins_later && j0 < policy.keys_first(n, last_row));
     count_tile(masked);
-    const typename Policy::Head head = policy.head(n, b, h);
+    const typename Policy::Head head = policy.head(n, part.entry, h);
 
 #pragma unroll
     for (int r = 0; r < Br; r += step) {
@@ -498,7 +510,8 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
             }
           }
           for (int f = 0; f < key_frags; ++f)
-            probe_transposed("P", n.head(b, h), i0 + r, j0 + k0 + 16 * f, x[f], lane);
+            probe_transposed("P", n.head(b, h), part.row0 + i0 + r, part.key0 + j0 + k0 + 16 * f, x[f],
+                             lane);
         }
         if (Policy::drops && of_dS) drop<true>(x, stays, policy.rescale(), D, buffer, r, lane);
         // dS = P * (dP - D), with the P of the turn before, or of the other warp; times the slope of the
@@ -539,7 +552,7 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
       load_dS(ds, dS, r0, k, lane);
       add_product(dq, ds, K, k, column0, lane);
     }
-    const gmem<f32> dQ_sum = dQ_sumg + (n.head(b, h) * padded_Nq + i0 + r0) * d;
+    const gmem<f32> dQ_sum = dQ_sumg + (n.head(b, h) * padded_Nq + padded_row0 + i0 + r0) * d;
 #pragma unroll
     for (int f = 0; f < row_frags; ++f) {
 #pragma unroll
@@ -558,7 +571,8 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
     smem_tile<T, Bc, d>& dX = of_dS ? K : V;
     store_sums<T>(dX, sum[turn], of_dS, n, policy, k0, lane);
     __syncwarp();  // each row is read by lanes that have not written it: all must have
-    const gmem<T> out = of_dS ? dKg + n.dK.at(b, kv_head) : dVg + n.dV.at(b, kv_head);
+    const gmem<T> out = of_dS ? dKg + (n.dK.at(b, kv_head) + part.key0 * n.dK.row)
+                              : dVg + (n.dV.at(b, kv_head) + part.key0 * n.dV.row);
     const std::int64_t stride = of_dS ? n.dK.row : n.dV.row;
 #pragma unroll(2 * unroll)
     for (int e = lane; e < 16 * key_frags * (d / 8); e += 32) {
@@ -570,15 +584,18 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
 
 /// dQ = scale * dQ_sum, in 16 bits and in rows again: a thread for 8 columns of rows quad and quad + 8
 /// of 16.
-template <class T, int d>
+template <class T, class Sequences, int d>
 __global__ void __launch_bounds__(helpers)
     convert(gmem<const f32> dQ_sumg,  // [batch, q_heads, padded_Nq, d]
             gmem<T> dQg,              // [batch, q_heads, Nq, d]
-            BackwardSizes n, int padded_Nq) {
+            BackwardSizes n, int padded_Nq, Sequences sequences, int Br) {
   const int e = blockIdx.x * helpers + threadIdx.x, h = blockIdx.y, b = blockIdx.z;
-  const int i0 = e / d * 16, x = e % d / 8, quad = e % 8;
+  const int row = e / d * 16, x = e % d / 8, quad = e % 8;
+  if (Sequences::packed && row >= padded_Nq) return;
+  const stage_70::Part part = sequences.of_row(n, b, row, Br);
+  const int i0 = part.first;
   if (i0 >= n.Nq) return;
-  const gmem<const f32> dQ_sum = dQ_sumg + ((n.head(b, h) * padded_Nq + i0) * d + x * 128 + 16 * quad);
+  const gmem<const f32> dQ_sum = dQ_sumg + ((n.head(b, h) * padded_Nq + row) * d + x * 128 + 16 * quad);
   f32 dq[2][8];
 #pragma unroll
   for (int quad_lane = 0; quad_lane < row_lanes; ++quad_lane) {
@@ -589,7 +606,8 @@ __global__ void __launch_bounds__(helpers)
 #pragma unroll
   for (int a = 0; a < 2; ++a) {
     const int i = i0 + quad + 8 * a;
-    if (i < n.Nq && 8 * x < n.d) store_eight<T>(dQg + (n.dQ.at(b, h) + i * n.dQ.row + 8 * x), dq[a]);
+    if (i < n.Nq && 8 * x < n.d)
+      store_eight<T>(dQg + (n.dQ.at(b, h) + (part.row0 + i) * n.dQ.row + 8 * x), dq[a]);
   }
 }
 

@@ -24,20 +24,25 @@ void backward_with(const Backward& f, Chosen chosen, const Policy& policy, More 
   using T = std::conditional_t<row.dtype == Dtype::fp16, f16, bf16>;
   constexpr int d = row.d, Br = tile.Br, Bc = tile.Bc, num_buffers = tile.num_buffers;
   const BackwardBuffers<T> x(f);
-  const unsigned heads = x.heads, kv_heads = x.kv_heads, batch = x.batch, Tc = tiles(f.problem.Nk, Bc);
-  const int padded_Nq = Br * static_cast<int>(tiles(f.problem.Nq, Br));  // of whole tiles
+  const auto& sequences = policy.sequences();
+  const unsigned heads = x.heads, kv_heads = x.kv_heads, batch = x.batch,
+                 Tc = sequences.blocks(f.problem.Nk, Bc);
+  const int padded_Nq = Br * sequences.blocks(f.problem.Nq, Br);  // of whole tiles
   ExtraBuffer D(f, "D", heads * batch * std::int64_t{padded_Nq}), L2(f, "L2", D.elements()),
       dQ_sum(f, "dQ_sum", D.elements() * d);
-  launch("prepare", prepare<T, d>, dim3(tiles(padded_Nq, helpers / (d % 64 == 0 ? 8 : 4)), heads, batch),
-         helpers, 0, x.O, x.dO, x.L, D, L2, dQ_sum, x.sizes, padded_Nq);
+  launch("prepare", prepare<T, typename Policy::Sequences, d>,
+         dim3(tiles(padded_Nq, helpers / (d % 64 == 0 ? 8 : 4)), heads, batch), helpers, 0, x.O, x.dO, x.L,
+         D, L2, dQ_sum, x.sizes, padded_Nq, sequences, Br);
   launch("fa2_backward",
          fa2_backward<T, Policy, d, Br, Bc, tile.warps, num_buffers, tile.share, tile.step, tile.unroll>,
          Policy::causal ? dim3(kv_heads, Tc, batch) : dim3(Tc, kv_heads, batch), 32 * tile.warps,
          Shared<d, Br, Bc, num_buffers, tile.share>::bytes, x.Q, x.K, x.V, x.dO, D, L2, dQ_sum, x.dK, x.dV,
          x.sizes, padded_Nq, policy);
-  launch("convert", convert<T, d>,
-         dim3(tiles(tiles(f.problem.Nq, 16) * std::int64_t{d}, helpers), heads, batch), helpers, 0, dQ_sum,
-         x.dQ, x.sizes, padded_Nq);
+  launch("convert", convert<T, typename Policy::Sequences, d>,
+         dim3(tiles(tiles(Policy::Sequences::packed ? padded_Nq : f.problem.Nq, 16) * std::int64_t{d},
+                    helpers),
+              heads, batch),
+         helpers, 0, dQ_sum, x.dQ, x.sizes, padded_Nq, sequences, Br);
   more(x, D, padded_Nq);
 }
 

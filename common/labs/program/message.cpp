@@ -100,11 +100,19 @@ class In {
 // One list of the members serves both ways: `Part` is const for Out.
 
 template <class Archive, class Part>
+void transfer_problem(Archive& archive, Part& p) {
+  archive(p.batch, p.q_heads, p.kv_heads, p.Nq, p.Nk, p.d, p.causal, p.window, p.softcap, p.prefix, p.alibi,
+          p.sinks, p.dropout, p.packing.sequences, p.packing.partly_used, p.packing.cu_seqlens_q,
+          p.packing.cu_seqlens_k, p.packing.seqused_k, p.scale, p.dtype);
+}
+
+template <class Archive, class Part>
 void transfer_job(Archive& archive, Part& job) {
-  archive(job.pass, job.inputs.problem, job.inputs.Q, job.inputs.K, job.inputs.V, job.given.forward.O,
-          job.given.forward.L, job.given.saved.m, job.given.saved.l, job.given.saved.P, job.given.dO,
-          job.layout, job.check, job.banks, job.schedule, job.units, job.threads, job.count_reads,
-          job.far_apart, job.intermediates, job.watched, job.fewer_keys, job.traced_row, job.timed);
+  transfer_problem(archive, job.inputs.problem);
+  archive(job.pass, job.inputs.Q, job.inputs.K, job.inputs.V, job.given.forward.O, job.given.forward.L,
+          job.given.saved.m, job.given.saved.l, job.given.saved.P, job.given.dO, job.layout, job.check,
+          job.banks, job.schedule, job.units, job.threads, job.count_reads, job.far_apart,
+          job.intermediates, job.watched, job.fewer_keys, job.traced_row, job.timed);
 }
 
 template <class Archive, class Part>

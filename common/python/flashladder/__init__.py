@@ -109,6 +109,10 @@ def forward(
     sinks: Any = None,
     dropout_p: float = 0.0,
     dropout_seed: int = 0,
+    cu_seqlens_q: Any = None,
+    cu_seqlens_k: Any = None,
+    seqused_k: Any = None,
+    check_seqlens: bool = False,
 ) -> tuple[Any, Any]:
     """Attention by one stage: O = softmax(scale * Q K^T) V, and the logsumexp of the scores.
 
@@ -128,6 +132,12 @@ def forward(
     dropout_p    this share of the probabilities is left out by chance, from 0 to below 1, in effect the nearest multiple
                  of 1/256; the others are made larger for it
     dropout_seed the same seed leaves out the same ones, in both passes; a whole number from 0 to 2^64 - 1
+    cu_seqlens_q, cu_seqlens_k  int32 [sequences + 1]: sequences are packed one after the other in the rows and the keys of
+                 a batch of 1; where each begins, and where the last ends. Each is attention of its own, with the masks of
+                 its own lengths. A sequence may have no rows, or no keys
+    seqused_k    with them, int32 [sequences]: of each sequence only the first so many keys are used
+    check_seqlens  on a GPU these three are read there alone, and wrong ones do harm: True copies them to the host first
+                 and checks them, as it is always done on the CPU
 
     Returns (o, lse), arrays of q's library: o [batch, heads, rows, d] of q's dtype, lse [batch, heads, rows] in float32.
     Both are contiguous, but in PyTorch o's dimensions lie in memory in the order of q's, unless q repeats some: where q is
@@ -145,8 +155,9 @@ def forward(
     Other Python threads run meanwhile. Calls on the emulator wait for each other.
     """
     found = _find(stage, "forward")
-    how = _how(causal, scale, window_size, softcap, prefix, dropout_p, dropout_seed, alibi_slopes, sinks)
-    own = _present(alibi_slopes=alibi_slopes, sinks=sinks)
+    own = _present(alibi_slopes=alibi_slopes, sinks=sinks, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
+                   seqused_k=seqused_k)
+    how = _how(causal, scale, window_size, softcap, prefix, dropout_p, dropout_seed, own, check_seqlens)
     library, on_gpu = _examine(q=q, k=k, v=v, **own)
     backend = _choose(found, backend, on_gpu)
     with library.current(q, on_gpu) as stream:
@@ -177,6 +188,9 @@ def backward(
     sinks: Any = None,
     dropout_p: float = 0.0,
     dropout_seed: int = 0,
+    cu_seqlens_q: Any = None,
+    cu_seqlens_k: Any = None,
+    check_seqlens: bool = False,
 ) -> tuple[Any, ...]:
     """The gradients of attention by one stage: what dO, the gradient of O, makes of Q, K and V.
 
@@ -196,8 +210,8 @@ def backward(
     their last bits from call to call, on a GPU.
     """
     found = _find(stage, "backward")
-    how = _how(causal, scale, window_size, softcap, prefix, dropout_p, dropout_seed, alibi_slopes, sinks)
-    own = _present(alibi_slopes=alibi_slopes, sinks=sinks)
+    own = _present(alibi_slopes=alibi_slopes, sinks=sinks, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
+    how = _how(causal, scale, window_size, softcap, prefix, dropout_p, dropout_seed, own, check_seqlens)
     kept = _kept(found, saved)
     library, on_gpu = _examine(q=q, k=k, v=v, o=o, lse=lse, do=do, **kept, **own)
     backend = _choose(found, backend, on_gpu)
@@ -259,6 +273,8 @@ def ledger(
     sinks: bool = False,
     dropout_p: float = 0.0,
     dropout_seed: int = 0,
+    cu_seqlens_q: Any = None,
+    cu_seqlens_k: Any = None,
     banks: bool = False,
     check: bool = False,
     backward: bool = False,
@@ -269,6 +285,7 @@ def ledger(
              q [batch, heads, rows, d], k and v [batch, kv_heads or heads, keys or rows, d]
     causal, scale, window_size, softcap, prefix, dropout_p, dropout_seed  as in forward()
     alibi, sinks  whether the random arrays have slopes and sinks
+    cu_seqlens_q, cu_seqlens_k  as in forward(), of the random arrays
     banks    also bank conflicts and sectors (10 to 30 times slower)
     check    also looks for races, reads of what nobody wrote, endless loops: KernelError where it finds one
     backward the backward pass instead of the forward pass, on random arrays
@@ -276,7 +293,7 @@ def ledger(
     Returns a dict:
         number, name  of the stage
         problem       batch, heads, kv_heads, rows, keys, d, causal, window_size, softcap, prefix, alibi, sinks, dropout_p,
-                      scale, dtype
+                      sequences, scale, dtype
         counts        every count by its name: {"blocks": 16, "exp": ..., "global.Q.read_bytes": ..., ...}
         tile          {"Br": rows, "Bc": keys} of the stage's tile
         closed_forms  the stage's claim, [{"counter", "text": in symbols, "value": of the text here, "least": whether
@@ -285,14 +302,16 @@ def ledger(
         launches      the counts of each kernel, [{"kernel", "counts"}]
     """
     found = _find(stage, "backward" if backward else "forward")
-    variant = _how(causal, scale, window_size, softcap, prefix, dropout_p, dropout_seed, alibi or None, sinks or None)
+    own = _present(alibi_slopes=alibi or None, sinks=sinks or None, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
+    variant = _how(causal, scale, window_size, softcap, prefix, dropout_p, dropout_seed, own)
     how: dict[str, Any] = {"how": variant, "banks": bool(banks), "check": bool(check)}
     given = [x is not None for x in (q, k, v)]
     if any(given):
         if not all(given):
             raise ValueError("q, k and v go together: give all three, or sizes for random ones")
-        if alibi or sinks:
-            raise ValueError("the ledger with alibi or sinks is of random arrays: give sizes instead of q, k and v")
+        if own:
+            raise ValueError("the ledger with alibi, sinks or packed sequences is of random arrays: give sizes instead of q, "
+                             "k and v")
         if backward:
             raise ValueError("the ledger of a backward pass is of random arrays: give sizes instead of q, k and v")
         if _examine(q=q, k=k, v=v)[1]:
@@ -376,8 +395,8 @@ def _choose(stage: Stage, backend: str | None, on_gpu: bool) -> str:
 
 
 def _how(causal: bool, scale: float | None, window_size: tuple[int, int], softcap: float, prefix: int, dropout_p: float,
-         dropout_seed: int, alibi_slopes: Any, sinks: Any) -> dict[str, Any]:
-    """What is asked for beside q, k and v, as _core takes it."""
+         dropout_seed: int, own: Mapping[str, Any], check_seqlens: bool = False) -> dict[str, Any]:
+    """What is asked for beside q, k and v, as _core takes it; own: the arrays of variants that are given."""
     seed = _integer(dropout_seed, "dropout_seed", "a whole number")
     if not 0 <= seed < 1 << 64:
         raise ValueError(f"dropout_seed is {seed}: give a whole number from 0 to 2^64 - 1")
@@ -385,7 +404,28 @@ def _how(causal: bool, scale: float | None, window_size: tuple[int, int], softca
             "softcap": _number(softcap, "softcap", "a number above 0, or 0 for none"),
             "prefix": max(min(_integer(prefix, "prefix", "a whole number of keys"), MOST_KEYS), -MOST_KEYS),
             "dropout_p": _number(dropout_p, "dropout_p", "a number from 0 to below 1"), "dropout_seed": seed,
-            "alibi": alibi_slopes is not None, "sinks": sinks is not None}
+            "alibi": "alibi_slopes" in own, "sinks": "sinks" in own, "packing": _packing(own, check_seqlens)}
+
+
+def _packing(own: Mapping[str, Any], check_seqlens: bool) -> dict[str, Any]:
+    """How sequences are packed, with the positions where the host knows them, or is to know them."""
+    given = {name: own[name] for name in ("cu_seqlens_q", "cu_seqlens_k", "seqused_k") if name in own}
+    packing: dict[str, Any] = {"sequences": 0, "partly_used": "seqused_k" in given}
+    if not given:
+        return packing
+    if "cu_seqlens_q" not in given or "cu_seqlens_k" not in given:
+        raise ValueError(f"{' and '.join(given)} {'is' if len(given) == 1 else 'are'} given without the others: "
+                         "cu_seqlens_q and cu_seqlens_k go together, and seqused_k goes with both")
+    for name, x in given.items():
+        if not hasattr(x, "__dlpack_device__") or not hasattr(x, "shape"):
+            raise TypeError(f"{name} is a {type(x).__name__}: give an array of int32 of q's library, on its device")
+        if len(x.shape) != 1 or (name != "seqused_k" and x.shape[0] < 2):
+            raise ValueError(f"{name} has shape {list(x.shape)}: give one dimension, in which " + (
+                "each sequence has a number" if name == "seqused_k" else "each sequence has the place where it begins, "
+                "and behind it the last one has that where it ends"))
+        if check_seqlens or int(x.__dlpack_device__()[0]) in (_CPU, _CUDA_HOST):
+            packing[name] = [int(position) for position in x.tolist()]
+    return packing | {"sequences": given["cu_seqlens_q"].shape[0] - 1}
 
 
 def _present(**arrays: Any) -> dict[str, Any]:

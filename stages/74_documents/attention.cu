@@ -1,0 +1,73 @@
+// Documents: sequences of any lengths lie one after the other in the rows and keys of one tensor, and each
+// is attention of its own. A block finds its sequence, and from there on works as if there were no other:
+// its tiles begin where the sequence begins, and what lies behind its end is never copied.
+#include "common/kernel/host.hpp"
+#include "stages/72_sliding_window/policy.hpp"
+#include "stages/74_documents/policy.hpp"
+
+#include "stages/70_policies/kernel.hpp"
+#include "stages/70_policies/launch.hpp"
+#include "stages/71_policies_backward/kernel.hpp"
+#include "stages/71_policies_backward/launch.hpp"
+#include "stages/72_sliding_window/launch.hpp"
+
+namespace flashladder::stage_74 {
+namespace {
+
+/// Where the sequences of a call lie. The views last as long as this.
+struct Positions {
+  DeviceBuffer<int> cu_q, cu_k, used_k;
+
+  template <class Call>
+  explicit Positions(const Call& f)
+      : cu_q(view_if_given<int>(f, "cu_seqlens_q")),
+        cu_k(view_if_given<int>(f, "cu_seqlens_k")),
+        used_k(view_if_given<int>(f, "seqused_k")) {}
+};
+
+Documents<stage_72::SlidingWindow> policy_of(const Problem& p, const Positions& at) {
+  const int sequences = static_cast<int>(p.packing.sequences);
+  return {stage_72::window_of(p), {sequences, at.cu_q, at.cu_k, p.packing.partly_used, at.used_k}};
+}
+
+void forward(const Forward& f) {
+  const Positions positions(f);
+  for_masked_row_of_64_or_128<stage_70::table>(
+      f.problem, [&](auto chosen) { stage_70::forward_with(f, chosen, policy_of(f.problem, positions)); });
+}
+
+void backward(const Backward& f) {
+  if (f.problem.packing.partly_used) {
+    throw UsageError(
+        "seqused_k is for the forward pass alone: the backward pass has no gradient for keys that are not "
+        "used; pack the used keys alone");
+  }
+  const Positions positions(f);
+  for_masked_row_of_64_or_128<stage_71::table>(
+      f.problem, [&](auto chosen) { stage_71::backward_with(f, chosen, policy_of(f.problem, positions)); });
+}
+
+}  // namespace
+
+extern const Stage stage;
+const Stage stage{
+    .number = 74,
+    .name = "documents",
+    .title = "packed documents",
+    .idea =
+        "sequences of any lengths lie in one tensor without padding; a block finds the one it works on, "
+        "and "
+        "knows no other",
+    .claim =
+        "tiles, bytes and FLOPs are the sum of what each sequence takes by itself; at most one block a "
+        "sequence and head has nothing to do",
+    .before = 72,
+    .supports = {.dtypes = half_dtypes,
+                 .head_dims = multiples_of_8_up_to<128>,
+                 .features = {.window = true, .packing = true}},
+    .backend = kernel_backend,
+    .forward = forward,
+    .backward = backward,
+};
+
+}  // namespace flashladder::stage_74

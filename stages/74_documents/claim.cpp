@@ -1,0 +1,58 @@
+// What this stage moves, computes and allocates: what changed since the stage before.
+#include "common/claims/closed_form.hpp"
+#include "common/kernel/host.hpp"
+
+namespace flashladder::stage_74 {
+
+using namespace claims;
+
+namespace {
+
+/// Those of stages 70 and 71 for 64 and 128 columns.
+ClaimedTile tile_for(const Problem& p) {
+  return claim_of(find_stage(70))->symbols(of_64_or_128(p));
+}
+ClaimedTile backward_tile_for(const Problem& p) {
+  return claim_of(find_stage(71))->symbols(of_64_or_128(p));
+}
+
+/// Of each sequence as if there were no other.
+void sum_up(ClosedForm& form) {
+  form.count = sum_of_sequences(form.count);
+}
+
+/// Tiles of N rows or keys that are launched: with packed sequences one more for each than whole ones.
+Expr launched(const Expr& N, const Expr& size) {
+  const Expr is_packed = min(sequences, 1);
+  return named("launched(" + N.text() + ")",
+               is_packed * (floor_div(N, size) + sequences) + (1 - is_packed) * ceil_div(N, size));
+}
+
+constexpr bool least = true, random_too = true;  // a maximum comes late: see stage 72
+
+}  // namespace
+
+Claim claim() {
+  Claim claim{.tile = {.Br = 128, .Bc = 128}, .tile_for = tile_for, .backward_tile_for = backward_tile_for};
+  claim.forward.as_before = claim.backward.as_before = true;
+  claim.forward.change = claim.backward.change = sum_up;
+  claim.forward.forms = {
+      {"device_bytes", 0},
+      {"blocks", BH * launched(Nq, Br)},
+      {"shared_bytes_per_block", 2 * (Br + 2 * num_buffers * Bc) * D},
+      {"most_exp_before_product", min(sum_of_sequences(sum(live_i)), 1) * Br * (16 + R) / (32 * warps),
+       least, random_too},
+  };
+  const Expr lanes("lanes", [](const Symbols& n) { return n.D % 64 == 0 ? 8 : 4; });
+  const Expr rows = named("padded_Nq", launched(Nq, Br) * Br);  // of whole tiles
+  claim.backward.forms = {
+      {"global.L2.written_elements", BH * rows},
+      {"global.D.written_elements", BH * rows},
+      {"global.dQ_sum.written_elements", BH * rows * D},
+      {"device_bytes", 4 * BH * rows * (2 + D)},
+      {"blocks", BHkv * launched(Nk, Bc) + BH * (rows * lanes / 128 + ceil_div(rows / 16 * D, 128))},
+  };
+  return claim;
+}
+
+}  // namespace flashladder::stage_74
