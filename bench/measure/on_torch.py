@@ -95,6 +95,7 @@ class Variant:
     alibi: bool = False
     sinks: bool = False
     dropout_p: float = 0.0
+    documents: bool = False  # the batch entries are packed in one, as documents: the same attention
 
     @classmethod
     def parse(cls, text):
@@ -111,14 +112,14 @@ class Variant:
                     found["prefix"] = int(values[0])
                 elif name == "dropout" and len(values) == 1:
                     found["dropout_p"] = float(values[0])
-                elif name in ("alibi", "sinks") and not values:
+                elif name in ("alibi", "sinks", "documents") and not values:
                     found[name] = True
                 else:
                     raise ValueError
             except ValueError:
                 raise Missing(f"--variant {text}: '{part}' is not understood: give window:KEYS, window:LEFT:RIGHT, "
-                              "softcap:LIMIT, prefix:KEYS, dropout:SHARE, alibi or sinks, several with commas between "
-                              "them") from None
+                              "softcap:LIMIT, prefix:KEYS, dropout:SHARE, documents, alibi or sinks, several with commas "
+                              "between them") from None
         return cls(**found)
 
     def slopes_of(self, torch, heads, device):

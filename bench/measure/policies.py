@@ -7,6 +7,9 @@ Peers are FlashAttention-2's kernels in PyTorch, where they have the variant, an
 kernel for each at its first call. Beside them the stage with the policy of plain attention is timed under the causal mask:
 what the variant saves, or costs. FLOPs are those of the pairs of a query and a key that see each other. What is not right is
 never timed.
+
+With `documents` the batch entries lie one after the other in one tensor. It is the same attention as that of the batch, which
+plain attention is timed with.
 """
 
 import argparse
@@ -26,7 +29,7 @@ PLAIN_STAGES = {"forward": 70, "backward": 71}
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--variant", required=True, help="window:KEYS, window:LEFT:RIGHT, softcap:LIMIT, prefix:KEYS, "
-                        "dropout:SHARE, alibi or sinks, several with commas")
+                        "dropout:SHARE, documents, alibi or sinks, several with commas")
     parser.add_argument("--stage", type=int, default=72, help="the stage that has it (72)")
     parser.add_argument("--full", action="store_true", help="without the causal mask")
     parser.add_argument("--dtype", choices=["bf16", "fp16"], default="bf16", help="(bf16)")
@@ -40,26 +43,44 @@ def arguments():
     return parser.parse_args()
 
 
+def packed(x):
+    """[1, heads, batch * N, d] of [batch, heads, N, d]; in memory a row has all heads."""
+    return x.transpose(1, 2).flatten(0, 1)[None].transpose(1, 2)
+
+
+def unpacked(x, N):
+    """Its inverse."""
+    return x[0].transpose(0, 1).unflatten(0, (-1, N)).transpose(1, 2)
+
+
+def begins(torch, batch, N, device):
+    """Where documents of N rows each begin, and the last ends."""
+    return torch.arange(0, batch * N + 1, N, dtype=torch.int32, device=device)
+
+
 def fa2(torch, variant):
-    """FlashAttention-2's own kernels in PyTorch, forward and backward, of [batch, heads, N, d], with windows and
-    dropout."""
+    """FlashAttention-2's own kernels in PyTorch, forward and backward, of [batch, heads, N, d], with windows, dropout and
+    documents."""
     left, right = variant.window_size
 
     def forward(q, k, v, causal):
-        rows = [x.transpose(1, 2) for x in (q, k, v)]
+        rows, cu, shape = [x.transpose(1, 2) for x in (q, k, v)], None, q.shape
+        if variant.documents:
+            rows, cu = [x.flatten(0, 1) for x in rows], begins(torch, shape[0], shape[2], q.device)
         sides = left, 0 if causal else right
         window = {f"window_size_{name}": keys if keys >= 0 else None for name, keys in zip(("left", "right"), sides)}
         window = {} if left < 0 and causal else window
         o, lse, seed, offset, _ = torch.ops.aten._flash_attention_forward(
-            *rows, None, None, q.shape[2], k.shape[2], variant.dropout_p, causal and not window, False, **window)
-        return o.transpose(1, 2), (rows, o, lse, seed, offset, causal and not window, window)
+            *rows, cu, cu, q.shape[2], k.shape[2], variant.dropout_p, causal and not window, False, **window)
+        saved = rows, o, lse, cu, shape[2], seed, offset, causal and not window, window
+        return (o.unflatten(0, (-1, shape[2])) if variant.documents else o).transpose(1, 2), saved
 
     def backward(do, saved):
-        rows, o, lse, seed, offset, causal, window = saved
-        N = rows[0].shape[1]
-        found = torch.ops.aten._flash_attention_backward(do.transpose(1, 2), *rows, o, lse, None, None, N, N,
-                                                         variant.dropout_p, causal, seed, offset, **window)
-        return [x.transpose(1, 2) for x in found[:3]]
+        rows, o, lse, cu, N, seed, offset, causal, window = saved
+        dO = do.transpose(1, 2).flatten(0, 1) if variant.documents else do.transpose(1, 2)
+        found = torch.ops.aten._flash_attention_backward(dO, *rows, o, lse, cu, cu, N, N, variant.dropout_p, causal, seed,
+                                                         offset, **window)
+        return [(x.unflatten(0, (-1, N)) if variant.documents else x).transpose(1, 2) for x in found[:3]]
     return forward, backward
 
 
@@ -69,7 +90,10 @@ def flex(torch, variant, causal, N, heads, device):
     slopes, sinks = variant.slopes_of(torch, heads, device), variant.sinks_of(torch, heads, device)
 
     def seen(b, h, row, key):
-        return ~variant.hidden(causal, row, key)
+        if not variant.documents:
+            return ~variant.hidden(causal, row, key)
+        hidden = variant.hidden(causal, row, key)  # within a document it is the same
+        return (row // N == key // N) if hidden is None else (row // N == key // N) & ~hidden
 
     def score(s, b, h, row, key):
         s = variant.softcap * torch.tanh(s / variant.softcap) if variant.softcap else s
@@ -80,13 +104,32 @@ def flex(torch, variant, causal, N, heads, device):
         return (o * torch.sigmoid(lse - sinks[:, None])[..., None]).to(q.dtype)
 
     hides = variant.hidden(causal, torch.zeros(1), torch.zeros(1)) is not None
-    mask = create_block_mask(seen, None, None, N, N, device=device) if hides else None
+    if variant.documents:
+        mask = create_block_mask(seen, None, None, TOKENS, TOKENS, device=device)
+    else:
+        mask = create_block_mask(seen, None, None, N, N, device=device) if hides else None
     torch._dynamo.reset()  # which compiles a function for 8 shapes, and then runs it uncompiled
     score_mod = score if variant.softcap or variant.alibi else None
     if variant.sinks:
         return torch.compile(with_sinks, dynamic=False)
     compiled = torch.compile(flex_attention, dynamic=False)
+    if variant.documents:
+        return lambda q, k, v: unpacked(compiled(packed(q), packed(k), packed(v), score_mod=score_mod, block_mask=mask), N)
     return lambda q, k, v: compiled(q, k, v, score_mod=score_mod, block_mask=mask)
+
+
+def own_run(torch, flashladder, number, kind, causal, q, k, v, do, which):
+    """A pass of a stage as a function."""
+    how = {"causal": causal, **kind.arguments(torch, q.shape[1], q.device)}
+    batch, _, N, _ = q.shape
+    if kind.documents:
+        q, k, v, do = (packed(x) for x in (q, k, v, do))
+        how["cu_seqlens_q"] = how["cu_seqlens_k"] = begins(torch, batch, N, q.device)
+    as_batch = (lambda x: unpacked(x, N)) if kind.documents else lambda x: x
+    if which == "forward":
+        return lambda: as_batch(flashladder.forward(number, q, k, v, **how)[0])
+    o, lse = flashladder.forward(PLAIN_STAGES["forward"] if kind == PLAIN else number, q, k, v, **how)
+    return lambda: [as_batch(x) for x in flashladder.backward(number, q, k, v, o, lse, do, **how)]
 
 
 def contenders(torch, flashladder, chosen, variant, causal, q, k, v, do, which):
@@ -94,16 +137,10 @@ def contenders(torch, flashladder, chosen, variant, causal, q, k, v, do, which):
     stages = {f"stage {chosen.stage}": (chosen.stage, variant, causal), "plain, causal": (PLAIN_STAGES[which], PLAIN, True)}
     found = {}
     for name, (number, kind, masked) in stages.items():
-        how = {"causal": masked, **kind.arguments(torch, q.shape[1], q.device)}
-        if which == "forward":
-            run = lambda number=number, how=how: flashladder.forward(number, q, k, v, **how)[0]  # noqa: E731
-        else:
-            o, lse = flashladder.forward(PLAIN_STAGES["forward"] if kind == PLAIN else number, q, k, v, **how)
-            run = lambda number=number, how=how, o=o, lse=lse: flashladder.backward(  # noqa: E731
-                number, q, k, v, o, lse, do, **how)
-        found[name] = run, kind, masked
+        found[name] = own_run(torch, flashladder, number, kind, masked, q, k, v, do, which), kind, masked
     # PyTorch's FlashAttention-2 has no more variants than these.
-    if "fa2" in chosen.peers and variant == Variant(variant.window_size, dropout_p=variant.dropout_p):
+    if "fa2" in chosen.peers and variant == Variant(variant.window_size, dropout_p=variant.dropout_p,
+                                                    documents=variant.documents):
         forward, backward = fa2(torch, variant)
         if which == "forward":
             found["fa2"] = lambda: forward(q, k, v, causal)[0], variant, causal
@@ -131,6 +168,8 @@ def rows_of(torch, flashladder, chosen, variant, causal, which, d, N):
     torch.manual_seed(1)
     dtype = getattr(torch, DTYPES[chosen.dtype])
     q, k, v, do = (torch.randn(TOKENS // N, WIDTH // d, N, d, dtype=dtype, device=chosen.device) for _ in range(4))
+    if variant.documents:  # those of a packed tensor lie row by row
+        q, k, v, do = (x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v, do))
     shape = {"pass": which, "d": d, "causal": causal, "N": N}
     runs, absent, flops = {}, {}, {}
     for name, (run, kind, masked) in contenders(torch, flashladder, chosen, variant, causal, q, k, v, do, which).items():
