@@ -17,18 +17,23 @@
 #include "common/check/inputs.hpp"
 #include "common/check/turn.hpp"
 #include "common/io/npz.hpp"
+#include "together.hpp"
 #include "wrong_table.hpp"
 
 namespace {
 
 using namespace flashladder;
 
-/// The stages on all backends that can run here.
+/// The stages on all backends that can run here, and the one of the tests.
 const std::vector<const Stage*>& tested_stages() {
   static const std::vector<const Stage*> all = [] {
     std::vector<const Stage*> found(stages().begin(), stages().end());
+    found.push_back(&together);
     const std::vector<const Stage*> on_gpu = gpu_stages();
     found.insert(found.end(), on_gpu.begin(), on_gpu.end());
+#ifdef FLASHLADDER_TOGETHER_CUDA
+    if (!on_gpu.empty()) found.push_back(&together_cuda);
+#endif
     return found;
   }();
   return all;
@@ -102,7 +107,7 @@ CheckedBackward check_backward_of(const Stage& stage, const Inputs& inputs, Layo
   // Rows that see no key have no gradient, exactly.
   const Problem& p = inputs.problem;
   for (std::int64_t row = 0; row < p.batch * p.q_heads * p.Nq; ++row) {
-    if (p.visible_keys(row % p.Nq) > 0) continue;
+    if (p.keys(row % p.Nq).size() > 0) continue;
     const float* dQ = checked.result.dQ.data() + row * p.d;
     REQUIRE(std::all_of(dQ, dQ + p.d, [](float x) { return x == 0; }));
   }

@@ -119,9 +119,9 @@ __global__ void __launch_bounds__(32 * warps) fa2_forward(
     cp_async_commit();
     // What the first row sees ends first, and what the last one sees begins last.
     const int last = i0 + Br < n.Nq ? i0 + Br - 1 : n.Nq - 1;
-    const bool masked =
-        j0 + Bc > policy.keys_end(n, i0) || (Policy::begins_later && j0 < policy.keys_first(n, last));
-    count_tile(masked);
+    const bool ends = j0 + Bc > policy.keys_end(n, i0),
+               begins = Policy::begins_later && j0 < policy.keys_first(n, last);
+    count_tile(ends || begins);
 
     // S = Q K^T
     f32 S_frag[row_frags][Bc / 8][4] = {};
@@ -163,14 +163,23 @@ __global__ void __launch_bounds__(32 * warps) fa2_forward(
           }
         }
       }
-      if (masked) {
+      if (ends) {
 #pragma unroll
         for (int c = 0; c < Bc / 8; ++c) {
 #pragma unroll
           for (int e = 0; e < 4; ++e) {
             const int i = i0 + r0 + 16 * f + e / 2 * row_lanes, j = j0 + 8 * c + 2 * quad_lane + e % 2;
-            if (j >= policy.keys_end(n, i) || (Policy::begins_later && j < policy.keys_first(n, i)))
-              S_frag[f][c][e] = -INFINITY;
+            if (j >= policy.keys_end(n, i)) S_frag[f][c][e] = -INFINITY;
+          }
+        }
+      }
+      if (begins) {
+#pragma unroll
+        for (int c = 0; c < Bc / 8; ++c) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            const int i = i0 + r0 + 16 * f + e / 2 * row_lanes, j = j0 + 8 * c + 2 * quad_lane + e % 2;
+            if (j < policy.keys_first(n, i)) S_frag[f][c][e] = -INFINITY;
           }
         }
       }

@@ -472,9 +472,9 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
     if (num_buffers == 2 && more) copy(next_h, next_i0, next_buffer);
     // What the first row sees ends first, and what the last one sees begins last.
     const int last_row = i0 + Br < n.Nq ? i0 + Br - 1 : n.Nq - 1;
-    const bool masked =
-        j0 + Bc > policy.keys_end(n, i0) || (Policy::begins_later && j0 < policy.keys_first(n, last_row));
-    count_tile(masked);
+    const bool ends = j0 + Bc > policy.keys_end(n, i0),
+               begins = Policy::begins_later && j0 < policy.keys_first(n, last_row);
+    count_tile(ends || begins);
     const typename Policy::Head head = policy.head(n, part.entry, h);
 
 #pragma unroll
@@ -500,13 +500,18 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
             const int i = r + 8 * c + 2 * quad_lane;  // this lane has rows i and i + 1
             probabilities(x, c, scale_log2, {L2(buffer, i), L2(buffer, i + 1)});
           }
-          if (masked) {
+          if (ends) {
 #pragma unroll
             for (int c = 0; c < step / 8; ++c) {
               const int i = i0 + r + 8 * c + 2 * quad_lane, j = j0 + k0 + quad;
               mask(x, c, {policy.keys_end(n, i) - j, policy.keys_end(n, i + 1) - j});
-              if (Policy::begins_later)
-                mask_before(x, c, {policy.keys_first(n, i) - j, policy.keys_first(n, i + 1) - j});
+            }
+          }
+          if (begins) {
+#pragma unroll
+            for (int c = 0; c < step / 8; ++c) {
+              const int i = i0 + r + 8 * c + 2 * quad_lane, j = j0 + k0 + quad;
+              mask_before(x, c, {policy.keys_first(n, i) - j, policy.keys_first(n, i + 1) - j});
             }
           }
           for (int f = 0; f < key_frags; ++f)

@@ -11,12 +11,13 @@ using tiles_38::Row, tiles_38::table;
 
 /// Launches nothing.
 struct NoMore {
-  void operator()(const auto&, const ExtraBuffer<f32>&, int) const {}
+  void operator()(const auto&, const ExtraBuffer<f32>&, int, const auto&, int) const {}
 };
 
 /// The backward pass under a policy, with the tile of a row of stage 38's table, which `chosen` has as a
 /// compile-time constant. Then `more` is called, with the buffers of the pass, D [batch, q_heads,
-/// padded_Nq] and padded_Nq: it launches what the gradients of a policy's own tensors take.
+/// padded_Nq] and padded_Nq, where its sequences lie, and Br: it launches what the gradients of a policy's
+/// own tensors take.
 template <class Chosen, class Policy, class More = NoMore>
 void backward_with(const Backward& f, Chosen chosen, const Policy& policy, More more = {}) {
   constexpr Row row = chosen;
@@ -43,7 +44,7 @@ void backward_with(const Backward& f, Chosen chosen, const Policy& policy, More 
                     helpers),
               heads, batch),
          helpers, 0, dQ_sum, x.dQ, x.sizes, padded_Nq, sequences, Br);
-  more(x, D, padded_Nq);
+  more(x, D, padded_Nq, sequences, Br);
 }
 
 }  // namespace

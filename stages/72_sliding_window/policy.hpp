@@ -6,10 +6,11 @@ namespace flashladder::stage_72 {
 namespace {
 
 /// Row i sees the keys around its own, from `left` before it to `right` behind it; -1: all.
-struct SlidingWindow : stage_70::Plain<false> {
+struct SlidingWindow : stage_70::Plain<true> {
   int left, right;
 
-  static constexpr bool begins_later = true, each_key_is_seen = false;
+  // Under the causal mask, and before a row's window is full, later rows see more keys.
+  static constexpr bool causal = true, begins_later = true, each_key_is_seen = false;
   __device__ __forceinline__ Mask<int> mask(const Sizes& n) const {
     return {n.Nq, n.Nk, /*causal=*/false, left, right};
   }

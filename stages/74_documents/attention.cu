@@ -10,41 +10,24 @@
 #include "stages/71_policies_backward/kernel.hpp"
 #include "stages/71_policies_backward/launch.hpp"
 #include "stages/72_sliding_window/launch.hpp"
+#include "stages/74_documents/launch.hpp"
 
 namespace flashladder::stage_74 {
 namespace {
 
-/// Where the sequences of a call lie. The views last as long as this.
-struct Positions {
-  DeviceBuffer<int> cu_q, cu_k, used_k;
-
-  template <class Call>
-  explicit Positions(const Call& f)
-      : cu_q(view_if_given<int>(f, "cu_seqlens_q")),
-        cu_k(view_if_given<int>(f, "cu_seqlens_k")),
-        used_k(view_if_given<int>(f, "seqused_k")) {}
-};
-
-Documents<stage_72::SlidingWindow> policy_of(const Problem& p, const Positions& at) {
-  const int sequences = static_cast<int>(p.packing.sequences);
-  return {stage_72::window_of(p), {sequences, at.cu_q, at.cu_k, p.packing.partly_used, at.used_k}};
-}
-
 void forward(const Forward& f) {
-  const Positions positions(f);
-  for_masked_row_of_64_or_128<stage_70::table>(
-      f.problem, [&](auto chosen) { stage_70::forward_with(f, chosen, policy_of(f.problem, positions)); });
+  for_masked_row_of_64_or_128<stage_70::table>(f.problem, [&](auto chosen) {
+    with_documents(f, stage_72::window_of(f.problem),
+                   [&](const auto& policy) { stage_70::forward_with(f, chosen, policy); });
+  });
 }
 
 void backward(const Backward& f) {
-  if (f.problem.packing.partly_used) {
-    throw UsageError(
-        "seqused_k is for the forward pass alone: the backward pass has no gradient for keys that are not "
-        "used; pack the used keys alone");
-  }
-  const Positions positions(f);
-  for_masked_row_of_64_or_128<stage_71::table>(
-      f.problem, [&](auto chosen) { stage_71::backward_with(f, chosen, policy_of(f.problem, positions)); });
+  require_all_used(f.problem);
+  for_masked_row_of_64_or_128<stage_71::table>(f.problem, [&](auto chosen) {
+    with_documents(f, stage_72::window_of(f.problem),
+                   [&](const auto& policy) { stage_71::backward_with(f, chosen, policy); });
+  });
 }
 
 }  // namespace

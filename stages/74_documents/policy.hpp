@@ -56,8 +56,6 @@ struct Documents : Base {
 
   using Sequences = Packing;
   FLASHLADDER_HOST_DEVICE constexpr const Packing& sequences() const { return packing; }
-  // The last sequences come first, and of each the last rows; backward the first.
-  static constexpr bool causal = true;
 };
 
 }  // namespace

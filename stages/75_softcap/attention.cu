@@ -7,30 +7,24 @@
 #include "stages/70_policies/launch.hpp"
 #include "stages/71_policies_backward/kernel.hpp"
 #include "stages/71_policies_backward/launch.hpp"
+#include "stages/75_softcap/launch.hpp"
 
 namespace flashladder::stage_75 {
 namespace {
 
-/// Calls `body` with the policy of a problem; without a softcap attention is plain.
-template <bool with_mask, class Body>
-void with_policy(float cap, Body body) {
-  if (cap == 0) return body(stage_70::Plain<with_mask>());
-  body(Softcap<with_mask>{{}, cap, 1 / cap, 2 * stage_70::log2_e / cap});
-}
-
 void forward(const Forward& f) {
   for_row<stage_70::table>(f.problem, [&](auto chosen) {
     constexpr stage_70::Row row = chosen;
-    with_policy<row.causal>(f.problem.softcap,
-                            [&](const auto& policy) { stage_70::forward_with(f, chosen, policy); });
+    with_softcap(f.problem, stage_70::Plain<row.causal>(),
+                 [&](const auto& policy) { stage_70::forward_with(f, chosen, policy); });
   });
 }
 
 void backward(const Backward& f) {
   for_row<stage_71::table>(f.problem, [&](auto chosen) {
     constexpr stage_71::Row row = chosen;
-    with_policy<row.causal>(f.problem.softcap,
-                            [&](const auto& policy) { stage_71::backward_with(f, chosen, policy); });
+    with_softcap(f.problem, stage_70::Plain<row.causal>(),
+                 [&](const auto& policy) { stage_71::backward_with(f, chosen, policy); });
   });
 }
 

@@ -6,13 +6,14 @@
 namespace flashladder::stage_75 {
 namespace {
 
-/// A score s becomes cap * tanh(s / cap).
-template <bool with_mask>
-struct Softcap : stage_70::Plain<with_mask> {
-  using typename stage_70::Plain<with_mask>::Head;
+/// A score s becomes cap * tanh(s / cap), on top of a policy Base that leaves scores as they are.
+template <class Base>
+struct Softcap : Base {
+  using typename Base::Head;
   float cap, inverse;  // 1 / cap
   float unit;          // 2 log2(e) / cap
 
+  static_assert(!Base::changes_scores);
   static constexpr bool changes_scores = true;
   // tanh(x) = (t - 1) / (t + 1) with t = exp(2 x) = 2^(2 log2(e) x). From 2^30 on it is 1, and t must stay
   // finite. (A NaN is not above 30, and stays.)

@@ -9,26 +9,22 @@
 #include "stages/71_policies_backward/kernel.hpp"
 #include "stages/71_policies_backward/launch.hpp"
 #include "stages/72_sliding_window/launch.hpp"
+#include "stages/76_alibi/launch.hpp"
 
 namespace flashladder::stage_76 {
 namespace {
 
-/// Calls `body` with the policy of a call; without ALiBi all slopes are 0.
-template <class Call, class Body>
-void with_policy(const Call& f, Body body) {
-  const DeviceBuffer<f32> slopes = view_if_given<f32>(f, "slopes");
-  body(Alibi<stage_72::SlidingWindow>{stage_72::window_of(f.problem), slopes, f.problem.alibi});
-}
-
 void forward(const Forward& f) {
   for_masked_row_of_64_or_128<stage_70::table>(f.problem, [&](auto chosen) {
-    with_policy(f, [&](const auto& policy) { stage_70::forward_with(f, chosen, policy); });
+    with_alibi(f, stage_72::window_of(f.problem),
+               [&](const auto& policy) { stage_70::forward_with(f, chosen, policy); });
   });
 }
 
 void backward(const Backward& f) {
   for_masked_row_of_64_or_128<stage_71::table>(f.problem, [&](auto chosen) {
-    with_policy(f, [&](const auto& policy) { stage_71::backward_with(f, chosen, policy); });
+    with_alibi(f, stage_72::window_of(f.problem),
+               [&](const auto& policy) { stage_71::backward_with(f, chosen, policy); });
   });
 }
 

@@ -11,54 +11,21 @@
 #include "stages/71_policies_backward/kernel.hpp"
 #include "stages/71_policies_backward/launch.hpp"
 #include "stages/72_sliding_window/launch.hpp"
+#include "stages/77_sinks/launch.hpp"
 
 namespace flashladder::stage_77 {
 namespace {
 
-constexpr int threads = 256;
-
-/// dsink = -sum(exp(sink - L) D), over all rows of a head: a block for each.
-__global__ void __launch_bounds__(threads) sink_gradient(gmem<const f32> sinks,  // [q_heads]
-                                                         gmem<const f32> Lg,     // [batch, q_heads, Nq]
-                                                         gmem<const f32> Dg,  // [batch, q_heads, padded_Nq]
-                                                         gmem<f32> dsinks,    // [q_heads]
-                                                         BackwardSizes n, int batch, int padded_Nq) {
-  __shared__ smem_array<f32, threads / 32, 1, "sums"> sums;
-  const int h = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const f32 sink = sinks[h];
-  f32 sum = 0.f;
-  for (int b = 0; b < batch; ++b) {
-    for (int i = threadIdx.x; i < n.Nq; i += threads) {
-      const f32 L = Lg[n.row0(b, h) + i], D = Dg[n.head(b, h) * padded_Nq + i];
-      sum -= expf(sink - finite(L)) * D;  // a row that sees neither key nor sink has D = 0
-    }
-  }
-  sum = lanes_sum<32>(sum);
-  if (lane == 0) sums[warp] = sum;
-  __syncthreads();  // the sums of all warps are read: they must have been written
-  if (threadIdx.x > 0) return;
-  f32 all = 0.f;
-  for (int w = 0; w < threads / 32; ++w) all += sums[w];
-  dsinks[h] = all;
-}
-
 void forward(const Forward& f) {
-  const DeviceBuffer<f32> sinks = view_if_given<f32>(f, "sinks");
   for_masked_row_of_64_or_128<stage_70::table>(f.problem, [&](auto chosen) {
-    const Sinks<stage_72::SlidingWindow> policy{stage_72::window_of(f.problem), sinks, f.problem.sinks};
-    stage_70::forward_with(f, chosen, policy);
+    with_sinks(f, stage_72::window_of(f.problem),
+               [&](const auto& policy) { stage_70::forward_with(f, chosen, policy); });
   });
 }
 
 void backward(const Backward& f) {
-  const auto gradient = [&](const auto& x, const ExtraBuffer<f32>& D, int padded_Nq) {
-    if (!f.problem.sinks) return;
-    const DeviceBuffer<f32> sinks = view_of<f32>(f, "sinks"), dsinks = view_of<f32>(f, "dsinks");
-    launch("sink_gradient", sink_gradient, dim3(x.heads), threads, 0, sinks, x.L, D, dsinks, x.sizes,
-           x.batch, padded_Nq);
-  };
   for_masked_row_of_64_or_128<stage_71::table>(f.problem, [&](auto chosen) {
-    stage_71::backward_with(f, chosen, stage_72::window_of(f.problem), gradient);
+    stage_71::backward_with(f, chosen, stage_72::window_of(f.problem), SinkGradient{f});
   });
 }
 

@@ -10,24 +10,21 @@
 #include "stages/71_policies_backward/kernel.hpp"
 #include "stages/71_policies_backward/launch.hpp"
 #include "stages/72_sliding_window/launch.hpp"
+#include "stages/78_dropout/launch.hpp"
 
 namespace flashladder::stage_78 {
 namespace {
 
-/// The policy of a problem; without dropout all stay.
-Dropout<stage_72::SlidingWindow> policy_of(const Problem& p) {
-  const int kept = p.dropout.kept();
-  return {stage_72::window_of(p), p.dropout.seed, kept, 256.f / static_cast<float>(kept)};
-}
-
 void forward(const Forward& f) {
-  for_masked_row_of_64_or_128<stage_70::table>(
-      f.problem, [&](auto chosen) { stage_70::forward_with(f, chosen, policy_of(f.problem)); });
+  for_masked_row_of_64_or_128<stage_70::table>(f.problem, [&](auto chosen) {
+    stage_70::forward_with(f, chosen, dropout_of(f.problem, stage_72::window_of(f.problem)));
+  });
 }
 
 void backward(const Backward& f) {
-  for_masked_row_of_64_or_128<stage_71::table>(
-      f.problem, [&](auto chosen) { stage_71::backward_with(f, chosen, policy_of(f.problem)); });
+  for_masked_row_of_64_or_128<stage_71::table>(f.problem, [&](auto chosen) {
+    stage_71::backward_with(f, chosen, dropout_of(f.problem, stage_72::window_of(f.problem)));
+  });
 }
 
 }  // namespace

@@ -1,0 +1,17 @@
+#pragma once
+// How a stage makes the policy of stage 75. It includes policy.hpp before: who tries a wrong policy has
+// another one.
+#include "common/kernel/host.hpp"
+
+namespace flashladder::stage_75 {
+namespace {
+
+/// Calls `body` with the policy of a problem, on top of `base`; without a softcap that is `base`.
+template <class Base, class Body>
+void with_softcap(const Problem& p, const Base& base, Body body) {
+  if (p.softcap == 0) return body(base);
+  body(Softcap<Base>{base, p.softcap, 1 / p.softcap, 2 * 1.4426950408889634f / p.softcap});  // log2(e)
+}
+
+}  // namespace
+}  // namespace flashladder::stage_75
