@@ -32,12 +32,10 @@ ANY_INCLUDE = re.compile(r'^\s*#\s*include\s+(.+?)\s*(?://.*)?$', re.MULTILINE)
 # each other and nothing else. The two of common/simt choose between CUDA's words and the emulator's, which are a host's.
 OF_THE_HOST = {"common/kernel/host.hpp", "common/kernel/tensor_maps.hpp", "common/kernel/tile_table.hpp",
                "common/ptx/tensor_map.hpp"}
-# What the variants of attention share: two kernels with a policy each, the tuned tiles, and the policy of a window, on
-# which others stand.
-FOR_VARIANTS = {"stages/29_tuned/table.hpp", "stages/38_tuned_backward/table.hpp", "stages/70_policies/policy.hpp",
-                *(f"stages/{stage}/{name}.hpp" for stage in ("70_policies", "71_policies_backward")
-                  for name in ("kernel", "launch")),
-                *(f"stages/72_sliding_window/{name}.hpp" for name in ("policy", "launch"))}
+# What the variants of attention share: two kernels, the tuned tiles, and the policies, which stand on each other.
+FOR_VARIANTS = {"stages/29_tuned/table.hpp", "stages/38_tuned_backward/table.hpp",
+                *(path.relative_to(SOURCE).as_posix() for name in ("kernel", "launch", "policy")
+                  for path in SOURCE.glob(f"stages/7*/{name}.hpp"))}
 CHOOSE = ["common/simt/simt.hpp", "common/simt/std.hpp"]
 
 

@@ -17,23 +17,18 @@
 #include "common/check/inputs.hpp"
 #include "common/check/turn.hpp"
 #include "common/io/npz.hpp"
-#include "together.hpp"
 #include "wrong_table.hpp"
 
 namespace {
 
 using namespace flashladder;
 
-/// The stages on all backends that can run here, and the one of the tests.
+/// The stages on all backends that can run here.
 const std::vector<const Stage*>& tested_stages() {
   static const std::vector<const Stage*> all = [] {
     std::vector<const Stage*> found(stages().begin(), stages().end());
-    found.push_back(&together);
     const std::vector<const Stage*> on_gpu = gpu_stages();
     found.insert(found.end(), on_gpu.begin(), on_gpu.end());
-#ifdef FLASHLADDER_TOGETHER_CUDA
-    if (!on_gpu.empty()) found.push_back(&together_cuda);
-#endif
     return found;
   }();
   return all;

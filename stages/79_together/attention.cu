@@ -1,7 +1,6 @@
-// All policies that go together on top of each other, in one kernel of each pass: what a call with several
-// variants needs, and nothing more than their names.
-#include "together.hpp"
-
+// Together: a policy stands on top of another, so that one kernel has them all. A call may ask for a
+// window, a softcap, ALiBi, sinks, dropout and packed sequences at once; what it does not ask for stays
+// neutral.
 #include "common/kernel/host.hpp"
 #include "stages/72_sliding_window/policy.hpp"
 #include "stages/74_documents/policy.hpp"
@@ -9,6 +8,7 @@
 #include "stages/76_alibi/policy.hpp"
 #include "stages/77_sinks/policy.hpp"
 #include "stages/78_dropout/policy.hpp"
+#include "stages/79_together/policy.hpp"
 
 #include "stages/70_policies/kernel.hpp"
 #include "stages/70_policies/launch.hpp"
@@ -21,30 +21,25 @@
 #include "stages/77_sinks/launch.hpp"
 #include "stages/78_dropout/launch.hpp"
 
-namespace flashladder {
+namespace flashladder::stage_79 {
 namespace {
 
-/// Compiled for these alone.
-constexpr Dtype tested_dtypes[] = {Dtype::fp16};
-struct ForTest {
-  constexpr bool operator()(const auto& row) const {
-    return (row.d == 64 || row.d == 128) && row.dtype == tested_dtypes[0];
-  }
-};
+using stage_72::SlidingWindow;
 
-/// Calls `body` with the policy of a call, but for its sinks, which only the forward pass asks for.
+/// Calls `body` with the policy of a call: a window, and on top of it all but the sinks, for which only the
+/// forward pass asks. The softcap comes before ALiBi, as in flash-attention.
 template <class Call, class Body>
-void with_policy(const Call& f, Body body) {
-  stage_75::with_softcap(f.problem, stage_72::window_of(f.problem), [&](const auto& softcap) {
-    stage_76::with_alibi(f, softcap, [&](const auto& alibi) {
-      stage_74::with_documents(f, stage_78::dropout_of(f.problem, alibi), body);
-    });
+void with_others(const Call& f, Body body) {
+  const SlidingWindow window = stage_72::window_of(f.problem);
+  const SoftcapIfAny<SlidingWindow> softcap{stage_75::softcap_of(f.problem, window)};
+  stage_76::with_alibi(f, softcap, [&](const auto& alibi) {
+    stage_74::with_documents(f, stage_78::dropout_of(f.problem, alibi), body);
   });
 }
 
 void forward(const Forward& f) {
-  for_masked_row<stage_70::table, ForTest{}>(of_64_or_128(f.problem), [&](auto chosen) {
-    with_policy(f, [&](const auto& others) {
+  for_masked_row_of_64_or_128<stage_70::table>(f.problem, [&](auto chosen) {
+    with_others(f, [&](const auto& others) {
       stage_77::with_sinks(f, others,
                            [&](const auto& policy) { stage_70::forward_with(f, chosen, policy); });
     });
@@ -53,8 +48,8 @@ void forward(const Forward& f) {
 
 void backward(const Backward& f) {
   stage_74::require_all_used(f.problem);
-  for_masked_row<stage_71::table, ForTest{}>(of_64_or_128(f.problem), [&](auto chosen) {
-    with_policy(f, [&](const auto& policy) {
+  for_masked_row_of_64_or_128<stage_71::table>(f.problem, [&](auto chosen) {
+    with_others(f, [&](const auto& policy) {
       stage_71::backward_with(f, chosen, policy, stage_77::SinkGradient{f});
     });
   });
@@ -62,14 +57,18 @@ void backward(const Backward& f) {
 
 }  // namespace
 
-const Stage together{
+extern const Stage stage;
+const Stage stage{
     .number = 79,
     .name = "together",
-    .title = "together",
-    .idea = "policies stand on top of each other",
-    .claim = "none",
-    .before = 72,
-    .supports = {.dtypes = tested_dtypes,
+    .title = "all together",
+    .idea =
+        "policies stand on top of each other: a window, a softcap, ALiBi, sinks, dropout and packed "
+        "sequences in one call",
+    .claim =
+        "tiles, bytes and FLOPs are those of packed sequences alone, and of each variant its own numbers",
+    .before = 74,
+    .supports = {.dtypes = half_dtypes,
                  .head_dims = multiples_of_8_up_to<128>,
                  .features = {.window = true,
                               .softcap = true,
@@ -82,4 +81,4 @@ const Stage together{
     .backward = backward,
 };
 
-}  // namespace flashladder
+}  // namespace flashladder::stage_79
