@@ -192,6 +192,57 @@ class ForwardTest(unittest.TestCase):
         self.assertGreater(steps, 100)
 
 
+class PackedTest(unittest.TestCase):
+    """Packed sequences, on arrays of NumPy."""
+
+    def setUp(self):
+        self.q, self.k, self.v = (x.astype("float16") for x in inputs(1, 2, 2, 100, 100, 64))
+        self.cu = np.array([0, 30, 30, 100], np.int32)
+
+    def test_each_is_what_it_is_alone(self):
+        q, k, v, cu = self.q, self.k, self.v, {"cu_seqlens_q": self.cu, "cu_seqlens_k": self.cu}
+        o, lse = flashladder.forward(74, q, k, v, causal=True, **cu)
+        packed = (o, lse, *flashladder.backward(74, q, k, v, o, lse, do=o, causal=True, **cu))
+        for begin, end in ((0, 30), (30, 100)):
+            q, k, v = (x[:, :, begin:end] for x in (self.q, self.k, self.v))
+            o, lse = flashladder.forward(74, q, k, v, causal=True)
+            alone = (o, lse, *flashladder.backward(74, q, k, v, o, lse, do=o, causal=True))
+            for name, one, other in zip(("o", "lse", "dq", "dk", "dv"), packed, alone):
+                np.testing.assert_allclose(one[:, :, begin:end], other, rtol=1e-3, atol=1e-3, err_msg=name)
+
+    def test_keys_that_are_not_used(self):
+        used = np.array([10, 0, 70], np.int32)
+        o, lse = flashladder.forward(74, self.q, self.k, self.v, cu_seqlens_q=self.cu, cu_seqlens_k=self.cu, seqused_k=used)
+        alone = flashladder.forward(74, self.q[:, :, :30], self.k[:, :, :10], self.v[:, :, :10])
+        np.testing.assert_array_equal(o[:, :, :30], alone[0])
+        np.testing.assert_array_equal(lse[:, :, :30], alone[1])
+
+    def test_errors(self):
+        cu, tensors = self.cu, (self.q, self.k, self.v)
+        both = {"cu_seqlens_q": cu, "cu_seqlens_k": cu}
+        for message, options in (
+                ("cu_seqlens_q is given without the others", {"cu_seqlens_q": cu}),
+                ("seqused_k is given without the others", {"seqused_k": cu}),
+                ("cu_seqlens_k begins with 100", {**both, "cu_seqlens_k": cu[::-1].copy()}),
+                ("cu_seqlens_k falls from 30 to 20 at place 2", {**both, "cu_seqlens_k": np.array([0, 30, 20, 100], np.int32)}),
+                ("cu_seqlens_k ends with 101: .* 100 keys", {**both, "cu_seqlens_k": np.array([0, 30, 30, 101], np.int32)}),
+                ("cu_seqlens_k has 3 numbers: give .* 4", {**both, "cu_seqlens_k": cu[:3]}),
+                (r"cu_seqlens_q has shape \[1, 4\]: give one dimension", {**both, "cu_seqlens_q": cu[None]}),
+                ("seqused_k says 31 at place 0, where the sequence has 30 keys",
+                 {**both, "seqused_k": np.array([31, 0, 1], np.int32)}),
+                ("seqused_k has 2 numbers: give one for each of 3", {**both, "seqused_k": np.array([3, 0], np.int32)})):
+            with self.assertRaisesRegex(ValueError, message):
+                flashladder.forward(74, *tensors, **options)
+        for message, options in (("cu_seqlens_q is a list", {**both, "cu_seqlens_q": [0, 100]}),
+                                 ("cu_seqlens_k is not an array of int32", {**both, "cu_seqlens_k": cu.astype("int64")})):
+            with self.assertRaisesRegex(TypeError, message):
+                flashladder.forward(74, *tensors, **options)
+        with self.assertRaisesRegex(ValueError, "single batch entry, and here are 2"):
+            flashladder.forward(74, *(np.repeat(x, 2, 0) for x in tensors), **both)
+        with self.assertRaisesRegex(ValueError, "72 sliding_window takes no packed sequences"):
+            flashladder.forward(72, *tensors, **both)
+
+
 class BackwardTest(unittest.TestCase):
     def arguments(self, q, k, v, **options):
         """q, k, v, o, lse and do of a problem: O and L from the definition, so that no forward pass is needed."""
@@ -666,6 +717,99 @@ class TorchAttentionTest(unittest.TestCase):
                 with self.subTest(stage=str(stage), dtype=dtype):
                     skip_unless_here(self, stage)
                     self.check(*self.tensors(2, 4, 2, 45, 70, dtype=dtype), stage=stage, device="cuda", causal=True)
+
+
+def variant_attention(q, k, v, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None, sinks=None):
+    """The definition with variants, in the dtype of q; one query head for each key/value head."""
+    s = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
+    if softcap:
+        s = softcap * torch.tanh(s / softcap)
+    rows, keys = s.shape[-2:]
+    ahead = torch.arange(rows)[:, None] + keys - rows - torch.arange(keys)
+    if alibi_slopes is not None:
+        s = s - alibi_slopes[:, None, None] * ahead.abs()
+    left, right = window_size[0], 0 if causal else window_size[1]
+    hidden = (ahead > left if left >= 0 else ahead > keys) | (-ahead > right if right >= 0 else -ahead > keys)
+    s = s.masked_fill(hidden, -torch.inf)
+    if sinks is None:
+        return torch.softmax(s, -1) @ v
+    with_sink = torch.cat([s, sinks[:, None, None].expand(*s.shape[:-1], 1)], -1)
+    return torch.softmax(with_sink, -1)[..., :-1] @ v
+
+
+@with_torch
+class TorchVariantsTest(unittest.TestCase):
+    """flashladder.torch.attention with variants, against the definition in fp64."""
+
+    def devices(self):
+        return ["cpu"] + ["cuda"] * (torch.cuda.is_available() and "cuda" in KERNELS[0].backends)
+
+    def check(self, numbers, tensors, right, do, device, **options):
+        """numbers: of the stages that must be chosen; right: what the definition makes of the same tensors."""
+        mine = [x.detach().to(device).requires_grad_() for x in tensors]
+        q, k, v, *sinks = mine
+        options = {name: x.to(device) if isinstance(x, torch.Tensor) else x for name, x in options.items()}
+        options |= {"sinks": sinks[0]} if sinks else {}
+        asked = flashladder.torch._asked(options.get("causal", False), options.get("sinks"), **{
+            "window_size": (-1, -1), "softcap": 0.0, "prefix": 0, "alibi_slopes": None, "dropout_p": 0.0,
+            "cu_seqlens_q": None, "cu_seqlens_k": None} | {name: x for name, x in options.items() if name not in ("causal",
+                                                                                                        "sinks")})
+        self.assertEqual(tuple(stage.number for stage in flashladder.torch.stages_for(q, None, True, asked)), numbers)
+        o = flashladder.torch.attention(q, k, v, **options)
+        torch.testing.assert_close(o.detach().cpu().double(), right[0].detach(), rtol=1e-2, atol=1e-2)
+        for mine_, wanted in zip(torch.autograd.grad(o, mine, do.to(device)), right[1]):
+            torch.testing.assert_close(mine_.cpu().double(), wanted, rtol=2e-2, atol=2e-2)
+
+    def test_each_and_together(self):
+        heads, d = 4, 64
+        slopes, sinks = torch.tensor([0.5, 0.25, 0.125, 0.0625]), torch.tensor([0.0, 1.0, -1.0, 2.0])
+        for numbers, options in (((72, 72), {"causal": True, "window_size": (20, 0)}),
+                                 ((75, 75), {"softcap": 2.0}),
+                                 ((76, 76), {"alibi_slopes": slopes, "causal": True}),
+                                 ((77, 77), {"sinks": sinks}),
+                                 ((79, 79), {"softcap": 2.0, "sinks": sinks, "alibi_slopes": slopes, "causal": True,
+                                             "window_size": (30, -1)})):
+            q, k, v = (torch.from_numpy(x).half() for x in inputs(1, heads, heads, 70, 70, d))
+            do = torch.from_numpy(np.random.default_rng(9).standard_normal(tuple(q.shape), np.float32)).half()
+            tensors = [q, k, v] + [sinks] * ("sinks" in options)
+            exact = [x.double().requires_grad_() for x in tensors]
+            own = {name: x.double() if isinstance(x, torch.Tensor) else x for name, x in options.items() if name != "sinks"}
+            o = variant_attention(*exact[:3], **own, sinks=exact[3] if len(exact) > 3 else None)
+            right = o, torch.autograd.grad(o, exact, do.double())
+            for device in self.devices():
+                with self.subTest(stage=numbers[0], device=device):
+                    self.check(numbers, tensors, right, do, device,
+                               **{name: x for name, x in options.items() if name != "sinks"})
+
+    def test_packed_sequences_are_those_alone(self):
+        q, k, v = (torch.from_numpy(x).half() for x in inputs(1, 4, 4, 70, 70, 64))
+        cu = torch.tensor([0, 20, 20, 70], dtype=torch.int32)
+        do = torch.ones_like(q)
+        exact = [x.double().requires_grad_() for x in (q, k, v)]
+        o = torch.cat([variant_attention(*(x[:, :, begin:end] for x in exact), causal=True)
+                       for begin, end in ((0, 20), (20, 70))], 2)
+        right = o, torch.autograd.grad(o, exact, do.double())
+        for device in self.devices():
+            with self.subTest(device=device):
+                self.check((74, 74), (q, k, v), right, do, device, causal=True, cu_seqlens_q=cu, cu_seqlens_k=cu)
+
+    def test_dropout_draws_a_seed(self):
+        q, k, v = (torch.from_numpy(x).half() for x in inputs(1, 2, 2, 40, 40, 64))
+        torch.manual_seed(3)
+        first, second = (flashladder.torch.attention(q, k, v, dropout_p=0.5) for _ in range(2))
+        torch.manual_seed(3)
+        again = flashladder.torch.attention(q, k, v, dropout_p=0.5)
+        self.assertTrue(torch.equal(first, again))
+        self.assertFalse(torch.equal(first, second))
+
+    def test_errors(self):
+        q, k, v = (torch.from_numpy(x).half() for x in inputs(1, 2, 2, 40, 40, 64))
+        for message, options in (
+                ("no stage of this build takes prefix and window together", {"prefix": 3, "window_size": (4, 0)}),
+                ("alibi_slopes requires a gradient", {"alibi_slopes": torch.ones(2, requires_grad=True)}),
+                ("cu_seqlens_q is given without the others", {"cu_seqlens_q": torch.zeros(2, dtype=torch.int32)})):
+            with self.assertRaisesRegex(ValueError, message):
+                flashladder.torch.attention(q, k, v, **options)
 
 
 class GpuTest(unittest.TestCase):

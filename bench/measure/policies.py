@@ -9,7 +9,7 @@ what the variant saves, or costs. FLOPs are those of the pairs of a query and a 
 never timed.
 
 With `documents` the batch entries lie one after the other in one tensor. It is the same attention as that of the batch, which
-plain attention is timed with.
+plain attention is timed with, and "not packed", the same kernel: what finding the sequences costs.
 """
 
 import argparse
@@ -135,6 +135,8 @@ def own_run(torch, flashladder, number, kind, causal, q, k, v, do, which):
 def contenders(torch, flashladder, chosen, variant, causal, q, k, v, do, which):
     """Of each name a function, and what says what is wrong with its result."""
     stages = {f"stage {chosen.stage}": (chosen.stage, variant, causal), "plain, causal": (PLAIN_STAGES[which], PLAIN, True)}
+    if variant.documents:  # what packing costs: the same kernel for the same work
+        stages["not packed"] = chosen.stage, replace(variant, documents=False), causal
     found = {}
     for name, (number, kind, masked) in stages.items():
         found[name] = own_run(torch, flashladder, number, kind, masked, q, k, v, do, which), kind, masked
@@ -215,7 +217,7 @@ def main():
                     torch.cuda.empty_cache()
     for which in ("forward", "backward"):
         of_pass = {(row["d"], row["N"], row["name"]): row["ms"] for row in results if row["pass"] == which and "ms" in row}
-        for name in ("fa2", "flex", "plain, causal"):
+        for name in ("fa2", "flex", "plain, causal", "not packed"):
             ratios = [ms / own for (d, N, other), ms in of_pass.items() if other == name
                       for own in [of_pass.get((d, N, f"stage {chosen.stage}"))] if own]
             if ratios:

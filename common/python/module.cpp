@@ -521,6 +521,11 @@ nb::dict stage_dict(const Stage& stage) {
   dict["dtypes"] = nb::tuple(names);
   dict["head_dims"] =
       stage.supports.head_dims.empty() ? nb::object(nb::none()) : nb::object(nb::tuple(dims));
+  nb::list variants;
+  for (const Feature& one : all_features) {
+    if (!(Features{}.*one.taken) && stage.supports.features.*one.taken) variants.append(one.name);
+  }
+  dict["variants"] = nb::tuple(variants);
   dict["forward"] = stage.forward != nullptr;
   dict["backward"] = stage.backward != nullptr;
   dict["saved"] = saved_names(stage);

@@ -52,6 +52,8 @@ class Stage:
     before     number of the stage that it is measured against; None for the first
     dtypes     what it takes and computes in: "float32", "float16", "bfloat16"
     head_dims  head dimensions that it takes; None: any up to 256
+    variants   what it takes beside plain attention: some of "window", "softcap", "prefix", "alibi", "sinks", "dropout" and
+               "packed sequences"
     forward    whether it has a forward pass
     backward   whether it has a backward pass
     saved      what its backward pass is given of the forward pass beside o and lse, by name: "m", "l", "p"; see saved()
@@ -67,6 +69,7 @@ class Stage:
     before: int | None
     dtypes: tuple[str, ...]
     head_dims: tuple[int, ...] | None
+    variants: tuple[str, ...]
     forward: bool
     backward: bool
     saved: tuple[str, ...]

@@ -32,8 +32,18 @@ def attention(
     causal: bool = False,
     scale: float | None = None,
     stage: int | str | flashladder.Stage | tuple[Any, Any] | None = None,
+    *,
+    window_size: tuple[int, int] = (-1, -1),
+    softcap: float = 0.0,
+    prefix: int = 0,
+    alibi_slopes: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    dropout_seed: int | None = None,
+    cu_seqlens_q: torch.Tensor | None = None,
+    cu_seqlens_k: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """softmax(scale * Q K^T) V, and in PyTorch's graph its gradients for q, k and v.
+    """softmax(scale * Q K^T) V, and in PyTorch's graph its gradients for q, k and v, and for sinks.
 
     q, k, v  tensors [batch, heads, rows, d] and [batch, kv_heads, keys, d]; heads may share keys. They are read where
              they lie, whatever their strides; one whose rows do not lie as stages take them (contiguous, and in 16
@@ -45,6 +55,10 @@ def attention(
              has not, is of the highest stage that takes q: stages_for() says which. In 16 bits the highest backward
              pass is the deterministic one of stage 39; stage=(None, 38) has the one that adds to dQ atomically. On the
              CPU the highest is an emulated one; stage=(2, 0) runs both passes there without the emulator, in float32.
+             With any of what follows, a pass that is not named is of the stage that takes it and least else
+
+    window_size, softcap, prefix, alibi_slopes, sinks, dropout_p, cu_seqlens_q, cu_seqlens_k  as in flashladder.forward,
+             in 16 bits; dropout_seed=None draws a seed from PyTorch's generator of the CPU. The slopes get no gradient
 
     Returns o, of q's shape and dtype; its dimensions lie in memory in the order of q's, where q is not copied and repeats
     nothing. On a GPU nothing waits for the kernels, in either pass. Under torch.autocast q, k and v are cast to its dtype
@@ -55,13 +69,19 @@ def attention(
     The gradients have no gradients of their own. Errors are those of stages_for, flashladder.forward and
     flashladder.backward.
     """
-    o: torch.Tensor = _attention(q, k, v, causal, scale, stage)
+    if dropout_p and dropout_seed is None:
+        dropout_seed = int(torch.randint(2**63 - 1, ()).item())
+    variant = {"window_size": window_size, "softcap": softcap, "prefix": prefix, "alibi_slopes": alibi_slopes,
+               "dropout_p": dropout_p, "dropout_seed": dropout_seed or 0, "cu_seqlens_q": cu_seqlens_q,
+               "cu_seqlens_k": cu_seqlens_k}
+    o: torch.Tensor = _attention(q, k, v, sinks, causal, scale, stage, variant)
     return o
 
 
 @torch.compiler.disable  # our kernels stay between what torch.compile makes of what comes before and after
 def _attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float | None, stage: Any
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks: torch.Tensor | None, causal: bool, scale: float | None,
+    stage: Any, variant: dict[str, Any]
 ) -> torch.Tensor:
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, torch.Tensor):
@@ -71,18 +91,35 @@ def _attention(
             raise ValueError(f"{name} is laid out as {x.layout}: give {name}.to_dense()")
     if isinstance(scale, torch.Tensor) and scale.requires_grad:
         raise ValueError("scale requires a gradient, and gets none here: multiply q with it instead")
+    slopes = variant["alibi_slopes"]
+    if isinstance(slopes, torch.Tensor) and slopes.requires_grad:
+        raise ValueError("alibi_slopes requires a gradient, and gets none here: give alibi_slopes.detach()")
     device = q.device.type
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
         q, k, v = (x if x.dtype == torch.float64 else x.to(dtype) for x in (q, k, v))
     q, k, v = map(_rows, (q, k, v))
-    trains = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
-    return _Attention.apply(q, k, v, causal, scale, *stages_for(q, stage, trains))
+    trains = torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in (q, k, v, sinks))
+    stages = stages_for(q, stage, trains, _asked(causal, sinks, **variant))
+    return _Attention.apply(q, k, v, sinks, {"causal": causal, "scale": scale, **variant}, *stages)
 
 
-def stages_for(q: torch.Tensor, stage: Any = None, trains: bool = True) -> tuple[flashladder.Stage, flashladder.Stage | None]:
+def _asked(causal: bool, sinks: Any, window_size: tuple[int, int], softcap: float, prefix: int, alibi_slopes: Any,
+           dropout_p: float, cu_seqlens_q: Any, cu_seqlens_k: Any, **_: Any) -> frozenset[str]:
+    """What is asked for beside plain attention, as Stage.variants has it."""
+    left, right = flashladder._window(window_size)
+    asked = {"window": left != -1 or (right != -1 and not causal), "softcap": softcap != 0, "prefix": prefix != 0,
+             "alibi": alibi_slopes is not None, "sinks": sinks is not None, "dropout": dropout_p != 0,
+             "packed sequences": cu_seqlens_q is not None or cu_seqlens_k is not None}
+    return frozenset(name for name, is_asked in asked.items() if is_asked)
+
+
+def stages_for(
+    q: torch.Tensor, stage: Any = None, trains: bool = True, variants: frozenset[str] = frozenset()
+) -> tuple[flashladder.Stage, flashladder.Stage | None]:
     """The stages whose forward and backward pass attention(q, ..., stage=stage) runs; without gradients None for the
-    second. ValueError where no stage takes q, or one that is named does not."""
+    second. variants: what is asked for beside plain attention, of the names that Stage.variants has. ValueError where
+    no stage takes q, or one that is named does not."""
     is_pair = isinstance(stage, (tuple, list))
     named = stage if is_pair else (stage, stage)
     if len(named) != 2:
@@ -91,7 +128,7 @@ def stages_for(q: torch.Tensor, stage: Any = None, trains: bool = True) -> tuple
     for which, needed in zip(named, ("forward", "backward") if trains else ("forward",)):
         found = None if which is None else flashladder._find(which, needed if is_pair else "")
         if found is None or not getattr(found, needed):
-            found = _highest(needed, dtype, d, q.device)
+            found = _best(needed, dtype, d, q.device, frozenset(variants))
         else:
             _require(found, dtype, d, q)
         pair.append(found)
@@ -112,17 +149,26 @@ def _require(stage: flashladder.Stage, dtype: str, d: int, q: torch.Tensor) -> N
 
 
 @functools.lru_cache
-def _highest(needed: str, dtype: str, d: int, device: torch.device) -> flashladder.Stage:
-    """The stage with the largest number that has the pass and takes such arrays on this device; no variant of attention."""
+def _best(needed: str, dtype: str, d: int, device: torch.device, variants: frozenset[str]) -> flashladder.Stage:
+    """The stage with the largest number that has the pass and takes such arrays on this device. Where variants are asked
+    for, of the stages that take them the one that takes the fewest."""
     on_gpu = device.type == "cuda"
-    for one in (stage for stage in reversed(flashladder.stages()) if stage.number < FIRST_VARIANT):
+    if variants:
+        taking = sorted((stage for stage in flashladder.stages() if variants <= {*stage.variants}),
+                        key=lambda stage: len(stage.variants))
+        if not taking:
+            raise ValueError(f"no stage of this build takes {' and '.join(sorted(variants))} together: './ladder list' says "
+                             "what each takes")
+    else:
+        taking = [stage for stage in reversed(flashladder.stages()) if stage.number < FIRST_VARIANT]
+    for one in taking:
         takes_d = d in one.head_dims if one.head_dims is not None else 0 < d <= 256
         with _current(device):
             runs = "cuda" in one.backends if on_gpu else one.backends[:1] in (("cpu",), ("emulator",))
         if getattr(one, needed) and dtype in one.dtypes and takes_d and runs:
             return one
-    raise ValueError(f"no stage of this build has a {needed} pass for {dtype} and head dimension {d} on "
-                     f"{'a GPU' if on_gpu else 'the CPU'}: './ladder list' says what each takes"
+    raise ValueError(f"no stage of this build has a {needed} pass for {dtype} and head dimension {d}"
+                     f"{''.join(f', {name}' for name in sorted(variants))} on {'a GPU' if on_gpu else 'the CPU'}: './ladder list' says what each takes"
                      + ("; for a forward pass alone call within torch.no_grad()" if needed == "backward" else ""))
 
 
@@ -134,24 +180,24 @@ def _current(device: torch.device) -> contextlib.AbstractContextManager[Any]:
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float | None,
+        ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks: torch.Tensor | None, how: dict[str, Any],
         first: flashladder.Stage, second: flashladder.Stage | None,
     ) -> torch.Tensor:
         o: torch.Tensor
-        o, lse = flashladder.forward(first, q, k, v, causal, scale)
+        o, lse = flashladder.forward(first, q, k, v, sinks=sinks, **how)
         if second is not None:
-            ctx.save_for_backward(q, k, v, o, lse)
-        ctx.how = causal, scale, second
+            ctx.save_for_backward(q, k, v, o, lse, sinks)
+        ctx.how = how, second
         return o
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, do: torch.Tensor) -> tuple[Any, ...]:
-        q, k, v, o, lse = ctx.saved_tensors
-        causal, scale, second = ctx.how
-        gradients = flashladder.backward(second, q, k, v, o, lse, _rows(do), causal, scale,
-                                         saved=flashladder.saved(second, q, k, causal, scale))
-        return *gradients, None, None, None, None
+        q, k, v, o, lse, sinks = ctx.saved_tensors
+        how, second = ctx.how
+        saved = flashladder.saved(second, q, k, how["causal"], how["scale"])
+        gradients = flashladder.backward(second, q, k, v, o, lse, _rows(do), saved=saved, sinks=sinks, **how)
+        return *gradients[:3], gradients[3] if sinks is not None else None, None, None, None
 
 
 def _rows(x: torch.Tensor) -> torch.Tensor:
