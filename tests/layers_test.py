@@ -64,7 +64,7 @@ def why_not(path: str, included: str) -> str:
         return f"{included} is in no layer: give its folder a place in tests/layers_test.py"
     if other == "stages" and own == "stages":
         own_stage, other_stage = (Path(name).parts[1] for name in (path, included))
-        shared = own_stage.startswith("7") and other_stage < own_stage and included in FOR_VARIANTS
+        shared = own_stage >= "70" and other_stage < own_stage and included in FOR_VARIANTS
         return "" if own_stage == other_stage or shared else "a stage includes nothing of another stage: it is read alone"
     if other == "stages" and own != "tests" and Path(included).name != "kernel.hpp":
         return "of a stage only its kernel.hpp is for others"

@@ -100,10 +100,13 @@ class In {
 // One list of the members serves both ways: `Part` is const for Out.
 
 template <class Archive, class Part>
-void transfer_problem(Archive& archive, Part& p) {
-  archive(p.batch, p.q_heads, p.kv_heads, p.Nq, p.Nk, p.d, p.causal, p.window, p.softcap, p.prefix, p.alibi,
-          p.sinks, p.dropout, p.packing.sequences, p.packing.partly_used, p.packing.cu_seqlens_q,
-          p.packing.cu_seqlens_k, p.packing.seqused_k, p.scale, p.dtype);
+void transfer_problem(Archive& archive, Part& problem) {
+  // By their order: with a member more this does not compile.
+  auto& [batch, q_heads, kv_heads, Nq, Nk, d, causal, window, softcap, prefix, alibi, sinks, dropout,
+         packing, scale, dtype] = problem;
+  auto& [sequences, partly_used, cu_seqlens_q, cu_seqlens_k, seqused_k] = packing;
+  archive(batch, q_heads, kv_heads, Nq, Nk, d, causal, window, softcap, prefix, alibi, sinks, dropout,
+          sequences, partly_used, cu_seqlens_q, cu_seqlens_k, seqused_k, scale, dtype);
 }
 
 template <class Archive, class Part>
