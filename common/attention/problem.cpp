@@ -41,6 +41,8 @@ void validate_begins(const char* name, const char* of, const std::vector<int>& b
 void validate_packing(const Problem& p) {
   const Packing& all = p.packing;
   if (all.sequences == 0) return;
+  if (all.sequences < 0)
+    throw UsageError("cu_seqlens_q is empty: give where each sequence begins, and the last ends");
   if (p.batch != 1) {
     throw UsageError("packed sequences lie in a single batch entry, and here are " +
                      std::to_string(p.batch) + ": pack them all into one");

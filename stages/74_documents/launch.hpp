@@ -12,7 +12,7 @@ void with_documents(const Call& f, const Base& base, Body body) {
   const DeviceBuffer<int> cu_q = view_if_given<int>(f, "cu_seqlens_q"),
                           cu_k = view_if_given<int>(f, "cu_seqlens_k"),
                           used_k = view_if_given<int>(f, "seqused_k");
-  const ::flashladder::Packing& packing = f.problem.packing;
+  const Packing& packing = f.problem.packing;
   body(Documents<Base>{base,
                        {static_cast<int>(packing.sequences), cu_q, cu_k, packing.partly_used, used_k}});
 }

@@ -10,7 +10,7 @@ namespace {
 /// With tiles of `size` rows, those of sequence s have the numbers from cu[s] / size + s on. That is room
 /// enough: it takes at most cu[s + 1] / size - cu[s] / size + 1 of them. And it is known without asking the
 /// sequences before it.
-struct Packing {
+struct PackedSequences {
   int sequences;           // 0: nothing is packed
   gmem<const int> cu_q;    // [sequences + 1]: where each begins in the rows, and the last ends
   gmem<const int> cu_k;    // [sequences + 1]: the same in the keys
@@ -52,10 +52,10 @@ struct Packing {
 /// The policy Base for each of some sequences that are packed.
 template <class Base>
 struct Documents : Base {
-  Packing packing;
+  PackedSequences packed_sequences;
 
-  using Sequences = Packing;
-  FLASHLADDER_HOST_DEVICE constexpr const Packing& sequences() const { return packing; }
+  using Sequences = PackedSequences;
+  FLASHLADDER_HOST_DEVICE constexpr const PackedSequences& sequences() const { return packed_sequences; }
 };
 
 }  // namespace

@@ -23,7 +23,14 @@ Claim claim() {
   Claim claim{.tile = {.Br = 128, .Bc = 128}, .tile_for = tile_for, .backward_tile_for = backward_tile_for};
   claim.forward.as_before = claim.backward.as_before = true;
   claim.forward.dropped = {"exp", "exp2", "mul", "div", "fma", "most_exp_before_product"};
-  claim.backward.dropped = {"exp", "exp2", "mul", "fma"};
+  claim.backward.dropped = {"exp", "exp2", "mul", "div", "fma", "blocks"};
+  // What the kernel for dsinks adds: a block for each head.
+  const Expr of_sinks = has_sinks * Expr("q_heads", [](const Symbols& n) { return n.problem.q_heads; });
+  claim.backward.forms = {
+      {"global.L.read_elements", (1 + has_sinks) * BH * Nq},
+      {"global.D.read_elements", sum_of_sequences(BH * sum(live_i) * Br) + has_sinks * BH * Nq},
+      {"barriers", sum_of_sequences(2 * BH * sum(live_i) + BHkv * Tc) + of_sinks},
+  };
   return claim;
 }
 
