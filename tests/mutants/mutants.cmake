@@ -25,7 +25,8 @@ foreach(patch IN LISTS patches)
     message(FATAL_ERROR "tests/mutants/${name}.patch: there is no stage ${number} of kernels")
   endif()
   get_filename_component(folder ${original} DIRECTORY)
-  file(GLOB apart CONFIGURE_DEPENDS ${folder}/kernel.hpp ${folder}/policy.hpp)  # empty where there is none
+  # Empty where there is none.
+  file(GLOB apart CONFIGURE_DEPENDS ${folder}/kernel.hpp ${folder}/policy.hpp ${folder}/launch.hpp)
   # Stages 70 and up have the kernels of 70 and 71, and a mutant may be wrong in those: the text has them in place.
   file(STRINGS ${original} of_others REGEX "^#include \"stages/7[01]_[a-z_]*/kernel.hpp\"")
   if(of_others)

@@ -91,7 +91,8 @@ struct Caught {
 /// Beyond plain attention, of what a stage takes: windows of both sides and of one, narrower than a tile
 /// and wider, that leave tiles of keys in front and behind; rows that see no key, and keys that no row
 /// sees; a softcap; a prefix within a tile, behind tiles, and of all keys; ALiBi, sinks and dropout, under
-/// the causal mask and with a window.
+/// the causal mask and with a window; packed sequences of several tiles and of less than one, some empty;
+/// and all of them together.
 std::vector<Problem> variant_problems(const Stage& stage) {
   std::vector<Problem> all;
   for (const Window& window : {Window{3, -1}, Window{-1, 5}, Window{40, 40}, Window{0, 70}}) {
@@ -124,15 +125,34 @@ std::vector<Problem> variant_problems(const Stage& stage) {
     all.end()[-2].sinks = true;
     all.end()[-1].dropout = {0.3f, (std::uint64_t{1} << 33) + 5};
   }
+  for (const Packed how : {Packed::several, Packed::with_empty, Packed::partly_used}) {
+    all.push_back(problem(1, 4, 2, 330, 400, 40, how == Packed::several));
+    all.back().packing = packing_of(all.back(), how);
+  }
+  all.push_back(problem(1, 2, 2, 290, 390, 64, true));
+  all.back().packing = packing_of(all.back(), Packed::with_empty);
+  all.push_back(problem(1, 4, 2, 290, 390, 64, false));
+  all.back().window = {20, 30};
+  all.back().packing = packing_of(all.back(), Packed::several);
+  all.push_back(all.back());  // all together
+  all.back().softcap = 5;
+  all.back().alibi = all.back().sinks = true;
+  all.back().dropout = {0.3f, 5};
   // A stage whose policy stands on that of the window has windows beside its own variant: alone they are
   // for the window's stage.
   const Features& takes = stage.supports.features;
-  const bool stands_on_window = takes.alibi || takes.sinks || takes.dropout;
+  const bool stands_on_window = takes.alibi || takes.sinks || takes.dropout || takes.packing;
   std::erase_if(all, [&](const Problem& p) {
-    const bool window_alone = p.window.hides(p.causal) && !p.alibi && !p.sinks && p.dropout.p == 0;
+    const bool window_alone =
+        p.window.hides(p.causal) && !p.alibi && !p.sinks && p.dropout.p == 0 && p.packing.sequences == 0;
     return !stage.supports.takes(p) || (stands_on_window && window_alone);
   });
   return all;
+}
+
+/// Whether a problem is one for this pass: keys that are not used have no gradient.
+bool is_for(Pass pass, const Problem& p) {
+  return pass == Pass::forward || !p.packing.partly_used;
 }
 
 /// What stages_test.cpp tries, in small: ragged and whole tiles, more queries than keys and the reverse,
@@ -174,7 +194,8 @@ SmallCases cases_for(const Stage& stage) {
     Expected expected = expect_forward(inputs, dtype);
     Result<float> saved = saved_forward(inputs);
     std::vector<float> dO = random_output_gradient(inputs.problem, seed);
-    ExpectedGradients gradients = expect_backward(inputs, saved, dO, dtype);
+    ExpectedGradients gradients =
+        is_for(Pass::backward, p) ? expect_backward(inputs, saved, dO, dtype) : ExpectedGradients{};
     one =
         std::make_shared<const SmallCase>(SmallCase{std::move(inputs), layout, std::move(expected),
                                                     std::move(saved), std::move(dO), std::move(gradients)});
@@ -215,7 +236,7 @@ void judge_by_checks(const Stage& stage, Caught& caught) {
     });
     if (!caught.checks.empty()) return;  // one is enough
     caught.emulated([&] {
-      if (stage.backward == nullptr) return;
+      if (stage.backward == nullptr || !is_for(Pass::backward, one.inputs.problem)) return;
       const Verdict verdict =
           run_and_check_backward(stage, one.inputs, one.saved, one.dO, one.layout, one.gradients);
       caught.judged(verdict);
@@ -286,7 +307,9 @@ void judge_by_emulator(const Stage& stage, int most_d) {
       options.schedule = schedule;
       options.seed = 7;
       options.access_budget = 100'000;
-      for (const CountedPass& pass : passes_of(stage)) pass.count(stage, inputs, options, nullptr);
+      for (const CountedPass& pass : passes_of(stage)) {
+        if (is_for(pass.pass, p)) pass.count(stage, inputs, options, nullptr);
+      }
     }
   }
 }
@@ -354,6 +377,7 @@ void judge_by_claim(const Stage& stage, int most_d, Caught& caught) {
     if (!causal) std::ranges::copy(variant_problems(stage), std::back_inserter(problems));
     for (const Problem& p : problems) {
       for (const CountedPass& pass : passes_of(stage)) {
+        if (!is_for(pass.pass, p)) continue;
         const Symbols symbols = claim->symbols(p, pass.pass);
         const simt::Ledger ledger = pass.count(stage, random_inputs(p, 1), one_thread(), nullptr);
         for (const ClosedForm& form : pass.forms) {
