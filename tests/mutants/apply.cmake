@@ -46,4 +46,7 @@ string(REPLACE "for_row<table>("
                "for_row<table, [](const Row& row) { return ${dims} && row.dtype == Dtype::fp16; }>(" text "${text}")
 string(REGEX REPLACE "(for_(masked_)?row<stage_7[01]::table)>"
                      "\\1, [](const auto& row) { return row.d <= 96 && row.dtype == Dtype::fp16; }>" text "${text}")
+string(REGEX REPLACE "for_masked_row_of_64_or_128<(stage_7[01]::table)>\\([ \n]*f\\.problem,"
+                     "for_masked_row<\\1, [](const auto& row) { return row.d % 64 == 0 && row.d <= 128 && row.dtype == Dtype::fp16; }>(of_64_or_128(f.problem),"
+                     text "${text}")
 file(WRITE ${MUTANT} "${text}")
