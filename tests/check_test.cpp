@@ -538,10 +538,12 @@ TEST_CASE("the table of tensors has each under its name, with its shape", "[chec
       backward += name + (one.output_of == Pass::backward ? "! " : " ");
     if (one.given(Pass::backward, Saved::m_and_l, p) && !one.given(Pass::backward, Saved::L, p))
       saved += name + " ";
+    const bool is_position = name.starts_with("cu_seqlens") || name.starts_with("seqused");
     CHECK(one.dtype(p) ==
           (name == "Q" || name == "K" || name == "V" || name == "O" || (name[0] == 'd' && name != "dsinks")
                ? p.dtype
-               : Dtype::fp32));
+           : is_position ? Dtype::int32
+                         : Dtype::fp32));
   }
   CHECK(forward == "Q K V O! L! ");
   CHECK(backward == "Q K V O L dO dQ! dK! dV! ");
@@ -550,7 +552,14 @@ TEST_CASE("the table of tensors has each under its name, with its shape", "[chec
   with_sinks.sinks = true;
   CHECK(named_tensor("dsinks").given(Pass::backward, Saved::L, with_sinks));
   CHECK(!named_tensor("dsinks").given(Pass::forward, Saved::L, with_sinks));
-  CHECK(named_tensor("sinks").shape(p) == std::array<std::int64_t, 4>{1, 6, 1, 1});
+  CHECK(named_tensor("sinks").shape(with_sinks) == std::array<std::int64_t, 4>{1, 6, 1, 1});
+  CHECK(named_tensor("sinks").elements(p) == 0);
+  Problem packed = p;
+  packed.packing = Packing::of({0, 2, 5}, {0, 3, 7}, {1, 4});
+  CHECK(named_tensor("cu_seqlens_q").shape(packed) == std::array<std::int64_t, 4>{1, 3, 1, 1});
+  CHECK(named_tensor("seqused_k").shape(packed) == std::array<std::int64_t, 4>{1, 2, 1, 1});
+  CHECK(named_tensor("seqused_k").given(Pass::forward, Saved::L, packed));
+  CHECK(!named_tensor("seqused_k").given(Pass::backward, Saved::L, packed));
   CHECK(named_tensor("K").shape(p) == std::array<std::int64_t, 4>{2, 3, 7, 4});
   CHECK(named_tensor("L").shape(p) == std::array<std::int64_t, 4>{2, 6, 5, 1});
   CHECK(named_tensor("P").elements(p) == 2 * 6 * 5 * 7);
