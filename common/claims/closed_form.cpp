@@ -19,6 +19,7 @@ std::map<int, Claim> kernel_claims() {
       if (claim.tile_for != nullptr || claim.tile != ClaimedTile()) return;
       claim.tile = before.tile;
       claim.tile_for = before.tile_for;
+      if (claim.backward_tile_for == nullptr) claim.backward_tile_for = before.backward_tile_for;
     };
     if (claim.forward.as_before) {
       const Claim& before = all.at(stage->before);

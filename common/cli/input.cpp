@@ -62,8 +62,7 @@ Packing documents(const Problem& problem, std::vector<std::int64_t> lengths) {
   if (end != problem.Nq) {
     throw UsageError(
         fmt::format("--variant documents: the documents have {} rows and the input has {}: their lengths "
-                    "must add up to "
-                    "that",
+                    "must add up to that",
                     end, problem.Nq));
   }
   return Packing::of(begins, begins);
@@ -113,8 +112,7 @@ void set_variant(Problem& problem, const std::string& variant) {
     } else {
       fail(
           "the variants are window:KEYS, softcap:LIMIT, prefix:KEYS, dropout:SHARE, documents:LENGTH, "
-          "alibi "
-          "and sinks, such as window:256,softcap:30");
+          "alibi and sinks, such as window:256,softcap:30");
     }
   }
 }

@@ -74,8 +74,7 @@ void add_input_options(CLI::App* app, flashladder::InputOptions& input, const ch
          "window:LEFT:RIGHT; prefix:KEYS that all rows see; softcap:LIMIT of the scores; alibi, with "
          "the slopes of its paper; sinks, random ones; dropout:SHARE or dropout:SHARE:SEED; "
          "documents:LENGTH, packed, each of so many rows, or documents:LENGTH:LENGTH...; several with "
-         "commas "
-         "between them")
+         "commas between them")
       ->type_name("NAME[:VALUE]")
       ->check(not_empty);
   app->add_flag(

@@ -1,26 +1,13 @@
 // What this stage moves, computes and allocates: what changed since the stage before.
 #include "common/claims/closed_form.hpp"
-#include "common/kernel/host.hpp"
 
 namespace flashladder::stage_79 {
 
 using namespace claims;
 
-namespace {
-
-/// Those of stages 70 and 71 for 64 and 128 columns.
-ClaimedTile tile_for(const Problem& p) {
-  return claim_of(find_stage(70))->symbols(of_64_or_128(p));
-}
-ClaimedTile backward_tile_for(const Problem& p) {
-  return claim_of(find_stage(71))->symbols(of_64_or_128(p));
-}
-
-}  // namespace
-
 // Operations are those of each variant, which stages 75 to 78 claim.
 Claim claim() {
-  Claim claim{.tile = {.Br = 128, .Bc = 128}, .tile_for = tile_for, .backward_tile_for = backward_tile_for};
+  Claim claim;
   claim.forward.as_before = claim.backward.as_before = true;
   claim.forward.dropped = {"exp", "exp2", "mul", "div", "fma", "most_exp_before_product"};
   claim.backward.dropped = {"exp", "exp2", "mul", "div", "fma", "blocks"};

@@ -168,7 +168,8 @@ def _best(needed: str, dtype: str, d: int, device: torch.device, variants: froze
         if getattr(one, needed) and dtype in one.dtypes and takes_d and runs:
             return one
     raise ValueError(f"no stage of this build has a {needed} pass for {dtype} and head dimension {d}"
-                     f"{''.join(f', {name}' for name in sorted(variants))} on {'a GPU' if on_gpu else 'the CPU'}: './ladder list' says what each takes"
+                     f"{''.join(f', {name}' for name in sorted(variants))} on "
+                     f"{'a GPU' if on_gpu else 'the CPU'}: './ladder list' says what each takes"
                      + ("; for a forward pass alone call within torch.no_grad()" if needed == "backward" else ""))
 
 
