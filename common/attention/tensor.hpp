@@ -214,7 +214,7 @@ constexpr std::int64_t begins_of(const Problem& p) {
   return p.packing.sequences > 0 ? p.packing.sequences + 1 : 0;
 }
 
-/// Every tensor that a pass reads or writes.
+/// Every tensor that a pass reads or writes. @hideinitializer
 inline constexpr NamedTensor all_tensors[] = {
     {"Q", &Forward::Q, &Backward::Q, &Problem::q_heads, &Problem::Nq, &Problem::d, {}, {}},
     {"K", &Forward::K, &Backward::K, &Problem::kv_heads, &Problem::Nk, &Problem::d, {}, {}},
