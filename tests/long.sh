@@ -171,7 +171,7 @@ add_library(%s ALIAS stand_in_%s)\ntarget_link_libraries(stand_in_%s INTERFACE %
 
 # The dependencies from local copies, none from where it is installed. (zlib stays: its copy would need its sources.)
 fetched() {
-  in_turn 3
+  in_turn 4
   local fetched=()
   stand_in CLI11 CLI11::CLI11
   stand_in fmt fmt::fmt fmt
@@ -187,7 +187,7 @@ fetched() {
 
 # Without any dependency each part that needs one is left out with one line, and the rest builds.
 left_out() {
-  in_turn 2
+  in_turn 4
   local off=() name
   for name in CLI11 fmt nlohmann_json benchmark ZLIB Catch2 Doxygen OpenMP; do
     off+=("-DCMAKE_DISABLE_FIND_PACKAGE_$name=ON")
