@@ -138,6 +138,10 @@ void add_choices(const Case& begun, const Support& supports, std::vector<Case>& 
           choice.problem.q_heads = one.q;
           choice.problem.kv_heads = one.kv;
           choice.problem.batch = batch;
+          if (choice.problem.has_bias()) {  // of each head, or of all of them; of each batch entry, too
+            if (choice.problem.bias_rows > 1) choice.problem.bias_heads = one.q;
+            if (layout == Layout::contiguous) choice.problem.bias_batch = batch;
+          }
           choice.problem.scale = scale;
           if (!supports.takes(choice.problem)) continue;
           if (layout != Layout::contiguous && !supports.features.strides) continue;
@@ -158,8 +162,9 @@ std::vector<Problem> variants_of(const Problem& plain, const Support& supports) 
       for (const auto& value : values) {
         Problem variant = p;
         set(variant, value);
-        if (supports.takes(variant) && !(variant.prefix > 0 && variant.window.hides(true)))
-          varied.push_back(variant);
+        const bool together = !(variant.prefix > 0 && variant.window.hides(true)) &&
+                              !(variant.has_bias() && variant.packing.sequences > 0);
+        if (supports.takes(variant) && together) varied.push_back(variant);
       }
     }
     all = varied;
@@ -168,6 +173,11 @@ std::vector<Problem> variants_of(const Problem& plain, const Support& supports) 
   vary(softcaps, [](Problem& p, float softcap) { p.softcap = softcap; });
   vary(prefixes, [](Problem& p, std::int64_t prefix) { p.prefix = p.causal ? prefix : 0; });
   vary(std::array{false, true}, [](Problem& p, bool alibi) { p.alibi = alibi; });
+  // Of all rows and of one for all of them; the batch's and heads' sizes are chosen later.
+  vary(std::array<std::int64_t, 3>{0, plain.Nq, 1}, [](Problem& p, std::int64_t rows) {
+    p.bias_batch = p.bias_heads = rows > 0 ? 1 : 0;
+    p.bias_rows = rows;
+  });
   vary(std::array{false, true}, [](Problem& p, bool sinks) { p.sinks = sinks; });
   vary(dropouts, [](Problem& p, const Dropout& dropout) { p.dropout = dropout; });
   vary(packings, [](Problem& p, Packed how) { p.packing = packing_of(p, how); });
@@ -258,6 +268,7 @@ const TraitText& text_of(Trait trait) {
       {"softcap", {"none", "30", "1"}},
       {"prefix", {"none", "5", "100"}},
       {"alibi", {"without", "with"}},
+      {"bias", {"none", "of each row", "of all rows"}},
       {"sinks", {"without", "with"}},
       {"dropout", {"none", "0.1", "0.5"}},
       {"packed sequences", {"none", "several", "with empty ones", "partly used"}},
@@ -283,6 +294,7 @@ Levels Case::levels() const {
   levels[Trait::softcap] = p.softcap == 0 ? 0 : p.softcap == 30 ? 1 : 2;
   levels[Trait::prefix] = p.prefix == 0 ? 0 : p.prefix == 5 ? 1 : 2;
   levels[Trait::alibi] = p.alibi ? 1 : 0;
+  levels[Trait::bias] = !p.has_bias() ? 0 : p.bias_rows == p.Nq ? 1 : 2;
   levels[Trait::sinks] = p.sinks ? 1 : 0;
   levels[Trait::dropout] = p.dropout.p == 0 ? 0 : p.dropout.p < 0.3f ? 1 : 2;
   levels[Trait::packing] = static_cast<int>(p.packing.sequences == 0   ? Packed::none

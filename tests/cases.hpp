@@ -20,6 +20,7 @@ enum Trait {
   softcap,
   prefix,
   alibi,
+  bias,
   sinks,
   dropout,
   packing,

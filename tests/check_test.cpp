@@ -539,11 +539,11 @@ TEST_CASE("the table of tensors has each under its name, with its shape", "[chec
     if (one.given(Pass::backward, Saved::m_and_l, p) && !one.given(Pass::backward, Saved::L, p))
       saved += name + " ";
     const bool is_position = name.starts_with("cu_seqlens") || name.starts_with("seqused");
-    CHECK(one.dtype(p) ==
-          (name == "Q" || name == "K" || name == "V" || name == "O" || (name[0] == 'd' && name != "dsinks")
-               ? p.dtype
-           : is_position ? Dtype::int32
-                         : Dtype::fp32));
+    CHECK(one.dtype(p) == (name == "Q" || name == "K" || name == "V" || name == "O" ||
+                                   (name[0] == 'd' && name != "dsinks" && name != "dbias")
+                               ? p.dtype
+                           : is_position ? Dtype::int32
+                                         : Dtype::fp32));
   }
   CHECK(forward == "Q K V O! L! ");
   CHECK(backward == "Q K V O L dO dQ! dK! dV! ");
@@ -554,6 +554,12 @@ TEST_CASE("the table of tensors has each under its name, with its shape", "[chec
   CHECK(!named_tensor("dsinks").given(Pass::forward, Saved::L, with_sinks));
   CHECK(named_tensor("sinks").shape(with_sinks) == std::array<std::int64_t, 4>{1, 6, 1, 1});
   CHECK(named_tensor("sinks").elements(p) == 0);
+  Problem biased = p;
+  biased.bias_batch = 1, biased.bias_heads = 6, biased.bias_rows = 5;
+  CHECK(named_tensor("bias").given(Pass::forward, Saved::L, biased));
+  CHECK(!named_tensor("dbias").given(Pass::forward, Saved::L, biased));
+  CHECK(named_tensor("dbias").shape(biased) == std::array<std::int64_t, 4>{1, 6, 5, 7});
+  CHECK(named_tensor("bias").contiguous(biased, nullptr).stride == std::array<std::int64_t, 3>{210, 35, 7});
   Problem packed = p;
   packed.packing = Packing::of({0, 2, 5}, {0, 3, 7}, {1, 4});
   CHECK(named_tensor("cu_seqlens_q").shape(packed) == std::array<std::int64_t, 4>{1, 3, 1, 1});

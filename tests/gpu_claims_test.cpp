@@ -50,7 +50,10 @@ std::vector<Problem> other_variants(Problem p) {
   std::vector<Problem> all;
   for (const Window& window : {Window{}, Window{40, 9}}) {
     p.window = window;
-    all.insert(all.end(), 3, p);
+    all.insert(all.end(), 4, p);
+    all.end()[-4].bias_batch = 1;
+    all.end()[-4].bias_heads = p.q_heads;
+    all.end()[-4].bias_rows = p.Nq;
     all.end()[-3].alibi = true;
     all.end()[-2].sinks = true;
     all.end()[-1].dropout = {0.2f, 3};

@@ -79,6 +79,17 @@ constexpr Variant variants[] = {
     [](Problem& p) { p.prefix = p.causal ? 2 : 0; },
     [](Problem& p) { p.alibi = true; },
     [](Problem& p) { p.sinks = true; },
+    [](Problem& p) { p.bias_batch = p.bias_heads = p.bias_rows = 1; },
+    [](Problem& p) {
+      p.bias_batch = 1;
+      p.bias_heads = p.q_heads;
+      p.bias_rows = p.Nq;
+    },
+    [](Problem& p) {
+      p.bias_batch = p.batch;
+      p.bias_heads = 1;
+      p.bias_rows = p.Nq;
+    },
     [](Problem& p) {
       p.dropout = {0.4f, 9};
     },
@@ -86,6 +97,8 @@ constexpr Variant variants[] = {
       p.window = {3, 0};
       p.softcap = 0.8f;
       p.alibi = p.sinks = true;
+      p.bias_batch = p.bias_heads = 1;
+      p.bias_rows = p.Nq;
       p.dropout = {0.2f, 1};
     },
 };
@@ -116,6 +129,10 @@ TEST_CASE("gradients agree with finite differences", "[oracle]") {
       const auto compare = [&](std::vector<float>& values, const std::vector<double>& gradient) {
         for (std::size_t i = 0; i < values.size(); ++i) {
           const float at = values[i];
+          if (std::isinf(at)) {  // a bias that hides a key
+            REQUIRE(gradient[i] == 0);
+            continue;
+          }
           values[i] = at + step;
           const double up = loss(inputs, dO), above = values[i];
           values[i] = at - step;
@@ -127,6 +144,8 @@ TEST_CASE("gradients agree with finite differences", "[oracle]") {
       compare(inputs.Q, gradients.dQ);
       compare(inputs.K, gradients.dK);
       compare(inputs.V, gradients.dV);
+      CHECK(gradients.dbias.size() == inputs.bias.size());
+      compare(inputs.bias, gradients.dbias);
       CHECK(gradients.dsinks.size() == (p.sinks ? 4 : 0));
       compare(inputs.sinks, gradients.dsinks);
     }
@@ -187,6 +206,34 @@ TEST_CASE("variants by hand", "[oracle]") {
     // Row 0's own key is key 2: 1/4, 1/2, 1 and 1/2.
     CHECK(std::abs(oracle_forward(inputs).O[0] - (0.25 + 1 + 4 + 4) / 2.25) < 1e-6);
   }
+}
+
+TEST_CASE("a bias is added before the softcap, and -infinity hides a key", "[oracle]") {
+  Problem p{.q_heads = 2, .Nq = 2, .Nk = 3, .d = 1, .bias_batch = 1, .bias_heads = 2, .bias_rows = 1};
+  const float hidden = -std::numeric_limits<float>::infinity();
+  Inputs inputs{.problem = p,
+                .Q = {0, 0, 0, 0},
+                .K = {0, 0, 0},
+                .V = {1, 2, 3},
+                .bias = {std::log(2.f), 0, hidden, hidden, hidden, hidden}};
+  const Result<double> result = oracle_forward(inputs);
+  CHECK(std::abs(result.O[0] - 4. / 3) < 1e-7);
+  CHECK(result.O[0] == result.O[1]);
+  CHECK(result.O[2] == 0);
+  CHECK(std::isinf(result.L[3]));
+  CHECK(plain_forward(inputs, Dtype::fp32).O[3] == 0);
+  for (const Gradients<double>& gradients :
+       {oracle_backward(inputs, {1, 1, 1, 1}),
+        oracle_backward_from(inputs, saved_forward(inputs), {1, 1, 1, 1})}) {
+    CHECK(std::abs(gradients.dbias[0] + gradients.dbias[1]) < 1e-6);
+    CHECK(std::abs(gradients.dbias[0] + 4. / 9) < 1e-6);  // of two rows 2/3 (1 - 4/3) each
+    CHECK(gradients.dbias[2] == 0);
+    CHECK(gradients.dbias[4] == 0);
+  }
+  inputs.problem.softcap = 2;
+  inputs.bias = {2, 0, 0, 0, 0, 0};
+  const double first = std::exp(2 * std::tanh(1.));
+  CHECK(std::abs(oracle_forward(inputs).O[0] - (first + 5) / (first + 2)) < 1e-7);
 }
 
 TEST_CASE("Philox gives the published numbers", "[oracle]") {

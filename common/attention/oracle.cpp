@@ -126,13 +126,17 @@ struct SeeingRow {
   std::int64_t head;            ///< The same of all batch entries of the larger problem, if there is one.
   std::int64_t i;               ///< The row, of the larger problem likewise.
   Interval<std::int64_t> keys;  ///< What it sees.
+  std::int64_t bias = 0;  ///< Where what is added to its scores begins, from the first of these keys on.
 
   /// Row `row` of all rows of all query heads.
   SeeingRow(const Inputs& inputs, std::int64_t row)
       : h(row / inputs.problem.Nq % inputs.problem.q_heads),
         head(inputs.part ? inputs.part->head : row / inputs.problem.Nq),
         i(row % inputs.problem.Nq + (inputs.part ? inputs.part->first : 0)),
-        keys(inputs.whole().keys(i)) {}
+        keys(inputs.whole().keys(i)) {
+    const Problem& p = inputs.problem;
+    if (p.has_bias()) bias = p.bias_row(row / p.Nq / p.q_heads, h, row % p.Nq) * p.Nk + keys.first;
+  }
 };
 
 /// The scores S[j] of the keys that a row sees.
@@ -153,15 +157,24 @@ void score_row(const Inputs& inputs, const SeeingRow& row, const float* q, const
     const T scale = scale_of<T>(p);
     for (T& s : S) s *= scale;
   }
+  if (p.has_bias()) {
+    for (std::size_t j = 0; j < S.size(); ++j) S[j] += inputs.bias[row.bias + j];
+  }
   for (T& s : S) s = p.score(s);
   for (std::size_t j = 0; j < S.size(); ++j)
-    S[j] -= inputs.bias(row.h, row.i, row.keys.first + static_cast<std::int64_t>(j));
+    S[j] -= inputs.alibi(row.h, row.i, row.keys.first + static_cast<std::int64_t>(j));
 }
 
 /// The derivative of a row's score for a key, by what it was before softcap and ALiBi.
 template <class T>
 T slope_of(const Inputs& inputs, const SeeingRow& row, std::int64_t j, T s) {
-  return inputs.problem.slope(s + static_cast<T>(inputs.bias(row.h, row.i, row.keys.first + j)));
+  return inputs.problem.slope(s + static_cast<T>(inputs.alibi(row.h, row.i, row.keys.first + j)));
+}
+
+/// Whether a row with this L has seen no key.
+template <class T>
+bool hides_all(T L) {
+  return L == -std::numeric_limits<T>::infinity();
 }
 
 /// What dropout makes of each P, or dP, of a row; nothing without it.
@@ -172,12 +185,17 @@ void drop(const Inputs& inputs, const SeeingRow& row, std::vector<T>& P) {
     P[j] *= inputs.whole().dropout_factor(row.head, row.i, row.keys.first + static_cast<std::int64_t>(j));
 }
 
-/// P = softmax(S), with the score `sink` beside S in the sum; returns L.
+/// P = softmax(S), with the score `sink` beside S in the sum; returns L. Where all scores are -inf, no key
+/// is seen.
 template <class Way, class T = typename Way::Type>
 T softmax_row(const std::vector<T>& S, float sink, Way way, std::vector<T>& P) {
   P.resize(S.size());
   T m = sink;
   for (T s : S) m = std::max(m, s);
+  if (hides_all(m)) {
+    std::ranges::fill(P, T(0));
+    return m;
+  }
   for (std::size_t j = 0; j < S.size(); ++j) P[j] = std::exp(S[j] - m);
   T l = sink == -std::numeric_limits<float>::infinity() ? T(0) : std::exp(sink - m);
   for (std::size_t j = 0; j < S.size(); ++j) l += P[way.index(j, S.size())];
@@ -239,12 +257,15 @@ Gradients<T> backward(const Inputs& inputs, const Result<float>* saved, const st
   const std::int64_t group = p.q_heads / p.kv_heads;
   const T scale = scale_of<T>(p);
   Gradients<T> result{std::vector<T>(inputs.Q.size()), std::vector<T>(inputs.K.size()),
-                      std::vector<T>(inputs.V.size()), std::vector<T>(inputs.sinks.size())};
+                      std::vector<T>(inputs.V.size()), std::vector<T>(inputs.sinks.size()),
+                      std::vector<T>(inputs.bias.size())};
   std::vector<T> sink_terms(inputs.sinks.empty() ? 0 : p.batch * p.q_heads * p.Nq);  // of each row
   const std::vector<T> K_columns = columns_of<T>(inputs.K, p.Nk, p.d),
                        V_columns = columns_of<T>(inputs.V, p.Nk, p.d);
-  // One key/value head at a time: the query heads of its group add into the same dK and dV.
-#pragma omp parallel for
+  // One key/value head at a time: the query heads of its group add into the same dK and dV. Where heads
+  // share a bias, all add into the same dbias, in their order.
+  const bool share_dbias = p.has_bias() && p.bias_batch * p.bias_heads < p.batch * p.q_heads;
+#pragma omp parallel for if (!share_dbias)
   for (std::int64_t g = 0; g < p.batch * p.kv_heads; ++g) {
     std::vector<T> S, P, dP, dO_row;
     for (std::int64_t k = 0; k < group * p.Nq; ++k) {
@@ -261,6 +282,9 @@ Gradients<T> backward(const Inputs& inputs, const Result<float>* saved, const st
       T* dV = result.dV.data() + kv;          // [visible, d]
       score_row(inputs, seeing, q, K_columns.data() + head + keys.first, way, S);
       dO_row.assign(dO_i, dO_i + p.d);
+      const auto add_dbias = [&](const std::vector<T>& dS) {
+        for (std::size_t j = 0; j < dS.size(); ++j) result.dbias[seeing.bias + j] += dS[j];
+      };
       T D = 0, L = 0;
       if (saved != nullptr) {
         // Where P is 1, D equals dP. A stage may add up the two in different orders, so some Ways do: D is
@@ -269,7 +293,8 @@ Gradients<T> backward(const Inputs& inputs, const Result<float>* saved, const st
           D = way.add(D, static_cast<T>(dO_i[c]), static_cast<T>(saved->O[row * p.d + c]));
         P.resize(visible);
         L = static_cast<T>(saved->L[row]);
-        for (std::int64_t j = 0; j < visible; ++j) P[j] = way.round(std::exp(S[j] - L));
+        for (std::int64_t j = 0; j < visible; ++j)
+          P[j] = hides_all(L) ? T(0) : way.round(std::exp(S[j] - L));
       }
       // What dropout multiplies dP with stands between its sum and -D.
       const bool from_D = saved != nullptr && Way::begins_with_D && p.dropout.p == 0;
@@ -284,12 +309,14 @@ Gradients<T> backward(const Inputs& inputs, const Result<float>* saved, const st
         for (T& x : dP) x -= D;
       }
       std::vector<T>& dS = dP;
-      for (std::int64_t j = 0; j < visible; ++j)
-        dS[j] = way.round(P[j] * dP[j] * slope_of(inputs, seeing, j, S[j]));
+      for (std::int64_t j = 0; j < visible; ++j) dS[j] = P[j] * dP[j] * slope_of(inputs, seeing, j, S[j]);
+      if (p.has_bias() && without == nullptr) add_dbias(dS);
+      for (T& x : dS) x = way.round(x);
       drop(inputs, seeing, P);                                               // as dV has it
       if (inputs.sink(seeing.h) != -std::numeric_limits<float>::infinity())  // a key with V = 0, dP = 0
         sink_terms[row] = without != nullptr ? T(0) : -std::exp(inputs.sink(seeing.h) - L) * D;
       if (without != nullptr) leave_dropped(*without, P, dS);
+      if (p.has_bias() && without != nullptr) add_dbias(dS);
       for (std::int64_t j = 0; j < visible; ++j) {
         if (without != nullptr && P[j] == 0 && dS[j] == 0) continue;
         add_multiple(dV + j * p.d, P[j], dO_i, p.d, way);
@@ -334,7 +361,7 @@ std::vector<double> change_without_key(const Inputs& inputs, const Result<double
     const SeeingRow seeing(inputs, row);
     const auto& keys = seeing.keys;
     const std::int64_t visible = keys.size();
-    if (visible == 0) continue;
+    if (visible == 0 || hides_all(oracle.L[row])) continue;
     const float* q = &inputs.Q[row * p.d];  // [d]
     const std::int64_t head = key_value_of(p, row / p.Nq), kv = head + keys.first * p.d;
     const float* V = &inputs.V[kv];  // [visible, d]
@@ -347,7 +374,9 @@ std::vector<double> change_without_key(const Inputs& inputs, const Result<double
       s = S[key];
     } else {
       for (std::int64_t c = 0; c < p.d; ++c) s += double{q[c]} * inputs.K[kv + key * p.d + c];
-      s = p.score(s * scale_of<double>(p)) - inputs.bias(seeing.h, seeing.i, keys.first + key);
+      s *= scale_of<double>(p);
+      if (p.has_bias()) s += inputs.bias[seeing.bias + key];
+      s = p.score(s) - inputs.alibi(seeing.h, seeing.i, keys.first + key);
     }
     // O = P V_key + (1 - P) O_rest, and only O_rest is left. Where P is nearly 1, it drowns in O.
     const double P = std::exp(s - oracle.L[row]);

@@ -23,6 +23,7 @@ struct Inputs {
   std::vector<float> K;             ///< [batch, kv_heads, Nk, d]
   std::vector<float> V;             ///< [batch, kv_heads, Nk, d]
   std::vector<float> slopes = {};   ///< [q_heads]; none without ALiBi.
+  std::vector<float> bias = {};     ///< [bias_batch, bias_heads, bias_rows, Nk]; none without a bias.
   std::vector<float> sinks = {};    ///< [q_heads]; none without sinks.
   std::optional<PartOf> part = {};  ///< Where they are rows of a larger problem, which masks, ALiBi and
                                     ///< dropout are of.
@@ -30,7 +31,7 @@ struct Inputs {
   /// The problem whose rows and heads have numbers: the larger one, if there is one.
   const Problem& whole() const { return part ? part->whole : problem; }
   /// What is taken from the score of query head `h` for row i and key j; 0 without ALiBi.
-  float bias(std::int64_t h, std::int64_t i, std::int64_t j) const {
+  float alibi(std::int64_t h, std::int64_t i, std::int64_t j) const {
     return slopes.empty() ? 0 : slopes[h] * static_cast<float>(whole().distance(i, j));
   }
   /// The score that a head has beside those of its keys; -inf without sinks.
@@ -53,6 +54,7 @@ struct Gradients {
   std::vector<T> dK;           ///< [batch, kv_heads, Nk, d]
   std::vector<T> dV;           ///< [batch, kv_heads, Nk, d]
   std::vector<T> dsinks = {};  ///< [q_heads]; none without sinks.
+  std::vector<T> dbias = {};   ///< [bias_batch, bias_heads, bias_rows, Nk]; none without a bias.
 };
 
 /// Attention from its definition in fp64: S = scale * Q K^T, P = softmax(S), O = P V, L = max S + log sum

@@ -65,6 +65,25 @@ void validate_packing(const Problem& p) {
   }
 }
 
+void validate_bias(const Problem& p) {
+  if (!p.has_bias()) return;
+  const auto fits = [](std::int64_t size, std::int64_t full) { return size == 1 || size == full; };
+  if (!fits(p.bias_batch, p.batch) || !fits(p.bias_heads, p.q_heads) || !fits(p.bias_rows, p.Nq)) {
+    const auto words = [&](std::int64_t batch, std::int64_t heads, std::int64_t rows) {
+      return "[" + std::to_string(batch) + ", " + std::to_string(heads) + ", " + std::to_string(rows) +
+             ", " + std::to_string(p.Nk) + "]";
+    };
+    throw UsageError("the bias is " + words(p.bias_batch, p.bias_heads, p.bias_rows) +
+                     " and the scores are " + words(p.batch, p.q_heads, p.Nq) +
+                     ": each of its sizes must be the same, or 1 where all share its numbers");
+  }
+  if (p.packing.sequences > 0) {
+    throw UsageError(
+        "a bias and packed sequences do not go together: it would have a number for each row and the keys "
+        "of all the others, too");
+  }
+}
+
 }  // namespace
 
 float Problem::softmax_scale() const {
@@ -167,6 +186,7 @@ void Problem::validate() const {
   if (prefix > 0 && window.hides(causal))
     throw UsageError(
         "a prefix and a window do not go together: a row would see two separate parts of the keys");
+  validate_bias(*this);
   if (!(dropout.p >= 0 && dropout.p < 1) || dropout.kept() == 0) {
     throw UsageError("the dropout is " + in_words(dropout.p) +
                      ": give the share of probabilities to leave out, from 0 to 0.99");
@@ -175,7 +195,8 @@ void Problem::validate() const {
   if (!std::isfinite(scale)) throw UsageError("the scale is not a finite number");
   const auto elements = [](auto... factors) { return (static_cast<double>(factors) * ...); };
   const double most = static_cast<double>(std::numeric_limits<std::int64_t>::max()) / 64;
-  if (elements(batch, q_heads, Nq, d) > most || elements(batch, kv_heads, Nk, d) > most) {
+  if (elements(batch, q_heads, Nq, d) > most || elements(batch, kv_heads, Nk, d) > most ||
+      elements(bias_batch, bias_heads, bias_rows, Nk) > most) {
     throw UsageError("the problem " + to_string(*this) + " has more elements than 64-bit addresses reach");
   }
 }
@@ -197,6 +218,10 @@ std::string to_string(const Problem& p) {
   if (p.softcap != 0) text += " softcap=" + in_words(p.softcap);
   if (p.prefix > 0) text += " prefix=" + std::to_string(p.prefix);
   if (p.alibi) text += " alibi";
+  if (p.has_bias()) {
+    text += " bias=" + std::to_string(p.bias_batch) + "," + std::to_string(p.bias_heads) + "," +
+            std::to_string(p.bias_rows);
+  }
   if (p.sinks) text += " sinks";
   if (p.dropout.p != 0) text += " dropout=" + in_words(p.dropout.p);
   if (p.packing.sequences > 0) text += " sequences=" + std::to_string(p.packing.sequences);

@@ -83,7 +83,12 @@ struct Problem {
   Window window = {};   ///< Around key i + (Nk - Nq) of query i.
   float softcap = 0;    ///< s becomes softcap * tanh(s / softcap), the scale included; 0: it stays.
   std::int64_t prefix = 0;  ///< Every query sees the first so many keys, too; under the causal mask alone.
-  bool alibi = false;    ///< From a score slope * |i + (Nk - Nq) - j| is taken, of each head its own slope.
+  bool alibi = false;  ///< From a score slope * |i + (Nk - Nq) - j| is taken, of each head its own slope.
+  std::int64_t bias_batch =
+      0;  ///< Numbers [bias_batch, bias_heads, bias_rows, Nk] are added to the scores, which
+          ///< have the scale in them, before a softcap; -inf hides a key. 0: none are.
+  std::int64_t bias_heads = 0;  ///< As bias_batch 1, where all share them, or the scores' own size.
+  std::int64_t bias_rows = 0;   ///< As bias_heads.
   bool sinks = false;    ///< Each head has a score of its own, whose exponential is in the softmax's sum.
   Dropout dropout = {};  ///< Of P, after the softmax.
   Packing packing = {};  ///< Sequences that follow each other in the rows and keys.
@@ -113,12 +118,19 @@ struct Problem {
   /// One more than the last of them: without a window and packed sequences keys 0 ... visible_keys(i) - 1.
   std::int64_t visible_keys(std::int64_t i) const { return keys(i).end; }
 
+  /// Whether numbers are added to the scores.
+  bool has_bias() const { return bias_batch > 0; }
+  /// Which of all rows of these numbers is that of row `i` of query head `h` of batch entry `b`.
+  std::int64_t bias_row(std::int64_t b, std::int64_t h, std::int64_t i) const {
+    return (b % bias_batch * bias_heads + h % bias_heads) * bias_rows + i % bias_rows;
+  }
+
   /// How far key j is from query i's own.
   std::int64_t distance(std::int64_t i, std::int64_t j) const;
   /// What dropout makes of P of row i and key j of query head `head` of all batch entries: its factor.
   float dropout_factor(std::int64_t head, std::int64_t i, std::int64_t j) const;
 
-  /// What becomes of a score, which has the scale in it, before ALiBi.
+  /// What becomes of a score, which has the scale and the bias in it, before ALiBi.
   template <class T>
   T score(T s) const {
     const T cap = softcap;
@@ -140,7 +152,8 @@ struct Problem {
 
   /// Throws UsageError unless all sizes are at least 1, d <= max_head_dim, kv_heads divides q_heads, the
   /// window is not below -1, scale and softcap are finite, softcap is not negative, a prefix is not
-  /// negative and has the causal mask and no window, dropout is from 0 to below 1, packed sequences are of
+  /// negative and has the causal mask and no window, a bias has the scores' sizes or 1 and no packed
+  /// sequences, dropout is from 0 to below 1, packed sequences are of
   /// a single batch entry and take all of its rows and keys, and each tensor can be addressed with 64 bits.
   void validate() const;
 };

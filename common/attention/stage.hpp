@@ -19,6 +19,7 @@ struct Features {
   bool softcap = false;       ///< Scores below a limit, by tanh.
   bool prefix = false;        ///< Keys that all rows see, beside the causal mask.
   bool alibi = false;         ///< Scores that fall with the distance.
+  bool bias = false;          ///< Numbers that are added to the scores.
   bool sinks = false;         ///< A score of each head beside those of its keys.
   bool dropout = false;       ///< Probabilities left out by chance.
   bool packing = false;       ///< Sequences that follow each other in the rows and keys.
@@ -40,6 +41,7 @@ inline constexpr Feature all_features[] = {
     {"softcap", &Features::softcap, [](const Problem& p) { return p.softcap != 0; }},
     {"prefix", &Features::prefix, [](const Problem& p) { return p.prefix > 0; }},
     {"alibi", &Features::alibi, [](const Problem& p) { return p.alibi; }},
+    {"bias", &Features::bias, [](const Problem& p) { return p.has_bias(); }},
     {"sinks", &Features::sinks, [](const Problem& p) { return p.sinks; }},
     {"dropout", &Features::dropout, [](const Problem& p) { return p.dropout.p != 0; }},
     {"packed sequences", &Features::packing, [](const Problem& p) { return p.packing.sequences > 0; }},

@@ -100,6 +100,7 @@ struct Forward {
   Tensor O = {};                               ///< [batch, q_heads, Nq, d], as Q.
   Tensor L = {};                               ///< [batch, q_heads, Nq], fp32, contiguous.
   Tensor slopes = {};                          ///< [q_heads], fp32; of problems with ALiBi alone.
+  Tensor bias = {};                            ///< [bias_batch, bias_heads, bias_rows, Nk], fp32.
   Tensor sinks = {};                           ///< [q_heads], fp32; of problems with sinks alone.
   Tensor cu_seqlens_q = {};                    ///< [sequences + 1], int32; of packed ones alone.
   Tensor cu_seqlens_k = {};                    ///< As cu_seqlens_q.
@@ -132,6 +133,8 @@ struct Backward {
   Tensor l = {};                                ///< As m.
   Tensor P = {};                                ///< [batch, q_heads, Nq, Nk], fp32, as m.
   Tensor slopes = {};                           ///< As in Forward.
+  Tensor bias = {};                             ///< As in Forward.
+  Tensor dbias = {};                            ///< As bias.
   Tensor sinks = {};                            ///< As in Forward.
   Tensor dsinks = {};                           ///< As sinks.
   Tensor cu_seqlens_q = {};                     ///< As in Forward.
@@ -161,12 +164,13 @@ struct NamedTensor {
   /// Of some variant of attention: its shape is [numbers], the same for each batch entry, and a problem
   /// without the variant has none; null: of all.
   std::int64_t (*numbers)(const Problem&) = nullptr;
-  bool of_positions = false;  ///< Whether they are positions, int32.
+  bool of_positions = false;                       ///< Whether they are positions, int32.
+  std::int64_t Problem::*batch = &Problem::batch;  ///< Of its shape; 0 where a problem has it not.
 
   /// Whether a pass over `p` is given it, of a stage that needs `needed` of the forward pass.
   constexpr bool given(Pass pass, Saved needed, const Problem& p) const {
     return (pass == Pass::forward ? forward != nullptr : backward != nullptr) &&
-           (!saved || *saved == needed) && (numbers == nullptr || numbers(p) > 0);
+           (!saved || *saved == needed) && (numbers == nullptr || numbers(p) > 0) && p.*batch > 0;
   }
   /// Whether its rows are those of a head, of d elements: they may have strides, and the problem's dtype.
   /// All else is contiguous and fp32, or of positions.
@@ -178,16 +182,16 @@ struct NamedTensor {
   /// [batch, heads, rows, columns]; 1 for what it has none of.
   std::array<std::int64_t, 4> shape(const Problem& p) const {
     if (numbers != nullptr) return {1, numbers(p), 1, 1};
-    return {p.batch, p.*heads, p.*rows, columns == nullptr ? 1 : p.*columns};
+    return {p.*batch, p.*heads, p.*rows, columns == nullptr ? 1 : p.*columns};
   }
   /// How many there are.
   std::int64_t elements(const Problem& p) const {
-    const auto [batch, head_count, row_count, column_count] = shape(p);
-    return batch * head_count * row_count * column_count;
+    const auto [batch_count, head_count, row_count, column_count] = shape(p);
+    return batch_count * head_count * row_count * column_count;
   }
   /// At `data`, contiguous.
   Tensor contiguous(const Problem& p, void* data) const {
-    const auto [batch, head_count, row_count, column_count] = shape(p);
+    const auto [batch_count, head_count, row_count, column_count] = shape(p);
     const std::int64_t head = row_count * column_count;
     return {data, dtype(p), {head_count * head, head, column_count}};
   }
@@ -207,6 +211,15 @@ constexpr NamedTensor of_variant(const char* name, Tensor Forward::*forward, Ten
                                  std::int64_t (*numbers)(const Problem&),
                                  std::optional<Pass> output_of = {}, bool of_positions = false) {
   return {name, forward, backward, nullptr, nullptr, nullptr, output_of, {}, numbers, of_positions};
+}
+
+/// The numbers that are added to scores, or their gradient.
+constexpr NamedTensor of_scores(const char* name, Tensor Forward::*forward, Tensor Backward::*backward,
+                                std::optional<Pass> output_of = {}) {
+  NamedTensor tensor{name,         forward,   backward, &Problem::bias_heads, &Problem::bias_rows,
+                     &Problem::Nk, output_of, {}};
+  tensor.batch = &Problem::bias_batch;
+  return tensor;
 }
 
 /// Where packed sequences begin, and the last ends.
@@ -230,6 +243,8 @@ inline constexpr NamedTensor all_tensors[] = {
     {"P", nullptr, &Backward::P, &Problem::q_heads, &Problem::Nq, &Problem::Nk, Pass::forward, Saved::P},
     of_variant("slopes", &Forward::slopes, &Backward::slopes,
                [](const Problem& p) { return p.alibi ? p.q_heads : 0; }),
+    of_scores("bias", &Forward::bias, &Backward::bias),
+    of_scores("dbias", nullptr, &Backward::dbias, Pass::backward),
     of_variant("sinks", &Forward::sinks, &Backward::sinks,
                [](const Problem& p) { return p.sinks ? p.q_heads : 0; }),
     of_variant(

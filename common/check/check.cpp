@@ -254,7 +254,7 @@ namespace {
 /// @param definition  whether the oracle is from the definition, and not from what was saved
 ExpectedGradients expect_gradients(Gradients<double> oracle, const Inputs& inputs, Result<float> saved,
                                    const std::vector<float>& dO, Dtype dtype, bool definition) {
-  ExpectedGradients expected{std::move(oracle), {}, {}, {}, {}};
+  ExpectedGradients expected{std::move(oracle), {}, {}, {}, {}, {}};
   for (float& x : saved.O) x = round_to(dtype, x);
   auto plains = all_ways([&](PlainWay way) { return plain_backward(inputs, saved, dO, dtype, way); });
   if (dtype != Dtype::fp32) plains.push_back(tensor_core_backward(inputs, saved, dO, dtype));
@@ -262,14 +262,15 @@ ExpectedGradients expect_gradients(Gradients<double> oracle, const Inputs& input
   for (const Dropped which : {Dropped::heaviest, Dropped::first, Dropped::last})
     changes[which] = change_without_pair(inputs, definition ? nullptr : &saved, dO, which);
   const auto bound = [&](const char* name, std::vector<double> Gradients<double>::*exact,
-                         std::vector<float> Gradients<float>::*tensor) {
-    return bound_of(expected.oracle.*exact, plains, tensor, dtype,
+                         std::vector<float> Gradients<float>::*tensor, Dtype stored) {
+    return bound_of(expected.oracle.*exact, plains, tensor, stored,
                     wrongs_of(name, expected.oracle.*exact,
                               [&](Dropped which) { return std::move(changes[which].*exact); }));
   };
-  expected.dQ = bound("dQ", &Gradients<double>::dQ, &Gradients<float>::dQ);
-  expected.dK = bound("dK", &Gradients<double>::dK, &Gradients<float>::dK);
-  expected.dV = bound("dV", &Gradients<double>::dV, &Gradients<float>::dV);
+  expected.dQ = bound("dQ", &Gradients<double>::dQ, &Gradients<float>::dQ, dtype);
+  expected.dK = bound("dK", &Gradients<double>::dK, &Gradients<float>::dK, dtype);
+  expected.dV = bound("dV", &Gradients<double>::dV, &Gradients<float>::dV, dtype);
+  expected.dbias = bound("dbias", &Gradients<double>::dbias, &Gradients<float>::dbias, Dtype::fp32);
   // One number a head, a sum over its rows that may cancel: no input is needed to show all of its mistakes.
   std::vector<Wrong> wrongs = {{"zeros", 0, {}, false}, {"1.05 times dsinks", 1.05, {}, false}};
   expected.dsinks = bound_of(expected.oracle.dsinks, plains, &Gradients<float>::dsinks, Dtype::fp32,
@@ -295,6 +296,8 @@ Verdict check_backward(const Gradients<float>& result, const ExpectedGradients& 
   if (why.empty()) why = compare_with_oracle("dK", result.dK, expected.oracle.dK, expected.dK, verdict);
   if (why.empty()) why = compare_with_oracle("dV", result.dV, expected.oracle.dV, expected.dV, verdict);
   if (why.empty())
+    why = compare_with_oracle("dbias", result.dbias, expected.oracle.dbias, expected.dbias, verdict);
+  if (why.empty())
     why = compare_with_oracle("dsinks", result.dsinks, expected.oracle.dsinks, expected.dsinks, verdict);
   return finish(verdict, why, {{"dQ", &expected.dQ}, {"dK", &expected.dK}, {"dV", &expected.dV}});
 }
@@ -312,6 +315,7 @@ Verdict check_backward_against(const Gradients<float>& result, const ExpectedGra
   add("dQ", &Gradients<float>::dQ, &ExpectedGradients::dQ);
   add("dK", &Gradients<float>::dK, &ExpectedGradients::dK);
   add("dV", &Gradients<float>::dV, &ExpectedGradients::dV);
+  add("dbias", &Gradients<float>::dbias, &ExpectedGradients::dbias);
   add("dsinks", &Gradients<float>::dsinks, &ExpectedGradients::dsinks);
   return finish(verdict, why);
 }

@@ -89,6 +89,7 @@ struct ExpectedGradients {
   Bound dQ;                  ///< How far dQ may be from it.
   Bound dK;                  ///< How far dK may be.
   Bound dV;                  ///< How far dV may be.
+  Bound dbias;               ///< How far dbias may be, where there is a bias. It is fp32.
   Bound dsinks;              ///< How far dsinks may be, where there are sinks. They are fp32.
 };
 

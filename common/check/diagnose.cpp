@@ -48,11 +48,14 @@ class Row {
     const float *const K = &inputs.K[kv * p.Nk * p.d], *const V = &inputs.V[kv * p.Nk * p.d];
     S_.assign(p.Nk, -infinity);
     const auto [first, end] = p.keys(row);
+    const std::int64_t bias0 =
+        p.has_bias() ? p.bias_row(head / p.q_heads, head % p.q_heads, row) * p.Nk : 0;
     const std::int64_t key0 = p.place(row).key0;  // where the tiles begin
     for (std::int64_t j = first; j < end; ++j) {
       double sum = 0;
       for (std::int64_t k = 0; k < p.d; ++k) sum += double{q[k]} * K[j * p.d + k];
-      S_[j] = p.score(sum * p.softmax_scale()) - inputs.bias(head % p.q_heads, row, j);
+      const double bias = p.has_bias() ? inputs.bias[bias0 + j] : 0;
+      S_[j] = p.score(sum * p.softmax_scale() + bias) - inputs.alibi(head % p.q_heads, row, j);
     }
     State now{.m = inputs.sink(head % p.q_heads), .O = std::vector<double>(p.d)};
     if (now.m != -infinity) now.l = 1;

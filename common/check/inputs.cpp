@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numbers>
 
 namespace flashladder {
@@ -128,6 +129,14 @@ std::vector<float> make_slopes(const Problem& p) {
   return slopes;
 }
 
+/// Small numbers, and one of 32 hides a key.
+std::vector<float> make_bias(const Problem& p, Random& random) {
+  std::vector<float> bias(p.bias_batch * p.bias_heads * p.bias_rows * p.Nk);
+  for (float& x : bias)
+    x = below(32, random) == 0 ? -std::numeric_limits<float>::infinity() : normal(random);
+  return bias;
+}
+
 /// Of each head about the logarithm of the sum of exponentials of some row of it.
 std::vector<float> make_sinks(const Inputs& in, Random& random) {
   const Problem& p = in.problem;
@@ -138,7 +147,7 @@ std::vector<float> make_sinks(const Inputs& in, Random& random) {
     float score = 0;
     for (std::int64_t c = 0; c < p.d; ++c) score += q[c] * k[c];
     const float keys = static_cast<float>(std::max<std::int64_t>(p.keys(i).size(), 1));
-    sinks.push_back(p.score(score * p.softmax_scale()) - in.bias(h, i, j) + std::log(keys) +
+    sinks.push_back(p.score(score * p.softmax_scale()) - in.alibi(h, i, j) + std::log(keys) +
                     normal(random));
   }
   return sinks;
@@ -178,6 +187,7 @@ Inputs make_inputs(const Family& family, const Problem& problem, std::uint64_t s
 void fill_variant(Inputs& inputs, std::uint64_t seed) {
   Random random(seed ^ 0xd1b54a32d192ed03u);  // not the inputs' own numbers again
   if (inputs.problem.alibi) inputs.slopes = make_slopes(inputs.problem);
+  if (inputs.problem.has_bias()) inputs.bias = make_bias(inputs.problem, random);
   if (inputs.problem.sinks) inputs.sinks = make_sinks(inputs, random);
 }
 

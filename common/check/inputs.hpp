@@ -25,8 +25,9 @@ std::span<const Family> input_families();
 /// Every batch entry and head gets data of its own.
 Inputs make_inputs(const Family& family, const Problem& problem, std::uint64_t seed);
 
-/// Makes the slopes and the sinks that a problem has, from its Q and K: the slopes of ALiBi's paper, and
-/// sinks that count about as much as what some row of their head sees.
+/// Makes the slopes, the bias and the sinks that a problem has, from its Q and K: the slopes of ALiBi's
+/// paper, a bias that hides some keys, and sinks that count about as much as what some row of their head
+/// sees.
 void fill_variant(Inputs& inputs, std::uint64_t seed);
 
 /// What `stage` takes inputs of `dtype` as: its first dtype where it takes neither that nor fp32.

@@ -161,6 +161,7 @@ Buffer& Run<Call>::tensor(std::string_view name) {
 template <class Call>
 void Run<Call>::write_variant(const Inputs& inputs) {
   if (problem_.alibi) tensor("slopes").write(inputs.slopes);
+  if (problem_.has_bias()) tensor("bias").write(inputs.bias);
   if (problem_.sinks) tensor("sinks").write(inputs.sinks);
   const auto write_positions = [&](const char* name, const std::vector<int>& positions) {
     if (!positions.empty() && (Call::pass == Pass::forward || named_tensor(name).backward != nullptr))
@@ -251,7 +252,8 @@ BackwardRun::BackwardRun(const Stage& stage, const Inputs& inputs, const Backwar
 
 Gradients<float> BackwardRun::result() const {
   return {tensor("dQ").read(), tensor("dK").read(), tensor("dV").read(),
-          problem_.sinks ? tensor("dsinks").read() : std::vector<float>()};
+          problem_.sinks ? tensor("dsinks").read() : std::vector<float>(),
+          problem_.has_bias() ? tensor("dbias").read() : std::vector<float>()};
 }
 
 }  // namespace flashladder

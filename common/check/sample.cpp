@@ -29,6 +29,21 @@ std::vector<float> part(const std::vector<float>& values, std::int64_t first, st
   return {values.begin() + first, values.begin() + first + count};
 }
 
+/// The bias of some rows of a query head of all batch entries, and of the first keys; of 1 row where all
+/// share one.
+std::vector<float> bias_part(const Inputs& inputs, std::int64_t head, std::int64_t first, std::int64_t rows,
+                             std::int64_t keys) {
+  const Problem& p = inputs.problem;
+  std::vector<float> all;
+  if (!p.has_bias()) return all;
+  for (std::int64_t i = first; i < first + std::min(rows, p.bias_rows); ++i) {
+    const std::vector<float> row =
+        part(inputs.bias, p.bias_row(head / p.q_heads, head % p.q_heads, i) * p.Nk, keys);
+    all.insert(all.end(), row.begin(), row.end());
+  }
+  return all;
+}
+
 std::int64_t heads_of(const Problem& p) {
   return p.batch * p.q_heads;
 }
@@ -51,6 +66,9 @@ Problem small_part(const Problem& problem, std::int64_t Nq, std::int64_t Nk) {
   small.Nk = std::min(problem.Nk, Nk);
   small.causal = false;
   small.packing = {};
+  small.bias_batch = std::min<std::int64_t>(problem.bias_batch, 1);
+  small.bias_heads = std::min<std::int64_t>(problem.bias_heads, 1);
+  small.bias_rows = std::min(problem.bias_rows, small.Nq);
   return small;
 }
 
@@ -83,6 +101,10 @@ std::vector<Chunk> sample_of(const Inputs& inputs) {
       own.batch = own.q_heads = own.kv_heads = 1;
       own.Nq = rows;
       own.Nk = std::max<std::int64_t>(p.visible_keys(first + rows - 1), 1);
+      if (p.has_bias()) {
+        own.bias_batch = own.bias_heads = 1;
+        own.bias_rows = std::min(rows, p.bias_rows);
+      }
       const std::int64_t h = head % p.q_heads;
       sample.push_back({head, first,
                         Inputs{.problem = own,
@@ -90,6 +112,7 @@ std::vector<Chunk> sample_of(const Inputs& inputs) {
                                .K = part(inputs.K, kv * p.Nk * p.d, own.Nk * p.d),
                                .V = part(inputs.V, kv * p.Nk * p.d, own.Nk * p.d),
                                .slopes = p.alibi ? part(inputs.slopes, h, 1) : std::vector<float>(),
+                               .bias = bias_part(inputs, head, first, rows, own.Nk),
                                .sinks = p.sinks ? part(inputs.sinks, h, 1) : std::vector<float>(),
                                .part = PartOf{p, head, first}}});
     }
@@ -155,8 +178,10 @@ Verdict check_sample(const Result<float>& result, const Problem& p, const std::v
                   allowed);
     return fail(text);
   }
+  // A row whose keys a bias hides is known to the oracle alone.
   for (std::int64_t row = 0; row < heads_of(p) * p.Nq; ++row) {
-    const bool sees_none = p.keys(row % p.Nq).size() == 0;
+    const bool hidden = p.has_bias() && result.L[row] == -std::numeric_limits<float>::infinity();
+    const bool sees_none = hidden || p.keys(row % p.Nq).size() == 0;
     const float L = result.L[row];
     if (sees_none && !p.sinks ? L != -std::numeric_limits<float>::infinity() : !std::isfinite(L))
       return fail("L[" + std::to_string(row) + "] is " + std::to_string(L));

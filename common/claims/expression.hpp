@@ -91,6 +91,15 @@ inline const Expr has_softcap = {"[softcap]",
 /// 1 with ALiBi. @hideinitializer
 inline const Expr has_alibi = {"[alibi]", [](const Symbols& n) { return n.problem.alibi ? 1 : 0; }};
 
+/// 1 with a bias. @hideinitializer
+inline const Expr has_bias = {"[bias]", [](const Symbols& n) { return n.problem.has_bias() ? 1 : 0; }};
+
+/// Numbers of a bias; 0 without one. @hideinitializer
+inline const Expr bias_numbers = {"bias_numbers", [](const Symbols& n) {
+                                    const Problem& p = n.problem;
+                                    return p.bias_batch * p.bias_heads * p.bias_rows * p.Nk;
+                                  }};
+
 /// 1 with sinks. @hideinitializer
 inline const Expr has_sinks = {"[sinks]", [](const Symbols& n) { return n.problem.sinks ? 1 : 0; }};
 

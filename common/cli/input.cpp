@@ -105,6 +105,20 @@ void set_variant(Problem& problem, const std::string& variant) {
             "give documents:LENGTH, all of so many rows, or documents:LENGTH:LENGTH..., of each its own, "
             "whole numbers, such as documents:256");
       problem.packing = documents(problem, lengths);
+    } else if (words[0] == "bias") {
+      std::int64_t sizes[] = {1, problem.q_heads, problem.Nq};
+      bool given = words.size() == 1 || words.size() == 4;
+      for (std::size_t i = 1; given && i < words.size(); ++i) {
+        const auto size = number_in<std::int64_t>(words[i]);
+        given = size && *size > 0;
+        if (given) sizes[i - 1] = *size;
+      }
+      if (!given) {
+        fail(
+            "give bias, one of the batch's, or bias:BATCH:HEADS:ROWS, whole numbers, 1 where all share it, "
+            "such as bias:1:1:1 for one number a key");
+      }
+      problem.bias_batch = sizes[0], problem.bias_heads = sizes[1], problem.bias_rows = sizes[2];
     } else if (part == "alibi") {
       problem.alibi = true;
     } else if (part == "sinks") {
@@ -112,7 +126,7 @@ void set_variant(Problem& problem, const std::string& variant) {
     } else {
       fail(
           "the variants are window:KEYS, softcap:LIMIT, prefix:KEYS, dropout:SHARE, documents:LENGTH, "
-          "alibi and sinks, such as window:256,softcap:30");
+          "alibi, bias and sinks, such as window:256,softcap:30");
     }
   }
 }
@@ -316,6 +330,7 @@ nlohmann::ordered_json to_json(const LoadedInputs& loaded) {
           {"softcap", problem.softcap},
           {"prefix", problem.prefix},
           {"alibi", problem.alibi},
+          {"bias", {problem.bias_batch, problem.bias_heads, problem.bias_rows}},
           {"sinks", problem.sinks},
           {"dropout", problem.dropout.p},
           {"cu_seqlens_q", problem.packing.cu_seqlens_q},

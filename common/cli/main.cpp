@@ -72,7 +72,8 @@ void add_input_options(CLI::App* app, flashladder::InputOptions& input, const ch
          "--variant", input.variant,
          "Not plain attention: window:KEYS, keys that a row sees on either side of its own, or "
          "window:LEFT:RIGHT; prefix:KEYS that all rows see; softcap:LIMIT of the scores; alibi, with "
-         "the slopes of its paper; sinks, random ones; dropout:SHARE or dropout:SHARE:SEED; "
+         "the slopes of its paper; bias or bias:BATCH:HEADS:ROWS, random numbers that are added to the "
+         "scores; sinks, random ones; dropout:SHARE or dropout:SHARE:SEED; "
          "documents:LENGTH, packed, each of so many rows, or documents:LENGTH:LENGTH...; several with "
          "commas between them")
       ->type_name("NAME[:VALUE]")

@@ -6,6 +6,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -18,6 +19,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "common/attention/stage.hpp"
@@ -169,6 +171,8 @@ void set_how(Problem& problem, const nb::dict& how) {
   problem.dropout = {static_cast<float>(nb::cast<double>(how["dropout_p"])),
                      nb::cast<std::uint64_t>(how["dropout_seed"])};
   problem.alibi = nb::cast<bool>(how["alibi"]);
+  std::tie(problem.bias_batch, problem.bias_heads, problem.bias_rows) =
+      nb::cast<std::tuple<std::int64_t, std::int64_t, std::int64_t>>(how["bias"]);
   problem.sinks = nb::cast<bool>(how["sinks"]);
   const nb::dict packing = nb::cast<nb::dict>(how["packing"]);
   const auto positions = [&](const char* name) {
@@ -384,6 +388,7 @@ nb::dict problem_dict(const Problem& p) {
   dict["softcap"] = p.softcap;
   dict["prefix"] = p.prefix;
   dict["alibi"] = p.alibi;
+  dict["bias"] = std::tuple(p.bias_batch, p.bias_heads, p.bias_rows);
   dict["sinks"] = p.sinks;
   dict["dropout_p"] = p.dropout.p;
   dict["sequences"] = p.packing.sequences;

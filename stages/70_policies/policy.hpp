@@ -77,6 +77,10 @@ struct Plain {
   __device__ __forceinline__ f32 score(f32 s, const Head&, const Element&) const { return s; }
   /// The derivative of score() where it has returned this.
   __device__ __forceinline__ f32 slope(f32, const Head&, const Element&) const { return 1.f; }
+  /// Whether take_gradient() does anything.
+  static constexpr bool has_bias = false;
+  /// Is given dS, the gradient of what score() is given: that of all that is added there.
+  __device__ __forceinline__ void take_gradient(f32, const Head&, const Element&) const {}
 
   /// Whether a head has a score of its own, whose exponential is in the sum l of each row.
   static constexpr bool has_sink = false;

@@ -147,6 +147,23 @@ __device__ __forceinline__ void change_scores(
   }
 }
 
+/// Gives dS to the policy.
+template <class Policy, int key_frags, int row_chunks>
+__device__ __forceinline__ void give_gradient(
+    const f32 (&x)[key_frags][row_chunks][4],  // dS^T without the scale: [16 * key_frags, 8 * row_chunks]
+    const Policy& policy, const typename Policy::Head& head, int i0,
+    int j0) {  // this lane's first row and key
+#pragma unroll
+  for (int f = 0; f < key_frags; ++f) {
+#pragma unroll
+    for (int c = 0; c < row_chunks; ++c) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        policy.take_gradient(x[f][c][e], head, {i0, j0, 8 * c + e % 2, 16 * f + e / 2 * 8});
+    }
+  }
+}
+
 /// Which P^T dropout leaves, a bit for each element of x below.
 template <int key_frags, int row_chunks>
 struct Stays {
@@ -533,6 +550,8 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
           named_barrier_sync(1 + warp % (warps / 2), 64);  // P is read: it must have been written
           if (of_dS) multiply_stored<Br>(x, P, k0, r, lane);
         }
+        if (Policy::has_bias && of_dS)
+          give_gradient(x, policy, head, i0 + r + 2 * quad_lane, j0 + k0 + quad);
         if (Policy::drops && !of_dS) drop<false>(x, stays, policy.rescale(), D, buffer, r, lane);
 #pragma unroll
         for (int c = 0; c < step / 8; c += 2) {

@@ -1,5 +1,6 @@
-// ALiBi: a score falls with the distance of its key, by a slope that each head has for itself. It takes the
-// place of position embeddings. The policy stands on that of a window: one kernel has both.
+// A bias on the scores, which tells of positions. ALiBi computes it: a score falls with the distance of its
+// key, by a slope that each head has for itself. Any other bias is read from memory, and has a gradient.
+// The policies stand on that of a window: one kernel has both.
 #include "common/kernel/host.hpp"
 #include "stages/72_sliding_window/policy.hpp"
 #include "stages/76_alibi/policy.hpp"
@@ -14,17 +15,23 @@
 namespace flashladder::stage_76 {
 namespace {
 
+/// Calls `body` with the policy of a call. A kernel without a bias does not ask for one.
+template <class Call, class Body>
+void with_policy(const Call& f, Body body) {
+  const stage_72::SlidingWindow window = stage_72::window_of(f.problem);
+  if (!f.problem.has_bias()) return with_alibi(f, window, body);
+  with_bias(f, window, [&](const auto& bias) { with_alibi(f, bias, body); });
+}
+
 void forward(const Forward& f) {
   for_masked_row_of_64_or_128<stage_70::table>(f.problem, [&](auto chosen) {
-    with_alibi(f, stage_72::window_of(f.problem),
-               [&](const auto& policy) { stage_70::forward_with(f, chosen, policy); });
+    with_policy(f, [&](const auto& policy) { stage_70::forward_with(f, chosen, policy); });
   });
 }
 
 void backward(const Backward& f) {
   for_masked_row_of_64_or_128<stage_71::table>(f.problem, [&](auto chosen) {
-    with_alibi(f, stage_72::window_of(f.problem),
-               [&](const auto& policy) { stage_71::backward_with(f, chosen, policy); });
+    with_policy(f, [&](const auto& policy) { stage_71::backward_with(f, chosen, policy); });
   });
 }
 
@@ -40,7 +47,7 @@ const Stage stage{
     .before = 72,
     .supports = {.dtypes = half_dtypes,
                  .head_dims = multiples_of_8_up_to<128>,
-                 .features = {.window = true, .alibi = true}},
+                 .features = {.window = true, .alibi = true, .bias = true}},
     .backend = kernel_backend,
     .forward = forward,
     .backward = backward,

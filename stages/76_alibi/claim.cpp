@@ -23,18 +23,27 @@ constexpr bool least = true, random_too = true;  // a maximum comes late: see st
 Claim claim() {
   Claim claim{.tile = {.Br = 128, .Bc = 128}, .tile_for = tile_for, .backward_tile_for = backward_tile_for};
   claim.forward.as_before = claim.backward.as_before = true;
-  const Expr live_blocks = sum(min(live_i, 1));  // those with a row that sees a key
-  const Expr scores = sum(live_i) * Br * Bc;     // of a head, computed
+  const Expr live_blocks = sum(min(live_i, 1));                 // those with a row that sees a key
+  const Expr scores = sum(live_i) * Br * Bc;                    // of a head, computed
+  const Expr in_memory = has_bias * BH * sum(rows_i * keys_i);  // of all heads, those that have a number
   claim.forward.forms = {
       {"global.slopes.read_elements", has_alibi * BH * Tr * 32 * warps},
+      {"global.bias.read_elements", in_memory},
       {"fma", 2 * BH * scores},
       {"mul", BH * (Br * (sum(live_i) * (Bc + R) + (D + R) * live_blocks + Tr * D) + 2 * scores) + BH * Nq,
        least, random_too},
   };
+  const Expr lanes("lanes", [](const Symbols& n) { return n.D % 64 == 0 ? 8 : 4; });
   claim.backward.forms = {
       {"global.slopes.read_elements", has_alibi * BH * sum(live_i) * 32 * warps},
+      {"global.bias.read_elements", in_memory},
+      {"global.dbias.written_elements", bias_numbers},
+      {"global.dbias.atomic_elements", in_memory},
       {"fma", 3 * BH * scores},
       {"mul", 6 * BH * scores + BH * (Nq * (1 + d) + 16 * ceil_div(Nq, 16) * D) + BHkv * Tc * Bc * D},
+      {"blocks", BHkv * Tc + BH * (Tr * Br * lanes / 128 + ceil_div(ceil_div(Nq, 16) * D, 128)) +
+                     ceil_div(bias_numbers, 1024)},
+      {"atomics", BH * sum(live_i) * Br * D + in_memory},
   };
   return claim;
 }

@@ -1,5 +1,5 @@
 #pragma once
-// How a stage makes the policy of stage 76. It includes policy.hpp before: who tries a wrong policy has
+// How a stage makes the policies of stage 76. It includes policy.hpp before: who tries a wrong policy has
 // another one.
 #include "common/kernel/host.hpp"
 
@@ -11,6 +11,19 @@ template <class Call, class Base, class Body>
 void with_alibi(const Call& f, const Base& base, Body body) {
   const DeviceBuffer<f32> slopes = view_if_given<f32>(f, "slopes");
   body(Alibi<Base>{base, slopes, f.problem.alibi});
+}
+
+/// Calls `body` with the policy of a call, on top of `base`; backward dbias is made 0 before.
+template <class Call, class Base, class Body>
+void with_bias(const Call& f, const Base& base, Body body) {
+  const Problem& p = f.problem;
+  const DeviceBuffer<f32> bias = view_if_given<f32>(f, "bias"), dbias = view_if_given<f32>(f, "dbias");
+  if (dbias.elements() > 0)
+    launch("clear", clear, dim3(tiles(dbias.elements(), clear_elements)), clear_threads, 0, dbias,
+           dbias.elements());
+  const std::int64_t row = p.Nk, head = p.bias_rows * row;
+  body(Bias<Base>{base, bias, dbias, p.bias_batch == 1 ? 0 : p.bias_heads * head,
+                  p.bias_heads == 1 ? 0 : head, p.bias_rows == 1 ? 0 : row, p.has_bias()});
 }
 
 }  // namespace

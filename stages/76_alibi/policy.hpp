@@ -35,5 +35,53 @@ struct Alibi : Base {
   }
 };
 
+/// Numbers in memory are added to the scores, before what the policy Base makes of them.
+template <class Base>
+struct Bias : Base {
+  gmem<const f32> bias;                // [batch, heads, rows, Nk]
+  gmem<f32> dbias;                     // as bias; its sums begin with 0
+  std::int64_t batch_step, head_step;  // from one to the next; 0 where all share the same
+  std::int64_t row_step;
+  bool given;  // whether there are any
+
+  struct Head : Base::Head {
+    std::int64_t begin;  // of its numbers
+    int Nq, Nk;
+  };
+  __device__ __forceinline__ Head head(const Sizes& n, int b, int h) const {
+    return {Base::head(n, b, h), b * batch_step + h * head_step, given ? n.Nq : 0, n.Nk};
+  }
+  /// Whether an element of a tile has a number, which those behind the last row and key have not.
+  __device__ __forceinline__ bool has_number(const Head& head, const stage_70::Element& at) const {
+    return at.i + at.di < head.Nq && at.j + at.dj < head.Nk;
+  }
+  __device__ __forceinline__ std::int64_t place(const Head& head, const stage_70::Element& at) const {
+    return head.begin + (at.i + at.di) * row_step + at.j + at.dj;
+  }
+
+  static constexpr bool changes_scores = true;
+  __device__ __forceinline__ f32 score(f32 s, const Head& head, const stage_70::Element& at) const {
+    if (has_number(head, at)) s += bias[place(head, at)];
+    return Base::score(s, head, at);
+  }
+  static constexpr bool has_bias = true;
+  /// Where rows, heads or batch entries share a number, blocks add to the same place.
+  __device__ __forceinline__ void take_gradient(f32 dS, const Head& head,
+                                                const stage_70::Element& at) const {
+    if (has_number(head, at)) atomic_add(dbias + place(head, at), dS);
+  }
+};
+
+constexpr int clear_threads = 256, clear_elements = 4 * clear_threads;  // of a block
+
+/// x = 0.
+__global__ void __launch_bounds__(clear_threads) clear(gmem<f32> x,  // [elements]
+                                                       std::int64_t elements) {
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * clear_elements + threadIdx.x;
+#pragma unroll
+  for (int e = 0; e < clear_elements; e += clear_threads)
+    if (first + e < elements) x[first + e] = 0.f;
+}
+
 }  // namespace
 }  // namespace flashladder::stage_76

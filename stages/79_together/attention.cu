@@ -1,6 +1,6 @@
 // Together: a policy stands on top of another, so that one kernel has them all. A call may ask for a
-// window, a softcap, ALiBi, sinks, dropout and packed sequences at once; what it does not ask for stays
-// neutral.
+// window, a bias, a softcap, ALiBi, sinks, dropout and packed sequences at once; what it does not ask for
+// stays neutral.
 #include "common/kernel/host.hpp"
 #include "stages/72_sliding_window/policy.hpp"
 #include "stages/74_documents/policy.hpp"
@@ -31,9 +31,11 @@ using stage_72::SlidingWindow;
 template <class Call, class Body>
 void with_others(const Call& f, Body body) {
   const SlidingWindow window = stage_72::window_of(f.problem);
-  const SoftcapIfAny<SlidingWindow> softcap{stage_75::softcap_of(f.problem, window)};
-  stage_76::with_alibi(f, softcap, [&](const auto& alibi) {
-    stage_74::with_documents(f, stage_78::dropout_of(f.problem, alibi), body);
+  stage_76::with_bias(f, window, [&](const stage_76::Bias<SlidingWindow>& bias) {
+    const SoftcapIfAny<stage_76::Bias<SlidingWindow>> softcap{stage_75::softcap_of(f.problem, bias)};
+    stage_76::with_alibi(f, softcap, [&](const auto& alibi) {
+      stage_74::with_documents(f, stage_78::dropout_of(f.problem, alibi), body);
+    });
   });
 }
 
@@ -63,7 +65,8 @@ const Stage stage{
     .name = "together",
     .title = "all together",
     .idea =
-        "policies stand on top of each other: a window, a softcap, ALiBi, sinks, dropout and packed "
+        "policies stand on top of each other: a window, a bias, a softcap, ALiBi, sinks, dropout and "
+        "packed "
         "sequences in one call",
     .claim =
         "tiles, bytes and FLOPs are those of packed sequences alone, and of each variant its own numbers",
@@ -73,6 +76,7 @@ const Stage stage{
                  .features = {.window = true,
                               .softcap = true,
                               .alibi = true,
+                              .bias = true,
                               .sinks = true,
                               .dropout = true,
                               .packing = true}},

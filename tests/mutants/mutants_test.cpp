@@ -52,7 +52,7 @@ Problem problem(std::int64_t batch, std::int64_t q_heads, std::int64_t kv_heads,
 /// A verdict's reason without its numbers, which depend on the compiler: the output that is wrong, which
 /// here means off, NaN or never written.
 std::string in_short(const std::string& why) {
-  for (const char* output : {"O", "L", "dQ", "dK", "dV", "dsinks"}) {
+  for (const char* output : {"O", "L", "dQ", "dK", "dV", "dbias", "dsinks"}) {
     if (why.starts_with(output)) return std::string(output) + " wrong";
   }
   return why.empty() ? "not checked" : why;
@@ -90,9 +90,9 @@ struct Caught {
 
 /// Beyond plain attention, of what a stage takes: windows of both sides and of one, narrower than a tile
 /// and wider, that leave tiles of keys in front and behind; rows that see no key, and keys that no row
-/// sees; a softcap; a prefix within a tile, behind tiles, and of all keys; ALiBi, sinks and dropout, under
-/// the causal mask and with a window; packed sequences of several tiles and of less than one, some empty;
-/// and all of them together.
+/// sees; a softcap; a prefix within a tile, behind tiles, and of all keys; ALiBi, a bias, sinks and
+/// dropout, under the causal mask and with a window; packed sequences of several tiles and of less than
+/// one, some empty; and all of them together.
 std::vector<Problem> variant_problems(const Stage& stage) {
   std::vector<Problem> all;
   for (const Window& window : {Window{3, -1}, Window{-1, 5}, Window{40, 40}, Window{0, 70}}) {
@@ -120,7 +120,12 @@ std::vector<Problem> variant_problems(const Stage& stage) {
   for (const bool windowed : {false, true}) {
     Problem p = windowed ? problem(2, 4, 2, 130, 190, 64, false) : problem(2, 4, 2, 150, 90, 40, true);
     if (windowed) p.window = {20, 30};
-    all.insert(all.end(), 3, p);
+    all.insert(all.end(), 5, p);
+    all.end()[-5].bias_batch = all.end()[-5].bias_heads = 1;
+    all.end()[-5].bias_rows = p.Nq;
+    all.end()[-4].bias_batch = p.batch;
+    all.end()[-4].bias_heads = p.q_heads;
+    all.end()[-4].bias_rows = 1;
     all.end()[-3].alibi = true;
     all.end()[-2].sinks = true;
     all.end()[-1].dropout = {0.3f, (std::uint64_t{1} << 33) + 5};
@@ -138,13 +143,18 @@ std::vector<Problem> variant_problems(const Stage& stage) {
   all.back().softcap = 5;
   all.back().alibi = all.back().sinks = true;
   all.back().dropout = {0.3f, 5};
+  all.push_back(all.back());  // and a bias, which has no packed sequences beside it
+  all.back().packing = {};
+  all.back().bias_batch = 1;
+  all.back().bias_heads = 4;
+  all.back().bias_rows = 290;
   // A stage whose policy stands on that of the window has windows beside its own variant: alone they are
   // for the window's stage.
   const Features& takes = stage.supports.features;
   const bool stands_on_window = takes.alibi || takes.sinks || takes.dropout || takes.packing;
   std::erase_if(all, [&](const Problem& p) {
-    const bool window_alone =
-        p.window.hides(p.causal) && !p.alibi && !p.sinks && p.dropout.p == 0 && p.packing.sequences == 0;
+    const bool window_alone = p.window.hides(p.causal) && !p.alibi && !p.has_bias() && !p.sinks &&
+                              p.dropout.p == 0 && p.packing.sequences == 0;
     return !stage.supports.takes(p) || (stands_on_window && window_alone);
   });
   return all;

@@ -102,11 +102,12 @@ class In {
 template <class Archive, class Part>
 void transfer_problem(Archive& archive, Part& problem) {
   // By their order: with a member more this does not compile.
-  auto& [batch, q_heads, kv_heads, Nq, Nk, d, causal, window, softcap, prefix, alibi, sinks, dropout,
-         packing, scale, dtype] = problem;
+  auto& [batch, q_heads, kv_heads, Nq, Nk, d, causal, window, softcap, prefix, alibi, bias_batch,
+         bias_heads, bias_rows, sinks, dropout, packing, scale, dtype] = problem;
   auto& [sequences, partly_used, cu_seqlens_q, cu_seqlens_k, seqused_k] = packing;
-  archive(batch, q_heads, kv_heads, Nq, Nk, d, causal, window, softcap, prefix, alibi, sinks, dropout,
-          sequences, partly_used, cu_seqlens_q, cu_seqlens_k, seqused_k, scale, dtype);
+  archive(batch, q_heads, kv_heads, Nq, Nk, d, causal, window, softcap, prefix, alibi, bias_batch,
+          bias_heads, bias_rows, sinks, dropout, sequences, partly_used, cu_seqlens_q, cu_seqlens_k,
+          seqused_k, scale, dtype);
 }
 
 template <class Archive, class Part>

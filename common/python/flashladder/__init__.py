@@ -52,7 +52,7 @@ class Stage:
     before     number of the stage that it is measured against; None for the first
     dtypes     what it takes and computes in: "float32", "float16", "bfloat16"
     head_dims  head dimensions that it takes; None: any up to 256
-    variants   what it takes beside plain attention: some of "window", "softcap", "prefix", "alibi", "sinks", "dropout" and
+    variants   what it takes beside plain attention: some of "window", "softcap", "prefix", "alibi", "bias", "sinks", "dropout" and
                "packed sequences"
     forward    whether it has a forward pass
     backward   whether it has a backward pass
@@ -109,6 +109,7 @@ def forward(
     softcap: float = 0.0,
     prefix: int = 0,
     alibi_slopes: Any = None,
+    bias: Any = None,
     sinks: Any = None,
     dropout_p: float = 0.0,
     dropout_seed: int = 0,
@@ -131,6 +132,8 @@ def forward(
     softcap      a score s becomes softcap * tanh(s / softcap), the scale included; 0: it stays
     prefix       with causal: every query sees the first so many keys, too
     alibi_slopes float32 [heads]: alibi_slopes[h] * |i + keys - rows - j| is taken from the score of query i and key j
+    bias         float32 [batch, heads, rows, keys], each of the first three the scores' size or 1, where all share the
+                 numbers: they are added to the scores, which have the scale in them, before a softcap. -inf hides a key
     sinks        float32 [heads]: each head has this score beside those of its keys, with a value of 0
     dropout_p    this share of the probabilities is left out by chance, from 0 to below 1, in effect the nearest multiple
                  of 1/256; the others are made larger for it
@@ -158,7 +161,7 @@ def forward(
     Other Python threads run meanwhile. Calls on the emulator wait for each other.
     """
     found = _find(stage, "forward")
-    own = _present(alibi_slopes=alibi_slopes, sinks=sinks, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
+    own = _present(alibi_slopes=alibi_slopes, bias=bias, sinks=sinks, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
                    seqused_k=seqused_k)
     how = _how(causal, scale, window_size, softcap, prefix, dropout_p, dropout_seed, own, check_seqlens)
     library, on_gpu = _examine(q=q, k=k, v=v, **own)
@@ -188,6 +191,7 @@ def backward(
     softcap: float = 0.0,
     prefix: int = 0,
     alibi_slopes: Any = None,
+    bias: Any = None,
     sinks: Any = None,
     dropout_p: float = 0.0,
     dropout_seed: int = 0,
@@ -207,19 +211,22 @@ def backward(
 
     Returns (dq, dk, dv), arrays of q's library, contiguous, of the shapes and the dtype of q, k and v. Where heads share
     keys, dk and dv are sums over these heads. A row that sees no key has a gradient of 0 and adds nothing to others.
-    With sinks, returns (dq, dk, dv, dsinks), dsinks in float32 [heads].
+    With a bias, dbias follows, in float32 and of its shape: where heads, rows or batch entries share its numbers, of their
+    sums; and with sinks then dsinks, in float32 [heads].
 
     Memory, devices, streams and threads are as in forward(). Stages that add atomically may give sums that differ in
     their last bits from call to call, on a GPU.
     """
     found = _find(stage, "backward")
-    own = _present(alibi_slopes=alibi_slopes, sinks=sinks, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
+    own = _present(alibi_slopes=alibi_slopes, bias=bias, sinks=sinks, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
     how = _how(causal, scale, window_size, softcap, prefix, dropout_p, dropout_seed, own, check_seqlens)
     kept = _kept(found, saved)
     library, on_gpu = _examine(q=q, k=k, v=v, o=o, lse=lse, do=do, **kept, **own)
     backend = _choose(found, backend, on_gpu)
     with library.current(q, on_gpu) as stream:
         made = {name: library.empty(x.shape, q.dtype) for name, x in (("dq", q), ("dk", k), ("dv", v))}
+        if bias is not None:
+            made["dbias"] = library.empty(bias.shape, None)
         if sinks is not None:
             made["dsinks"] = library.empty(q.shape[1:2], None)
         wait = stream if on_gpu else None
@@ -273,6 +280,7 @@ def ledger(
     softcap: float = 0.0,
     prefix: int = 0,
     alibi: bool = False,
+    bias: tuple[int, int, int] | None = None,
     sinks: bool = False,
     dropout_p: float = 0.0,
     dropout_seed: int = 0,
@@ -288,6 +296,7 @@ def ledger(
              q [batch, heads, rows, d], k and v [batch, kv_heads or heads, keys or rows, d]
     causal, scale, window_size, softcap, prefix, dropout_p, dropout_seed  as in forward()
     alibi, sinks  whether the random arrays have slopes and sinks
+    bias     the first three sizes of a random one; None: there is none
     cu_seqlens_q, cu_seqlens_k  as in forward(), of the random arrays
     banks    also bank conflicts and sectors (10 to 30 times slower)
     check    also looks for races, reads of what nobody wrote, endless loops: KernelError where it finds one
@@ -295,8 +304,8 @@ def ledger(
 
     Returns a dict:
         number, name  of the stage
-        problem       batch, heads, kv_heads, rows, keys, d, causal, window_size, softcap, prefix, alibi, sinks, dropout_p,
-                      sequences, scale, dtype
+        problem       batch, heads, kv_heads, rows, keys, d, causal, window_size, softcap, prefix, alibi, bias, sinks,
+                      dropout_p, sequences, scale, dtype
         counts        every count by its name: {"blocks": 16, "exp": ..., "global.Q.read_bytes": ..., ...}
         tile          {"Br": rows, "Bc": keys} of the stage's tile
         closed_forms  the stage's claim, [{"counter", "text": in symbols, "value": of the text here, "least": whether
@@ -305,7 +314,7 @@ def ledger(
         launches      the counts of each kernel, [{"kernel", "counts"}]
     """
     found = _find(stage, "backward" if backward else "forward")
-    own = _present(alibi_slopes=alibi or None, sinks=sinks or None, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
+    own = _present(alibi_slopes=alibi or None, bias=bias, sinks=sinks or None, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
     variant = _how(causal, scale, window_size, softcap, prefix, dropout_p, dropout_seed, own)
     how: dict[str, Any] = {"how": variant, "banks": bool(banks), "check": bool(check)}
     given = [x is not None for x in (q, k, v)]
@@ -313,7 +322,7 @@ def ledger(
         if not all(given):
             raise ValueError("q, k and v go together: give all three, or sizes for random ones")
         if own:
-            raise ValueError("the ledger with alibi, sinks or packed sequences is of random arrays: give sizes instead of q, "
+            raise ValueError("the ledger with alibi, a bias, sinks or packed sequences is of random arrays: give sizes instead of q, "
                              "k and v")
         if backward:
             raise ValueError("the ledger of a backward pass is of random arrays: give sizes instead of q, k and v")
@@ -407,7 +416,19 @@ def _how(causal: bool, scale: float | None, window_size: tuple[int, int], softca
             "softcap": _number(softcap, "softcap", "a number above 0, or 0 for none"),
             "prefix": max(min(_integer(prefix, "prefix", "a whole number of keys"), MOST_KEYS), -MOST_KEYS),
             "dropout_p": _number(dropout_p, "dropout_p", "a number from 0 to below 1"), "dropout_seed": seed,
-            "alibi": "alibi_slopes" in own, "sinks": "sinks" in own, "packing": _packing(own, check_seqlens)}
+            "alibi": "alibi_slopes" in own, "bias": _bias(own.get("bias")), "sinks": "sinks" in own, "packing": _packing(own, check_seqlens)}
+
+
+def _bias(bias: Any) -> tuple[int, int, int]:
+    """The first three sizes of a bias, or of a random one that is to have them; zeros where there is none."""
+    if bias is None:
+        return 0, 0, 0
+    sizes = bias if isinstance(bias, tuple) else tuple(getattr(bias, "shape", ()))[:-1]
+    if len(sizes) != 3 or min(sizes) < 1:
+        shape = f"has shape {list(bias.shape)}" if hasattr(bias, "shape") else f"is {_shown(bias)}"
+        raise ValueError(f"bias {shape}: give [batch, heads, rows, keys], of which the first three may be 1")
+    batch, heads, rows = (_integer(size, "a size of bias", "a whole number") for size in sizes)
+    return batch, heads, rows
 
 
 def _packing(own: Mapping[str, Any], check_seqlens: bool) -> dict[str, Any]:

@@ -37,13 +37,14 @@ def attention(
     softcap: float = 0.0,
     prefix: int = 0,
     alibi_slopes: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
     sinks: torch.Tensor | None = None,
     dropout_p: float = 0.0,
     dropout_seed: int | None = None,
     cu_seqlens_q: torch.Tensor | None = None,
     cu_seqlens_k: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """softmax(scale * Q K^T) V, and in PyTorch's graph its gradients for q, k and v, and for sinks.
+    """softmax(scale * Q K^T) V, and in PyTorch's graph its gradients for q, k and v, and for bias and sinks.
 
     q, k, v  tensors [batch, heads, rows, d] and [batch, kv_heads, keys, d]; heads may share keys. They are read where
              they lie, whatever their strides; one whose rows do not lie as stages take them (contiguous, and in 16
@@ -57,8 +58,8 @@ def attention(
              CPU the highest is an emulated one; stage=(2, 0) runs both passes there without the emulator, in float32.
              With any of what follows, a pass that is not named is of the stage that takes it and least else
 
-    window_size, softcap, prefix, alibi_slopes, sinks, dropout_p, cu_seqlens_q, cu_seqlens_k  as in flashladder.forward,
-             in 16 bits; dropout_seed=None draws a seed from PyTorch's generator of the CPU. The slopes get no gradient
+    window_size, softcap, prefix, alibi_slopes, bias, sinks, dropout_p, cu_seqlens_q, cu_seqlens_k  as in
+             flashladder.forward, in 16 bits; dropout_seed=None draws a seed from PyTorch's generator of the CPU. The slopes get no gradient
 
     Returns o, of q's shape and dtype; its dimensions lie in memory in the order of q's, where q is not copied and repeats
     nothing. On a GPU nothing waits for the kernels, in either pass. Under torch.autocast q, k and v are cast to its dtype
@@ -74,14 +75,14 @@ def attention(
     variant = {"window_size": window_size, "softcap": softcap, "prefix": prefix, "alibi_slopes": alibi_slopes,
                "dropout_p": dropout_p, "dropout_seed": dropout_seed or 0, "cu_seqlens_q": cu_seqlens_q,
                "cu_seqlens_k": cu_seqlens_k}
-    o: torch.Tensor = _attention(q, k, v, sinks, causal, scale, stage, variant)
+    o: torch.Tensor = _attention(q, k, v, bias, sinks, causal, scale, stage, variant)
     return o
 
 
 @torch.compiler.disable  # our kernels stay between what torch.compile makes of what comes before and after
 def _attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks: torch.Tensor | None, causal: bool, scale: float | None,
-    stage: Any, variant: dict[str, Any]
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, sinks: torch.Tensor | None,
+    causal: bool, scale: float | None, stage: Any, variant: dict[str, Any]
 ) -> torch.Tensor:
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, torch.Tensor):
@@ -99,17 +100,17 @@ def _attention(
         dtype = torch.get_autocast_dtype(device)
         q, k, v = (x if x.dtype == torch.float64 else x.to(dtype) for x in (q, k, v))
     q, k, v = map(_rows, (q, k, v))
-    trains = torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in (q, k, v, sinks))
-    stages = stages_for(q, stage, trains, _asked(causal, sinks, **variant))
-    return _Attention.apply(q, k, v, sinks, {"causal": causal, "scale": scale, **variant}, *stages)
+    trains = torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in (q, k, v, bias, sinks))
+    stages = stages_for(q, stage, trains, _asked(causal, bias, sinks, **variant))
+    return _Attention.apply(q, k, v, bias, sinks, {"causal": causal, "scale": scale, **variant}, *stages)
 
 
-def _asked(causal: bool, sinks: Any, window_size: tuple[int, int], softcap: float, prefix: int, alibi_slopes: Any,
+def _asked(causal: bool, bias: Any, sinks: Any, window_size: tuple[int, int], softcap: float, prefix: int, alibi_slopes: Any,
            dropout_p: float, cu_seqlens_q: Any, cu_seqlens_k: Any, **_: Any) -> frozenset[str]:
     """What is asked for beside plain attention, as Stage.variants has it."""
     left, right = flashladder._window(window_size)
     asked = {"window": left != -1 or (right != -1 and not causal), "softcap": softcap != 0, "prefix": prefix != 0,
-             "alibi": alibi_slopes is not None, "sinks": sinks is not None, "dropout": dropout_p != 0,
+             "alibi": alibi_slopes is not None, "bias": bias is not None, "sinks": sinks is not None, "dropout": dropout_p != 0,
              "packed sequences": cu_seqlens_q is not None or cu_seqlens_k is not None}
     return frozenset(name for name, is_asked in asked.items() if is_asked)
 
@@ -181,24 +182,26 @@ def _current(device: torch.device) -> contextlib.AbstractContextManager[Any]:
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, sinks: torch.Tensor | None, how: dict[str, Any],
-        first: flashladder.Stage, second: flashladder.Stage | None,
+        ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None,
+        sinks: torch.Tensor | None, how: dict[str, Any], first: flashladder.Stage, second: flashladder.Stage | None,
     ) -> torch.Tensor:
         o: torch.Tensor
-        o, lse = flashladder.forward(first, q, k, v, sinks=sinks, **how)
+        o, lse = flashladder.forward(first, q, k, v, bias=bias, sinks=sinks, **how)
         if second is not None:
-            ctx.save_for_backward(q, k, v, o, lse, sinks)
+            ctx.save_for_backward(q, k, v, o, lse, bias, sinks)
         ctx.how = how, second
         return o
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, do: torch.Tensor) -> tuple[Any, ...]:
-        q, k, v, o, lse, sinks = ctx.saved_tensors
+        q, k, v, o, lse, bias, sinks = ctx.saved_tensors
         how, second = ctx.how
         saved = flashladder.saved(second, q, k, how["causal"], how["scale"])
-        gradients = flashladder.backward(second, q, k, v, o, lse, _rows(do), saved=saved, sinks=sinks, **how)
-        return *gradients[:3], gradients[3] if sinks is not None else None, None, None, None
+        dq, dk, dv, *more = flashladder.backward(second, q, k, v, o, lse, _rows(do), saved=saved, bias=bias, sinks=sinks,
+                                                 **how)
+        dbias = more.pop(0) if bias is not None else None
+        return dq, dk, dv, dbias, more.pop(0) if sinks is not None else None, None, None, None
 
 
 def _rows(x: torch.Tensor) -> torch.Tensor:
