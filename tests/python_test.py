@@ -243,6 +243,61 @@ class PackedTest(unittest.TestCase):
             flashladder.forward(72, *tensors, **both)
 
 
+class BiasTest(unittest.TestCase):
+    """A bias, on arrays of NumPy."""
+
+    def setUp(self):
+        self.q, self.k, self.v = (x.astype("float16") for x in inputs(2, 4, 2, 40, 50, 64))
+
+    def test_a_bias_that_hides_is_a_mask(self):
+        rows, keys = np.arange(40)[:, None], np.arange(50)
+        bias = np.where(keys <= rows + 10, 0, -np.inf).astype("float32")[None, None]
+        o, lse = flashladder.forward("bias", self.q, self.k, self.v, bias=bias)
+        right = flashladder.forward(29, self.q, self.k, self.v, causal=True)
+        np.testing.assert_allclose(o, right[0], rtol=1e-3, atol=1e-3)
+        np.testing.assert_allclose(lse, right[1], rtol=1e-3, atol=1e-3)
+        dq, dk, dv, dbias = flashladder.backward("bias", self.q, self.k, self.v, o, lse, do=o, bias=bias)
+        for one, other in zip((dq, dk, dv), flashladder.backward(38, self.q, self.k, self.v, o, lse, do=o, causal=True)):
+            np.testing.assert_allclose(one, other, rtol=5e-3, atol=5e-3)
+        self.assertEqual((dbias.shape, dbias.dtype), ((1, 1, 40, 50), np.float32))
+        self.assertEqual(float(abs(np.where(bias == 0, 0, dbias)).max()), 0)  # nothing where a key is hidden
+        np.testing.assert_allclose(dbias.sum(-1), 0, atol=0.05)  # a number for a whole row changes nothing
+
+    def test_shared_gradients_are_sums(self):
+        bias = np.random.default_rng(4).standard_normal((1, 4, 1, 50)).astype("float32")
+        options = {"softcap": 3.0, "sinks": np.zeros(4, np.float32)}
+        o, lse = flashladder.forward("together", self.q, self.k, self.v, bias=bias, **options)
+        *_, shared, dsinks = flashladder.backward("together", self.q, self.k, self.v, o, lse, do=o, bias=bias, **options)
+        whole = np.broadcast_to(bias, (2, 4, 40, 50)).copy()
+        *_, each, _ = flashladder.backward("together", self.q, self.k, self.v, o, lse, do=o, bias=whole, **options)
+        np.testing.assert_allclose(shared, each.sum((0, 2), keepdims=True), rtol=1e-4, atol=1e-4)
+        self.assertEqual((shared.shape, dsinks.shape), ((1, 4, 1, 50), (4,)))
+
+    def test_errors(self):
+        tensors = self.q, self.k, self.v
+        full = np.zeros((2, 4, 40, 50), np.float32)
+        for message, options in (
+                (r"the bias is \[3, 4, 40, 50\] and the scores are \[2, 4, 40, 50\]: each of its sizes must be the same, or 1",
+                 {"bias": np.zeros((3, 4, 40, 50), np.float32)}),
+                (r"bias has shape \[2, 4, 40, 49\]: it must have \[2, 4, 40, 50\]", {"bias": full[..., :49].copy()}),
+                (r"bias has shape \[40, 50\]: give \[batch, heads, rows, keys\]", {"bias": full[0, 0]}),
+                ("bias is not contiguous: copy it", {"bias": full.swapaxes(2, 3).copy().swapaxes(2, 3)})):
+            with self.assertRaisesRegex(ValueError, message):
+                flashladder.forward("bias", *tensors, **options)
+        with self.assertRaisesRegex(TypeError, "bias is not an array of float32: convert it"):
+            flashladder.forward("bias", *tensors, bias=full.astype("float16"))
+        with self.assertRaisesRegex(ValueError, "72 sliding_window takes no bias"):
+            flashladder.forward(72, *tensors, bias=full)
+        cu = np.array([0, 40], np.int32)
+        with self.assertRaisesRegex(ValueError, "a bias and packed sequences do not go together"):
+            flashladder.forward("together", *(x[:1] for x in tensors), bias=full[:1], cu_seqlens_q=cu,
+                                cu_seqlens_k=np.array([0, 50], np.int32))
+
+    def test_it_is_counted(self):
+        counts = flashladder.ledger(76, rows=40, keys=50, bias=(1, 2, 40))["counts"]
+        self.assertEqual(counts["global.bias.read_bytes"], 4 * 2 * 40 * 50)
+
+
 class BackwardTest(unittest.TestCase):
     def arguments(self, q, k, v, **options):
         """q, k, v, o, lse and do of a problem: O and L from the definition, so that no forward pass is needed."""
@@ -719,9 +774,10 @@ class TorchAttentionTest(unittest.TestCase):
                     self.check(*self.tensors(2, 4, 2, 45, 70, dtype=dtype), stage=stage, device="cuda", causal=True)
 
 
-def variant_attention(q, k, v, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None, sinks=None):
+def variant_attention(q, k, v, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None, bias=None, sinks=None):
     """The definition with variants, in the dtype of q; one query head for each key/value head."""
     s = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
+    s = s if bias is None else s + bias
     if softcap:
         s = softcap * torch.tanh(s / softcap)
     rows, keys = s.shape[-2:]
@@ -745,41 +801,42 @@ class TorchVariantsTest(unittest.TestCase):
         return ["cpu"] + ["cuda"] * (torch.cuda.is_available() and "cuda" in KERNELS[0].backends)
 
     def check(self, numbers, tensors, right, do, device, **options):
-        """numbers: of the stages that must be chosen; right: what the definition makes of the same tensors."""
-        mine = [x.detach().to(device).requires_grad_() for x in tensors]
-        q, k, v, *sinks = mine
+        """numbers: of the stages that must be chosen; tensors: q, k, v and, by their names, what has a gradient, too;
+        right: what the definition makes of the same."""
+        mine = {name: x.detach().to(device).requires_grad_() for name, x in tensors.items()}
+        q, k, v = (mine[name] for name in "qkv")
         options = {name: x.to(device) if isinstance(x, torch.Tensor) else x for name, x in options.items()}
-        options |= {"sinks": sinks[0]} if sinks else {}
-        asked = flashladder.torch._asked(options.get("causal", False), options.get("sinks"), **{
-            "window_size": (-1, -1), "softcap": 0.0, "prefix": 0, "alibi_slopes": None, "dropout_p": 0.0,
-            "cu_seqlens_q": None, "cu_seqlens_k": None} | {name: x for name, x in options.items() if name not in ("causal",
-                                                                                                        "sinks")})
+        options |= {name: x for name, x in mine.items() if name not in "qkv"}
+        asked = flashladder.torch._asked(**{
+            "causal": False, "window_size": (-1, -1), "softcap": 0.0, "prefix": 0, "alibi_slopes": None, "bias": None,
+            "sinks": None, "dropout_p": 0.0, "cu_seqlens_q": None, "cu_seqlens_k": None} | options)
         self.assertEqual(tuple(stage.number for stage in flashladder.torch.stages_for(q, None, True, asked)), numbers)
         o = flashladder.torch.attention(q, k, v, **options)
         torch.testing.assert_close(o.detach().cpu().double(), right[0].detach(), rtol=1e-2, atol=1e-2)
-        for mine_, wanted in zip(torch.autograd.grad(o, mine, do.to(device)), right[1]):
+        for mine_, wanted in zip(torch.autograd.grad(o, [*mine.values()], do.to(device)), right[1]):
             torch.testing.assert_close(mine_.cpu().double(), wanted, rtol=2e-2, atol=2e-2)
 
     def test_each_and_together(self):
         heads, d = 4, 64
         slopes, sinks = torch.tensor([0.5, 0.25, 0.125, 0.0625]), torch.tensor([0.0, 1.0, -1.0, 2.0])
+        bias = torch.from_numpy(np.random.default_rng(8).standard_normal((1, heads, 70, 70), np.float32))
         for numbers, options in (((72, 72), {"causal": True, "window_size": (20, 0)}),
                                  ((75, 75), {"softcap": 2.0}),
                                  ((76, 76), {"alibi_slopes": slopes, "causal": True}),
+                                 ((76, 76), {"bias": bias}),
                                  ((77, 77), {"sinks": sinks}),
-                                 ((79, 79), {"softcap": 2.0, "sinks": sinks, "alibi_slopes": slopes, "causal": True,
-                                             "window_size": (30, -1)})):
+                                 ((79, 79), {"softcap": 2.0, "bias": bias, "sinks": sinks, "alibi_slopes": slopes,
+                                             "causal": True, "window_size": (30, -1)})):
             q, k, v = (torch.from_numpy(x).half() for x in inputs(1, heads, heads, 70, 70, d))
             do = torch.from_numpy(np.random.default_rng(9).standard_normal(tuple(q.shape), np.float32)).half()
-            tensors = [q, k, v] + [sinks] * ("sinks" in options)
-            exact = [x.double().requires_grad_() for x in tensors]
-            own = {name: x.double() if isinstance(x, torch.Tensor) else x for name, x in options.items() if name != "sinks"}
-            o = variant_attention(*exact[:3], **own, sinks=exact[3] if len(exact) > 3 else None)
-            right = o, torch.autograd.grad(o, exact, do.double())
+            learned = {"q": q, "k": k, "v": v} | {name: options.pop(name) for name in ("bias", "sinks") if name in options}
+            exact = {name: x.double().requires_grad_() for name, x in learned.items()}
+            own = {name: x.double() if isinstance(x, torch.Tensor) else x for name, x in options.items()}
+            o = variant_attention(**exact, **own)
+            right = o, torch.autograd.grad(o, [*exact.values()], do.double())
             for device in self.devices():
                 with self.subTest(stage=numbers[0], device=device):
-                    self.check(numbers, tensors, right, do, device,
-                               **{name: x for name, x in options.items() if name != "sinks"})
+                    self.check(numbers, learned, right, do, device, **options)
 
     def test_packed_sequences_are_those_alone(self):
         q, k, v = (torch.from_numpy(x).half() for x in inputs(1, 4, 4, 70, 70, 64))
@@ -791,7 +848,7 @@ class TorchVariantsTest(unittest.TestCase):
         right = o, torch.autograd.grad(o, exact, do.double())
         for device in self.devices():
             with self.subTest(device=device):
-                self.check((74, 74), (q, k, v), right, do, device, causal=True, cu_seqlens_q=cu, cu_seqlens_k=cu)
+                self.check((74, 74), {"q": q, "k": k, "v": v}, right, do, device, causal=True, cu_seqlens_q=cu, cu_seqlens_k=cu)
 
     def test_dropout_draws_a_seed(self):
         q, k, v = (torch.from_numpy(x).half() for x in inputs(1, 2, 2, 40, 40, 64))

@@ -5,7 +5,7 @@
 #include "stages/72_sliding_window/policy.hpp"
 #include "stages/74_documents/policy.hpp"
 #include "stages/75_softcap/policy.hpp"
-#include "stages/76_alibi/policy.hpp"
+#include "stages/76_bias/policy.hpp"
 #include "stages/77_sinks/policy.hpp"
 #include "stages/78_dropout/policy.hpp"
 #include "stages/79_together/policy.hpp"
@@ -17,7 +17,7 @@
 #include "stages/72_sliding_window/launch.hpp"
 #include "stages/74_documents/launch.hpp"
 #include "stages/75_softcap/launch.hpp"
-#include "stages/76_alibi/launch.hpp"
+#include "stages/76_bias/launch.hpp"
 #include "stages/77_sinks/launch.hpp"
 #include "stages/78_dropout/launch.hpp"
 

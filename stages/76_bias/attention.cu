@@ -3,14 +3,14 @@
 // The policies stand on that of a window: one kernel has both.
 #include "common/kernel/host.hpp"
 #include "stages/72_sliding_window/policy.hpp"
-#include "stages/76_alibi/policy.hpp"
+#include "stages/76_bias/policy.hpp"
 
 #include "stages/70_policies/kernel.hpp"
 #include "stages/70_policies/launch.hpp"
 #include "stages/71_policies_backward/kernel.hpp"
 #include "stages/71_policies_backward/launch.hpp"
 #include "stages/72_sliding_window/launch.hpp"
-#include "stages/76_alibi/launch.hpp"
+#include "stages/76_bias/launch.hpp"
 
 namespace flashladder::stage_76 {
 namespace {
@@ -40,10 +40,16 @@ void backward(const Backward& f) {
 extern const Stage stage;
 const Stage stage{
     .number = 76,
-    .name = "alibi",
-    .title = "ALiBi",
-    .idea = "a score falls with the distance of its key, by a slope of each head: no position embeddings",
-    .claim = "forward, of each score: two mul more, one of them fused; of each head one number is read",
+    .name = "bias",
+    .title = "a bias, and ALiBi",
+    .idea =
+        "a number is added to each score: one in memory, or, ALiBi, one that is computed, a slope of the "
+        "head "
+        "times the distance",
+    .claim =
+        "in memory: 4 bytes of each score that is computed are read. ALiBi: one number of each head, and "
+        "of "
+        "each score two mul more, one of them fused",
     .before = 72,
     .supports = {.dtypes = half_dtypes,
                  .head_dims = multiples_of_8_up_to<128>,
