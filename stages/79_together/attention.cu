@@ -32,7 +32,8 @@ template <class Call, class Body>
 void with_others(const Call& f, Body body) {
   const SlidingWindow window = stage_72::window_of(f.problem);
   stage_76::with_bias(f, window, [&](const stage_76::Bias<SlidingWindow>& bias) {
-    const SoftcapIfAny<stage_76::Bias<SlidingWindow>> softcap{stage_75::softcap_of(f.problem, bias)};
+    const SoftcapIfAny<stage_76::Bias<SlidingWindow>> softcap{
+        bias, stage_75::softcap_of(f.problem, stage_70::Plain<true>())};
     stage_76::with_alibi(f, softcap, [&](const auto& alibi) {
       stage_74::with_documents(f, stage_78::dropout_of(f.problem, alibi), body);
     });

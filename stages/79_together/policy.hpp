@@ -5,17 +5,20 @@
 namespace flashladder::stage_79 {
 namespace {
 
-/// Stage 75's policy where there is a softcap; without one, whose cap is 0, scores are what Base makes of
-/// them.
+/// Where there is a softcap, stage 75's score and slope, of what the policy Base makes of a score. Without
+/// one its cap is 0. Base adds to scores, at most: that has a slope of 1.
 template <class Base>
-struct SoftcapIfAny : stage_75::Softcap<Base> {
+struct SoftcapIfAny : Base {
   using typename Base::Head;
+  stage_75::Softcap<stage_70::Plain<true>> softcap;
 
+  static constexpr bool changes_scores = true;
   __device__ __forceinline__ f32 score(f32 s, const Head& head, const stage_70::Element& at) const {
-    return this->cap == 0.f ? Base::score(s, head, at) : stage_75::Softcap<Base>::score(s, head, at);
+    const f32 added = Base::score(s, head, at);
+    return softcap.cap == 0.f ? added : softcap.score(added, {}, at);
   }
-  __device__ __forceinline__ f32 slope(f32 score, const Head& head, const stage_70::Element& at) const {
-    return this->cap == 0.f ? f32(1.f) : stage_75::Softcap<Base>::slope(score, head, at);
+  __device__ __forceinline__ f32 slope(f32 score, const Head&, const stage_70::Element& at) const {
+    return softcap.cap == 0.f ? f32(1.f) : softcap.slope(score, {}, at);
   }
 };
 
