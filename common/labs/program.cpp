@@ -58,11 +58,13 @@ bool is_watched(const Stage& stage) {
 }
 
 /// What the problems of all cases choose a kernel by, for common/kernel/host.hpp:
-/// "{Dtype::fp16,64,true},...".
+/// "{Dtype::fp16,64,true,false},...".
 std::string choices_of_cases(const Stage& stage) {
   std::set<std::string> choices;
+  const bool masked = stage.supports.features.window;  // then it has the tiles of the causal mask for all
   for (const Problem& p : problems_of_cases(stage))
-    choices.insert(fmt::format("{{Dtype::{},{},{}}}", to_string(p.dtype), p.d, p.causal));
+    choices.insert(fmt::format("{{Dtype::{},{},{},{}}}", to_string(p.dtype), p.d, masked || p.causal,
+                               graded_pass(stage) == Pass::backward));
   return fmt::format("{}", fmt::join(choices, ","));
 }
 
