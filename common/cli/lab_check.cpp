@@ -219,9 +219,11 @@ std::vector<Sample> samples_of(const Lab& lab, const CheckOptions& options) {
   for (const fs::path& patch :
        patches_of(lab, "tests/mutants", std::min(options.most, options.most_mutants), options.turn)) {
     Mutant mutant{patch.stem().string(), patched(lab, patch)};
-    // Of a variant some are wrong in the kernels that its file includes. That each applies to all of the
-    // stage, the build of the mutants has seen.
-    if (mutant.text.empty()) continue;
+    if (mutant.text.empty()) {
+      // Some mutants of a variant are wrong in the kernels, which its file includes.
+      if (fs::exists(folder_of(*lab.stage) / "policy.hpp")) continue;
+      throw Error(fmt::format("{} does not apply", patch.string()));
+    }
     read_verdicts(mutant);
     samples.push_back(
         {mutant.name, mutant.text, [mutant](const Grade& grade) { return wrong_with(mutant, grade); }});

@@ -389,9 +389,8 @@ std::string mask_of_its_own(const Runs& runs) {
   for (std::size_t i = 0; i < runs.moved_mask.answers.reports.size(); ++i) {
     if (runs.moved_mask.wrong[i].empty()) continue;
     if (!is_of_unmoved_mask(runs.moved_mask.jobs[i], runs.moved_mask.answers.reports[i])) continue;
-    return "which keys a row sees is computed in the file: ask n.visible_keys(i), or asked(i) for the row "
-           "of "
-           "a mask of your own, so that it is seen which tiles are masked";
+    return "which keys a row sees is computed in the file: ask n.visible_keys(i), or your own mask for row "
+           "asked(i), so that it is seen which tiles are masked";
   }
   return "";
 }
