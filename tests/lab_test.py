@@ -137,6 +137,24 @@ class LabTest(unittest.TestCase):
             self.assertGreater(regions, 0)
             self.assertEqual(len(re.findall(r"// TODO \(about \d+ lines?\): ", skeleton)), regions)
 
+    def test_a_policy_is_in_the_one_file_of_the_lab_and_its_kernels_are_included(self):
+        policies = [path for path in sorted(SOURCE.glob("stages/*/policy.hpp")) if (path.parent / "lab.md").exists()]
+        self.assertTrue(policies)
+        for policy in policies:
+            stage, folder = policy.parent.name[:2], self.folder / policy.parent.name[:2]
+            self.assertEqual(run("new", stage, folder).returncode, 0)
+            skeleton = (folder / "attention.cu").read_text()
+            self.assertNotIn(f"#include \"stages/{policy.parent.name}/", skeleton)
+            self.assertNotIn("__global__", skeleton)
+            self.assertLess(len(skeleton.splitlines()), 120)  # to be read in one go
+            regions = len(re.findall("// lab: ", policy.read_text()))
+            self.assertGreater(regions, 0)
+            self.assertEqual(len(re.findall(r"// TODO \(about \d+ lines?\): ", skeleton)), regions)
+            previous = (folder / "previous" / "attention.cu").read_text()  # has all that the policy is to answer
+            self.assertEqual(previous.count("\nstruct Plain {"), 1)
+            self.assertIn("__global__", previous)
+            self.assertNotIn("#include \"stages/70_policies/", previous)
+
     def test_the_reference_has_full_marks_with_any_seed_and_always_the_same(self):
         first, again = self.grade(KERNEL, reference(KERNEL)), self.grade(KERNEL, reference(KERNEL))
         self.assertEqual(first["points"], 100, self.feedback(first))

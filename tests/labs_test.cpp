@@ -142,8 +142,8 @@ TEST_CASE("every lab's markers and hints can be read, and its hints are of count
     CHECK(std::ranges::any_of(counters, [](const Counter& counter) { return counter.idea; }));
   }
   // Every stage has one but 46, which takes lines away, 48 and 49, which deal out row tiles, 50 and 51,
-  // and the variants, from 70 on.
-  CHECK(labs == std::ssize(stages()) - 15);
+  // and of the variants, from 70 on, all but 72 and 75.
+  CHECK(labs == std::ssize(stages()) - 13);
 }
 
 TEST_CASE("a stage that has no lab is answered with those that have one", "[labs]") {
@@ -377,6 +377,48 @@ TEST_CASE("what is wrong in an output is told by its place and by the keys that 
   CHECK(heads == "O of head 0 is as if V were those of key/value head 1, and not 0.");
 }
 
+TEST_CASE(
+    "what is wrong in an output under a window, or with a softcap, is told by what it would be right for",
+    "[labs]") {
+  Problem p;
+  p.q_heads = p.kv_heads = 2;
+  p.Nq = 40;
+  p.Nk = 70;
+  p.d = 32;
+  p.window = {9, 4};
+  const Inputs windowed = random_inputs(p, 3);
+  // O for a problem that has changed, as an answer to the one that has not.
+  const auto told = [](const Inputs& inputs, auto change, auto tell) {
+    Inputs other = inputs;
+    change(other.problem);
+    return tell(inputs, plain_forward(other, Dtype::fp32), oracle_forward(inputs));
+  };
+  const auto keys = [&](auto change) {
+    return told(windowed, change, [](const auto&... all) { return keys_in_place(all..., 32); });
+  };
+  CHECK(keys([](Problem&) {}) == "");
+  CHECK(keys([](Problem& x) { x.window.left = -1; }) == "O is as if a row saw all keys before its own.");
+  CHECK(keys([](Problem& x) { x.window.right = 0; }) == "O is as if a row saw no key behind its own.");
+  CHECK(keys([](Problem& x) { x.window.left = 8; }) == "O is as if a row saw one key less before its own.");
+  CHECK(keys([](Problem& x) { x.window.right = 5; }) ==
+        "O is as if a row saw one key more behind its own.");
+  CHECK(keys([](Problem& x) { x.window = {4, 9}; }) == "O is as if left and right were exchanged.");
+  CHECK(keys([](Problem& x) { x.window = {}; }) == "O is as if there were neither a window nor a mask.");
+
+  p.window = {};
+  p.softcap = 0.5f;
+  const Inputs capped = random_inputs(p, 3);
+  const auto scores = [&](auto change) {
+    return told(capped, change, [](const auto&... all) { return scores_in_place(all...); });
+  };
+  CHECK(scores([](Problem&) {}) == "");
+  CHECK(scores([](Problem& x) { x.softcap = 0; }) == "O is as if there were no softcap.");
+  CHECK(scores([](Problem& x) { x.softcap = 0.25f; }) == "");
+  CHECK(told(
+            windowed, [](Problem& x) { x.window = {}; },
+            [](const auto&... all) { return scores_in_place(all...); }) == "");
+}
+
 TEST_CASE("a program is run within its limits", "[labs]") {
   const TemporaryFolder folder;
   const auto run = [&](std::vector<std::string> command, int seconds = 0) {
@@ -509,6 +551,19 @@ TEST_CASE("what a lab's file may not say is found, and its line is named", "[lab
   CHECK(refused("#include \"stages/29_tuned/table.hpp\"\n", 29) == "");
   CHECK(refused("#include \"stages/29_tuned/./kernel.hpp\"\n", 29)
             .ends_with("a stage is written, not included: no source of a stage is part of a lab"));
+  // Of a variant its policy, and the kernels that it is for are given.
+  for (const char* given :
+       {"#include \"stages/70_policies/policy.hpp\"\n",
+        "#include \"stages/71_policies_backward/kernel.hpp\"\n", "stage_70::Plain<true> p;"}) {
+    CHECK(refused(given, 72) == "");
+    CHECK(refused(given, 13) != "");
+  }
+  for (const char* own : {"policy", "launch"}) {
+    CHECK(refused(fmt::format("#include \"stages/72_sliding_window/{}.hpp\"\n", own), 72)
+              .ends_with("no source of a stage is part of a lab"));
+  }
+  CHECK(refused("#include \"stages/79_together/policy.hpp\"\n", 72) != "");
+  CHECK(refused("stage_79::SoftcapIfAny x;", 75).ends_with("those that its skeleton names"));
   CHECK(refused(std::string("int a;\n\0", 8)).starts_with("attention.cu:2: it is no plain text"));
   CHECK(refused(std::string(most_source_bytes + 1, ' '))
             .starts_with("attention.cu: it has more than 1024 KiB"));

@@ -210,6 +210,7 @@ struct Choice {
   Dtype dtype;     ///< Of Q, K, V and O.
   std::int64_t d;  ///< Head dimension.
   bool causal;     ///< With the mask or without.
+  bool backward;   ///< Of a table of tiles: which pass.
 };
 
 /// Whether there is a Choice among all that this program will be given for which `serves` is true: a kernel
@@ -276,7 +277,8 @@ inline Problem with_mask(Problem p) {
 template <const auto& table, std::size_t i>
 constexpr bool is_row_asked_for() {
   return is_asked_for([](const Choice& choice) {
-    return &row_for(table, architecture(), choice.dtype, choice.d, choice.causal) == &table[i];
+    return choice.backward == decltype(table[i].tile)::is_backward &&
+           &row_for(table, architecture(), choice.dtype, choice.d, choice.causal) == &table[i];
   });
 }
 

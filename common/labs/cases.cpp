@@ -44,6 +44,12 @@ bool sees_every_key(const Family& family) {
 }
 constexpr std::int64_t cpu_head_dims[] = {64, 32, 59, 8, 96};
 
+// What a stage of these variants is asked for. The first window has a left side: the mask that moves does
+// so under the causal mask, which is the right side there. Caps are near the scores of random numbers,
+// which one of 30 would hardly change.
+constexpr Window windows[] = {{40, 9}, {9, -1}, {-1, 5}, {0, 0}, {}, {50, 70}};
+constexpr float softcaps[] = {1, 2, 0.5f};
+
 /// A head dimension, another one each turn.
 std::int64_t head_dim(const Stage& stage, std::size_t turn) {
   const auto& dims = stage.supports.head_dims;
@@ -52,7 +58,7 @@ std::int64_t head_dim(const Stage& stage, std::size_t turn) {
 
 /// The dtype depends on the head dimension, but for one of them: each kernel that is needed takes the
 /// compiler a while.
-/// @param turn  another dtype each turn, at d = 64
+/// @param turn  another variant each turn, and at d = 64 another dtype
 Problem problem(const Stage& stage, const Shape& shape, std::int64_t d, std::size_t turn) {
   const auto& dtypes = stage.supports.dtypes;
   Problem p;
@@ -65,6 +71,8 @@ Problem problem(const Stage& stage, const Shape& shape, std::int64_t d, std::siz
   p.scale = shape.scale;
   p.d = d;
   p.dtype = dtypes[(d == 64 ? turn : static_cast<std::size_t>(d + 31) / 32) % dtypes.size()];
+  if (stage.supports.features.window) p.window = windows[turn % std::size(windows)];
+  if (stage.supports.features.softcap) p.softcap = softcaps[turn % std::size(softcaps)];
   return p;
 }
 
@@ -370,6 +378,12 @@ std::string common_trait(const Stage& stage, const std::vector<Job>& jobs, const
       {"with rows that do not lie next to each other: each tensor has strides of its own, n.Q.row and so "
        "on",
        [](const Problem&, Layout layout) { return layout != Layout::contiguous; }},
+      {"with a window that hides keys before a row's own",
+       [](const Problem& p, Layout) { return p.window.left >= 0; }},
+      {"with a window that hides keys behind a row's own",
+       [](const Problem& p, Layout) { return p.window.right >= 0 && !p.causal; }},
+      {"with a side of the window that hides no key, -1",
+       [](const Problem& p, Layout) { return p.window.left < 0 || (p.window.right < 0 && !p.causal); }},
       {"with d > 32", [](const Problem& p, Layout) { return p.d > 32; }},
       {"with d > 64", [](const Problem& p, Layout) { return p.d > 64; }},
       {"in fp16", [](const Problem& p, Layout) { return p.dtype == Dtype::fp16; }},

@@ -105,15 +105,29 @@ std::int64_t half_sectors(const simt::Ledger& ledger) {
   return static_cast<std::int64_t>(O->second.sectors - O->second.ideal_sectors);
 }
 
-/// What the stage before counts on each job: by its closed form, where it has one, else by running it.
+/// `p` without the variants that a stage does not take.
+Problem taken_by(const Stage& stage, Problem p) {
+  if (!stage.supports.features.window) p.window = {};
+  if (!stage.supports.features.softcap) p.softcap = 0;
+  return p;
+}
+
+/// What the stage before counts on each job: by its closed form, where it has one, else by running it. Of a
+/// variant that it does not take, it counts what it would do without it.
 class StageBefore {
  public:
   StageBefore(const Lab& lab, const std::vector<Job>& jobs)
       : stage_(lab.before()), pass_(graded_pass(*lab.stage)), jobs_(jobs) {
     known_ = stage_ != nullptr && stage_->backend == lab.stage->backend;
+    is_plain_ = known_ && std::ranges::any_of(jobs, [&](const Job& job) {
+                  const Problem& p = job.inputs.problem;
+                  return !stage_->supports.takes(p) && stage_->supports.takes(taken_by(*stage_, p));
+                });
   }
   /// Whether there is a stage before that counts alike.
   bool known() const { return known_; }
+  /// Whether what it computes is not what is asked for, but plain attention.
+  bool is_plain() const { return is_plain_; }
   /// With its own tile.
   std::vector<std::int64_t> counts(std::string_view counter) { return counts(counter, nullptr); }
   /// With a tile of the size that `claim` has, where it has a closed form.
@@ -141,12 +155,13 @@ class StageBefore {
         all.push_back(count_of(ledgers()[i], counter));
         continue;
       }
-      const Problem& problem = jobs_[i].inputs.problem;
+      const Problem problem = taken_by(*stage_, jobs_[i].inputs.problem);
       ClaimedTile its = own.symbols(problem);
       if (size_of != nullptr) {  // of another tile its size alone: the rest is how this stage goes about it
         const Symbols other = size_of->symbols(problem);
         its.Br = other.Br;
         its.Bc = other.Bc;
+        if (is_plain_) its = other;  // a variant has the kernel of the stage before
       }
       all.push_back(form(counter)->value({problem, its}));
     }
@@ -154,7 +169,8 @@ class StageBefore {
   }
   const std::vector<simt::Ledger>& ledgers() {
     if (ledgers_.empty()) {
-      for (const Job& job : jobs_) {
+      for (Job job : jobs_) {
+        job.inputs.problem = taken_by(*stage_, job.inputs.problem);
         ledgers_.push_back(stage_->supports.takes(job.inputs.problem) ? ledger_of(*stage_, job)
                                                                       : simt::Ledger());
       }
@@ -165,7 +181,7 @@ class StageBefore {
   const Stage* stage_;
   Pass pass_;
   const std::vector<Job>& jobs_;
-  bool known_;
+  bool known_, is_plain_;
   std::vector<simt::Ledger> ledgers_;
 };
 
@@ -177,11 +193,12 @@ bool reaches_all(const Counter& counter, const std::vector<std::int64_t>& counts
   return true;
 }
 
-/// Whether a counter is what the stage is about: the stage before does not reach it. What differs only
-/// because the tile is another one is no idea, unless the closed form says something else too.
-bool is_idea(const Counter& counter, const Claim& claim, StageBefore& before,
-             const std::vector<Job>& jobs) {
+/// Whether a counter is what the stage is about: the stage before does not reach it, or, being plain
+/// attention, has less to count. What differs only because the tile is another one is no idea, unless the
+/// closed form says something else too.
+bool is_idea(Counter counter, const Claim& claim, StageBefore& before, const std::vector<Job>& jobs) {
   if (!before.known()) return true;
+  if (before.is_plain()) counter.rule = Rule::exact;
   if (reaches_all(counter, before.counts(counter.name), jobs)) return false;
   if (!reaches_all(counter, before.counts_with_tile_of(claim, counter.name), jobs)) return true;
   const ClosedForm* form = before.form(counter.name);
@@ -635,8 +652,9 @@ std::string bypass_in(const Stage& stage, const Job& job, const Report& report) 
   const Problem& p = job.inputs.problem;
   const Symbols symbols = claim->symbols(p);
   std::int64_t seeing_rows = 0;
-  for (std::int64_t i = 0; i < p.Nq; ++i) seeing_rows += p.visible_keys(i) > 0;
-  const std::int64_t BH = symbols.BH, seen_keys = p.visible_keys(p.Nq - 1), kv = p.batch * p.kv_heads;
+  for (std::int64_t i = 0; i < p.Nq; ++i) seeing_rows += p.keys(i).size() > 0;
+  const std::int64_t BH = symbols.BH, kv = p.batch * p.kv_heads;
+  const std::int64_t seen_keys = Interval{p.keys(0).first, p.keys(p.Nq - 1).end}.size();
   const bool forward = job.pass == Pass::forward;
   struct Need {
     const char* counter;

@@ -27,14 +27,33 @@ fs::path source_path(const Stage& stage) {
   return folder / (fs::exists(folder / "attention.cu") ? "attention.cu" : "attention.cpp");
 }
 
-fs::path kernel_path(const Stage& stage) {
-  return folder_of(stage) / "kernel.hpp";
+/// The files that a stage may have beside its source, and that are a part of it.
+std::vector<fs::path> parts_of(const Stage& stage) {
+  std::vector<fs::path> parts;
+  for (const char* name : {"kernel.hpp", "policy.hpp", "launch.hpp"}) {
+    if (const fs::path part = folder_of(stage) / name; fs::exists(part)) parts.push_back(part);
+  }
+  return parts;
 }
 
 /// What an error in source_of(stage) is said to be in.
 std::string source_name(const Stage& stage) {
-  const bool apart = fs::exists(kernel_path(stage));
-  return source_path(stage).string() + (apart ? ", with kernel.hpp in the place of its #include" : "");
+  std::string name = source_path(stage).string();
+  for (const fs::path& part : parts_of(stage))
+    name += ", with " + part.filename().string() + " in the place of its #include";
+  return name;
+}
+
+/// Adds a source, and all that it includes of the stages.
+void add_with_includes(const fs::path& file, std::vector<fs::path>& files) {
+  if (std::ranges::find(files, file) != files.end()) return;
+  files.push_back(file);
+  constexpr std::string_view include = "#include \"";
+  std::istringstream lines(text_of(file));
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with(include) || !line.substr(include.size()).starts_with("stages/")) continue;
+    add_with_includes(sources / line.substr(include.size(), line.rfind('"') - include.size()), files);
+  }
 }
 
 /// "00, 01, 02"
@@ -111,17 +130,21 @@ fs::path folder_of(const Stage& stage) {
 }
 
 std::string source_of(const Stage& stage) {
-  const fs::path path = source_path(stage), kernel = kernel_path(stage);
+  const fs::path path = source_path(stage);
   std::string text = text_of(path);
-  if (!fs::exists(kernel)) return text;
-  const std::string include =
-      fmt::format("#include \"stages/{}/{}\"\n", folder_name(stage), kernel.filename().string());
-  const std::string inside = text_of(kernel);
-  const std::size_t at = text.find(include), first = inside.find("\n#include ");
-  if (at == text.npos || first == inside.npos)
-    throw Error(fmt::format("{} does not include {}, or that includes nothing", path.string(),
-                            kernel.filename().string()));
-  return text.replace(at, include.size(), inside, first + 1);
+  for (const fs::path& part : parts_of(stage)) {
+    const std::string include =
+        fmt::format("#include \"{}\"\n", part.lexically_relative(sources).generic_string());
+    const std::string inside = text_of(part);
+    const std::size_t at = text.find(include), first = inside.find("\n#include ");
+    if (at == text.npos || first == inside.npos)
+      throw Error(fmt::format("{} does not include {}, or that includes nothing", path.string(),
+                              part.filename().string()));
+    text.replace(at, include.size(), inside, first + 1);
+    // The kernel, which is in its place by now, includes the policy too.
+    for (std::size_t again; (again = text.find(include)) != text.npos;) text.erase(again, include.size());
+  }
+  return text;
 }
 
 bool has_lab(const Stage& stage) {
@@ -146,12 +169,9 @@ Lab find_lab(const Stage& stage) {
 }
 
 std::string version_of(const Lab& lab) {
-  std::vector<fs::path> files = {source_path(*lab.stage)};
-  if (lab.before() != nullptr) files.push_back(source_path(*lab.before()));
-  for (const Stage* stage : {lab.stage, lab.before()}) {
-    if (stage != nullptr && fs::exists(kernel_path(*stage))) files.push_back(kernel_path(*stage));
-  }
-  if (const fs::path table = folder_of(*lab.stage) / "table.hpp"; fs::exists(table)) files.push_back(table);
+  std::vector<fs::path> files;
+  add_with_includes(source_path(*lab.stage), files);
+  if (lab.before() != nullptr) add_with_includes(source_path(*lab.before()), files);
   for (const Stage* stage = lab.stage;; stage = &find_stage(stage->before)) {  // a claim says what changed
     files.push_back(folder_of(*stage) / "claim.cpp");
     if (stage->before == stage->number) break;

@@ -31,8 +31,9 @@ Lab find_lab(const Stage& stage);
 /// The folder of a stage, in the ladder's sources.
 std::filesystem::path folder_of(const Stage& stage);
 
-/// The source of a stage as one text. Where its kernel is in a kernel.hpp, that file, from its first
-/// #include on, takes the place of the line that includes it. Throws Error where there is no such line.
+/// The source of a stage as one text. Where its kernel is in a kernel.hpp, its policy in a policy.hpp or
+/// what launches them in a launch.hpp of its own, that file, from its first #include on, takes the place of
+/// the line that includes it. Throws Error where there is no such line.
 std::string source_of(const Stage& stage);
 
 /// A number that changes with all that the grade of this lab depends on, as text.

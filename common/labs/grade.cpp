@@ -307,6 +307,7 @@ std::string why_wrong(const Program& program, const Run& run) {
   const std::int64_t Bc = tile.Bc > 1 ? tile.Bc : job.inputs.problem.Nk;  // without tiles any may be off
   return lines_of({where_wrong(job.inputs.problem, report.result, oracle),
                    keys_in_place(job.inputs, report.result, oracle, Bc),
+                   scores_in_place(job.inputs, report.result, oracle),
                    claim_of(program.stage()) != nullptr ? said_by_intermediates(program, job)
                                                         : said_by_outputs(program, job, report)});
 }
@@ -388,8 +389,8 @@ std::string mask_of_its_own(const Runs& runs) {
   for (std::size_t i = 0; i < runs.moved_mask.answers.reports.size(); ++i) {
     if (runs.moved_mask.wrong[i].empty()) continue;
     if (!is_of_unmoved_mask(runs.moved_mask.jobs[i], runs.moved_mask.answers.reports[i])) continue;
-    return "which keys a row sees is computed in the file: ask n.visible_keys(), so that it is seen which "
-           "tiles are masked";
+    return "which keys a row sees is computed in the file: ask n.visible_keys(i), or your own mask for row "
+           "asked(i), so that it is seen which tiles are masked";
   }
   return "";
 }

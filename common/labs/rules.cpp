@@ -250,9 +250,11 @@ class Reader {
     const std::string folder = path.parent_path().string();
     static constexpr std::string_view folders[] = {"common/attention", "common/kernel", "common/simt",
                                                    "common/ptx"};
+    static constexpr std::string_view parts[] = {"kernel", "policy", "launch"};  // of a stage's source
     const bool own = folder == "stages/" + folder_of(handed_.stage).filename().string();
-    const bool solution = path.stem() == "oracle" || (own && path.stem() == "kernel");
+    const bool solution = path.stem() == "oracle" || (own && among(path.stem().string(), parts));
     if (path.extension() == ".hpp" && !solution && (own || among(folder, folders))) return "";
+    if (is_given(text(i))) return "";  // the kernels that a variant's policy is for
     return refused(folder.starts_with("stages/")
                        ? "a stage is written, not included: no source of a stage is part of a lab"
                        : "it is no part of a lab: headers of common/attention, common/kernel, common/simt "
@@ -302,8 +304,9 @@ class Reader {
     constexpr std::string_view of_a_stage = "stage_";
     if (word.starts_with(of_a_stage) && word.size() > of_a_stage.size() &&
         word.find_first_not_of("0123456789", of_a_stage.size()) == word.npos &&
-        word.substr(of_a_stage.size()) != number_text(handed_.stage))
-      return fmt::format("{} is another stage: a lab's file names its own only", word);
+        word.substr(of_a_stage.size()) != number_text(handed_.stage) && !is_given(word))
+      return fmt::format(
+          "{} is another stage: a lab's file names its own, and those that its skeleton names", word);
     if (word.starts_with("no_sanitize") || word.find("instrument") != word.npos)
       return fmt::format("{} is not accepted: all that a stage does is watched", word);
     if (word == "optimize" && is("(", i + 1) && i > 0 && tokens_[i - 1].kind == Kind::mark)
@@ -311,6 +314,12 @@ class Reader {
     if (word.find("alloca") != word.npos && (word == "alloca" || word.starts_with("__builtin_alloca")))
       return fmt::format("{} takes memory that is not counted: take it from the workspace", word);
     return why_not_member(i);
+  }
+
+  /// Whether the skeleton has this word, or this name of a file, too.
+  bool is_given(std::string_view what) const {
+    const std::vector<Token> given = tokens_of(find_lab(handed_.stage).source.reference);
+    return std::ranges::find(given, what, &Token::text) != given.end();
   }
 
   static std::ptrdiff_t count(const std::vector<Token>& tokens, std::string_view word) {

@@ -122,6 +122,8 @@ Job timed_case(const Stage& stage) {
   p.Nq = p.Nk = 2048;
   p.causal = true;
   p.dtype = stage.supports.dtypes.back();  // bf16 on tensor cores
+  if (stage.supports.features.window) p.window.left = 256;
+  if (stage.supports.features.softcap) p.softcap = 30;
   Job job;
   job.inputs = random_inputs(p, 1);
   job.timed = true;

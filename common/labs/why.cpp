@@ -57,7 +57,7 @@ std::string where_wrong(const Problem& p, const Result<float>& result, const Res
       columns.insert(c);
       if (!std::isnan(got)) continue;
       nan = true;
-      nan_sees_key = nan_sees_key || p.visible_keys(r % p.Nq) > 0;
+      nan_sees_key = nan_sees_key || p.keys(r % p.Nq).size() > 0;
     }
     wrong_O = wrong_O || o;
     wrong_L = wrong_L || l;
@@ -98,24 +98,39 @@ std::int64_t first_key(const Problem& p, std::int64_t kv) {
   return kv * p.Nk * p.d;
 }
 
+/// What a score, which has the scale in it, becomes.
+using Score = std::function<double(double)>;
+
 /// The scores of row r of all heads with the keys of a key/value head, also with those that it does not
 /// see.
-std::vector<double> scores_of(const Inputs& inputs, std::int64_t r, std::int64_t kv) {
+std::vector<double> scores_of(const Inputs& inputs, std::int64_t r, std::int64_t kv, const Score& score) {
   const Problem& p = inputs.problem;
   const float *const q = &inputs.Q[r * p.d], *const K = &inputs.K[first_key(p, kv)];
   std::vector<double> S(p.Nk);
   for (std::int64_t j = 0; j < p.Nk; ++j) {
     double sum = 0;
     for (std::int64_t k = 0; k < p.d; ++k) sum += double{q[k]} * K[j * p.d + k];
-    S[j] = sum * p.softmax_scale();
+    S[j] = score(sum * p.softmax_scale());
   }
   return S;
+}
+std::vector<double> scores_of(const Inputs& inputs, std::int64_t r, std::int64_t kv) {
+  return scores_of(inputs, r, kv, [&](double s) { return inputs.problem.score(s); });
+}
+
+/// The key/value head of row r of all heads.
+std::int64_t kv_of(const Problem& p, std::int64_t r) {
+  const std::int64_t head = r / p.Nq;
+  return head / p.q_heads * p.kv_heads + p.kv_head(head % p.q_heads);
 }
 
 /// Keys of a row: the first `end` without [a, b).
 struct Keys {
   std::int64_t end, a = 0, b = 0;
 };
+Keys keys_of(const Interval<std::int64_t>& keys) {
+  return keys.size() > 0 ? Keys{keys.end, 0, keys.first} : Keys{0};
+}
 
 /// Sums over the first so many keys of a row, whether it sees them or not.
 struct Prefixes {
@@ -151,10 +166,51 @@ struct Guess {
   std::function<Keys(std::int64_t visible, std::int64_t row)> keys;
 };
 
+/// The same of a problem with a window: other masks that a row may have had.
+std::vector<Guess> window_guesses(const Problem& p) {
+  using OtherMask = Mask<std::int64_t>;
+  OtherMask own = p.mask();
+  if (own.causal) own.right = 0;
+  own.causal = false;
+  std::vector<Guess> all;
+  const auto add = [&](const char* words, OtherMask mask) {
+    all.push_back({words, [mask](std::int64_t, std::int64_t i) { return keys_of(mask.keys(i)); }});
+  };
+  const auto with = [&](std::int64_t left, std::int64_t right) {
+    OtherMask mask = own;
+    mask.left = left;
+    mask.right = right;
+    return mask;
+  };
+  add("as if a row saw all keys before its own", with(-1, own.right));
+  add("as if a row saw all keys behind its own", with(own.left, -1));
+  add("as if a row saw no key before its own", with(0, own.right));
+  add("as if a row saw no key behind its own", with(own.left, 0));
+  add("as if left and right were exchanged", with(own.right, own.left));
+  all.push_back({"as if the own key of row i were key i, and not key i + Nk - Nq",
+                 [own, Nk = p.Nk](std::int64_t, std::int64_t i) {
+                   OtherMask mask = own;
+                   mask.Nq = mask.Nk;
+                   return i < Nk ? keys_of(mask.keys(i)) : Keys{0};
+                 }});
+  add("as if there were neither a window nor a mask", with(-1, -1));
+  add("as if there were no window, and the causal mask", with(-1, 0));
+  if (own.left >= 0) {
+    add("as if a row saw one key more before its own", with(own.left + 1, own.right));
+    if (own.left > 0) add("as if a row saw one key less before its own", with(own.left - 1, own.right));
+  }
+  if (own.right >= 0) {
+    add("as if a row saw one key more behind its own", with(own.left, own.right + 1));
+    if (own.right > 0) add("as if a row saw one key less behind its own", with(own.left, own.right - 1));
+  }
+  return all;
+}
+
 /// The first of those that fit is told, so that what is simple comes first.
 std::vector<Guess> guesses(const Problem& p, std::int64_t Bc) {
   using Index = std::int64_t;
   const Index Nk = p.Nk;
+  if (p.window.hides(p.causal)) return window_guesses(p);
   std::vector<Guess> all;
   const auto some = [](Index n) { return n == 1 ? "key" : fmt::format("{} keys", n); };
   if (p.causal) {
@@ -209,7 +265,7 @@ std::string other_head(const Inputs& inputs, std::int64_t r, const float* got) {
   const Problem& p = inputs.problem;
   const std::int64_t head = r / p.Nq, entry = head / p.q_heads, kv_heads = p.batch * p.kv_heads,
                      own = entry * p.kv_heads + p.kv_head(head % p.q_heads);
-  const Keys visible{p.visible_keys(r % p.Nq)};
+  const Keys visible = keys_of(p.keys(r % p.Nq));
   for (std::int64_t other = 0; other < kv_heads; ++other) {
     if (other == own) continue;
     for (const auto& [what, K, V] :
@@ -226,21 +282,66 @@ std::string other_head(const Inputs& inputs, std::int64_t r, const float* got) {
   return "";
 }
 
+/// Some rows of all heads whose O is wrong, spread over all that are.
+std::vector<std::int64_t> some_wrong_rows(const Problem& p, const Result<float>& result,
+                                          const Result<double>& oracle) {
+  std::vector<std::int64_t> wrong, some;
+  if (result.O.size() != oracle.O.size()) return some;
+  for (std::int64_t r = 0; r < p.batch * p.q_heads * p.Nq; ++r)
+    if (!same_row(&result.O[r * p.d], &oracle.O[r * p.d], p.d, p.dtype)) wrong.push_back(r);
+  constexpr std::int64_t most = 6;
+  const std::int64_t count = std::ssize(wrong), tries = std::min(most, count);
+  for (std::int64_t i = 0; i < tries; ++i)  // + i: not the same row of each head
+    some.push_back(wrong[std::min(i * count / tries + i, count - 1)]);
+  return some;
+}
+
 }  // namespace
+
+std::string scores_in_place(const Inputs& inputs, const Result<float>& result,
+                            const Result<double>& oracle) {
+  const Problem& p = inputs.problem;
+  const std::vector<std::int64_t> tried = some_wrong_rows(p, result, oracle);
+  if (p.softcap == 0 || tried.empty()) return "";
+  const double cap = p.softcap, log2_e = std::log2(std::exp(1.0));
+  const std::pair<const char*, Score> guesses[] = {
+      {"as if there were no softcap", [](double s) { return s; }},
+      {"as if scores were cut off at the cap, without tanh",
+       [=](double s) { return std::clamp(s, -cap, cap); }},
+      {"as if scores above the cap were cut off, without tanh", [=](double s) { return std::min(s, cap); }},
+      {"as if tanh(s / cap) were not multiplied by the cap", [=](double s) { return std::tanh(s / cap); }},
+      {"as if s were not divided by the cap", [=](double s) { return cap * std::tanh(s); }},
+      {"as if the power in tanh had no factor 2", [=](double s) { return cap * std::tanh(s / cap / 2); }},
+      {"as if the power in tanh were one of 2, and not of e",
+       [=](double s) { return cap * std::tanh(s / cap / log2_e); }},
+      {"as if the factor log2(e) were in the power in tanh twice",
+       [=](double s) { return cap * std::tanh(s / cap * log2_e); }},
+      {"as if tanh were t / (t + 1)", [=](double s) { return cap * (1 + std::tanh(s / cap)) / 2; }},
+      {"as if the softcap were applied twice",
+       [=](double s) { return cap * std::tanh(std::tanh(s / cap)); }},
+  };
+  std::string best;
+  double least = infinity;
+  for (const auto& [words, score] : guesses) {
+    double off = 0;
+    for (const std::int64_t r : tried) {
+      const std::int64_t kv = kv_of(p, r);
+      const Prefixes sums(scores_of(inputs, r, kv, score), &inputs.V[first_key(p, kv)], p.d);
+      const Keys keys = keys_of(p.keys(r % p.Nq));
+      off += distance(&result.O[r * p.d], sums.O(keys, keys), p.dtype);
+    }
+    if (off >= least) continue;
+    least = off;
+    best = fmt::format("O is {}.", words);
+  }
+  return best;
+}
 
 std::string keys_in_place(const Inputs& inputs, const Result<float>& result, const Result<double>& oracle,
                           std::int64_t Bc) {
   const Problem& p = inputs.problem;
-  if (result.O.size() != oracle.O.size()) return "";
-  std::vector<std::int64_t> wrong;  // rows of all heads
-  for (std::int64_t r = 0; r < p.batch * p.q_heads * p.Nq; ++r)
-    if (!same_row(&result.O[r * p.d], &oracle.O[r * p.d], p.d, p.dtype)) wrong.push_back(r);
-  if (wrong.empty()) return "";
-  constexpr std::int64_t most_tried = 6;  // spread over those that are wrong
-  std::vector<std::int64_t> tried;
-  const std::int64_t count = std::ssize(wrong), tries = std::min(most_tried, count);
-  for (std::int64_t i = 0; i < tries; ++i)  // + i: not the same row of each head
-    tried.push_back(wrong[std::min(i * count / tries + i, count - 1)]);
+  const std::vector<std::int64_t> tried = some_wrong_rows(p, result, oracle);
+  if (tried.empty()) return "";
 
   std::string of_first;
   const bool of_other_heads = std::ranges::all_of(tried, [&](std::int64_t r) {
@@ -255,10 +356,9 @@ std::string keys_in_place(const Inputs& inputs, const Result<float>& result, con
   const std::vector<Guess> all = guesses(p, Bc);
   std::vector<std::array<double, 3>> off(all.size(), {0, 0, 0});
   for (const std::int64_t r : tried) {
-    const std::int64_t head = r / p.Nq, i = r % p.Nq,
-                       kv = head / p.q_heads * p.kv_heads + p.kv_head(head % p.q_heads);
+    const std::int64_t i = r % p.Nq, kv = kv_of(p, r);
     const Prefixes sums(scores_of(inputs, r, kv), &inputs.V[first_key(p, kv)], p.d);
-    const Keys right{p.visible_keys(i)};
+    const Keys right = keys_of(p.keys(i));
     for (std::size_t g = 0; g < all.size(); ++g) {
       const Keys keys = all[g].keys(right.end, i);
       off[g][0] += distance(&result.O[r * p.d], sums.O(keys, keys), p.dtype);

@@ -7,6 +7,8 @@ namespace flashladder::tiles_29 {
 
 /// What a block works on.
 struct Tile {
+  static constexpr bool is_backward = false;  ///< Which pass it is for.
+
   int Br;           ///< Rows of a tile of Q.
   int Bc;           ///< Keys of a tile of K and of V.
   int warps;        ///< Of a block; each has Br / warps rows.

@@ -7,6 +7,8 @@ namespace flashladder::tiles_38 {
 
 /// What a block works on.
 struct Tile {
+  static constexpr bool is_backward = true;  ///< Which pass it is for.
+
   int Br;           ///< Rows of a tile of Q and of dO.
   int Bc;           ///< Keys of a tile of K and V.
   int warps;        ///< Of a block.
