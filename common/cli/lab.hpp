@@ -30,7 +30,7 @@ struct CheckOptions {
   std::vector<std::string> stages;      ///< Selections; empty is all labs.
   std::size_t most = SIZE_MAX;          ///< Mutants of each lab, and solutions, that are tried.
   std::size_t most_mutants = SIZE_MAX;  ///< Mutants alone.
-  Turn turn = {};                       ///< The part of those that is tried.
+  Turn turn = {};                       ///< The part of the labs that is checked.
 };
 
 /// What `lab trace` is asked to do.

@@ -68,9 +68,8 @@ void read_verdicts(Mutant& mutant) {
   }
 }
 
-/// The patches of a lab in a folder, by name; of `most` or more, so many of them, evenly spread. Of these
-/// the part that has its turn, with another first one in each lab.
-std::vector<fs::path> patches_of(const Lab& lab, const char* folder, std::size_t most, Turn turn) {
+/// The patches of a lab in a folder, by name; of `most` or more, so many of them, evenly spread.
+std::vector<fs::path> patches_of(const Lab& lab, const char* folder, std::size_t most) {
   std::vector<fs::path> patches;
   const std::string number = number_text(*lab.stage) + "_";
   for (const auto& entry : fs::directory_iterator(sources / folder)) {
@@ -81,10 +80,7 @@ std::vector<fs::path> patches_of(const Lab& lab, const char* folder, std::size_t
   std::ranges::sort(patches);
   std::vector<fs::path> some;
   most = std::min(most, patches.size());
-  for (std::size_t i = 0; i < most; ++i) {
-    if (turn.takes(i + static_cast<std::size_t>(lab.stage->number)))
-      some.push_back(patches[i * patches.size() / most]);
-  }
+  for (std::size_t i = 0; i < most; ++i) some.push_back(patches[i * patches.size() / most]);
   return some;
 }
 
@@ -217,7 +213,7 @@ std::vector<Sample> samples_of(const Lab& lab, const CheckOptions& options) {
     samples.push_back({"stage before", std::move(before),
                        [&lab](const Grade& grade) { return wrong_with_stage_before(lab, grade); }});
   for (const fs::path& patch :
-       patches_of(lab, "tests/mutants", std::min(options.most, options.most_mutants), options.turn)) {
+       patches_of(lab, "tests/mutants", std::min(options.most, options.most_mutants))) {
     Mutant mutant{patch.stem().string(), patched(lab, patch)};
     if (mutant.text.empty()) {
       // Some mutants of a variant are wrong in the kernels, which its file includes.
@@ -231,7 +227,7 @@ std::vector<Sample> samples_of(const Lab& lab, const CheckOptions& options) {
     samples.back().fails_by_outputs = mutant.by_checks && !mutant.by_emulator;
     samples.back().fails_by_counts = mutant.judged && !mutant.by_checks && !mutant.by_emulator;
   }
-  for (const fs::path& patch : patches_of(lab, "tests/solutions", options.most, options.turn)) {
+  for (const fs::path& patch : patches_of(lab, "tests/solutions", options.most)) {
     const Solution solution = read_solution(lab, patch);
     samples.push_back({solution.name, solution.text,
                        [solution](const Grade& grade) { return wrong_with(solution, grade); },
@@ -239,7 +235,7 @@ std::vector<Sample> samples_of(const Lab& lab, const CheckOptions& options) {
     samples.back().fails_by_outputs = solution.wrong && !solution.idea;
     samples.back().fails_by_counts = solution.idea && !solution.wrong;
   }
-  for (const fs::path& patch : patches_of(lab, "tests/cheats", options.most, options.turn)) {
+  for (const fs::path& patch : patches_of(lab, "tests/cheats", options.most)) {
     const Solution cheat = read_solution(lab, patch);
     samples.push_back(
         {cheat.name, cheat.text, [cheat](const Grade& grade) { return wrong_with_cheat(cheat, grade); }});
@@ -341,7 +337,8 @@ std::vector<Row> check(const Lab& lab, const CheckOptions& options, Progress& pr
   return rows;
 }
 
-std::vector<const Stage*> chosen_labs(const std::vector<std::string>& selections) {
+/// Of the labs that are asked for, those that have their turn.
+std::vector<const Stage*> chosen_labs(const std::vector<std::string>& selections, Turn turn) {
   std::vector<const Stage*> chosen;
   if (selections.empty()) {
     std::ranges::copy_if(stages(), std::back_inserter(chosen),
@@ -350,7 +347,11 @@ std::vector<const Stage*> chosen_labs(const std::vector<std::string>& selections
   for (const std::string& selection : selections) {
     for (const Stage* stage : select_stages(selection)) chosen.push_back(find_lab(*stage).stage);
   }
-  return chosen;
+  std::vector<const Stage*> in_turn;
+  for (std::size_t i = 0; i < chosen.size(); ++i) {
+    if (turn.takes(i)) in_turn.push_back(chosen[i]);
+  }
+  return in_turn;
 }
 
 }  // namespace
@@ -359,7 +360,7 @@ int check_labs(const CheckOptions& options) {
   const Uninterrupted whole;
   std::size_t graded = 0;
   std::vector<std::string> wrong;  // said once more at the end, below tables that are long
-  for (const Stage* stage : chosen_labs(options.stages)) {
+  for (const Stage* stage : chosen_labs(options.stages, options.turn)) {
     std::vector<std::vector<std::string>> table = {
         {"lab", "handed in", "gets its points", "named", "correct", "idea", "claim", "clean", "in all"}};
     std::size_t to_name = 0, named = 0;
@@ -376,7 +377,7 @@ int check_labs(const CheckOptions& options) {
     }
     print("{}\n", render_table(table, 4));
     if (to_name == 0) continue;
-    const bool sampled = options.most != SIZE_MAX || options.turn.of > 1;
+    const bool sampled = options.most != SIZE_MAX;
     const bool enough = sampled || 10 * named >= 9 * to_name;
     if (!enough) wrong.push_back(fmt::format("lab {}: too few mistakes are named", label(*stage)));
     print("lab {}: the feedback names the mistake of {} of {} solutions{}\n\n", label(*stage), named,

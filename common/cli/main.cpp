@@ -150,7 +150,7 @@ struct LabVerbs {
     check
         ->add_option_function<std::string>(
             "--turn", [this](const std::string& text) { checked.turn = flashladder::parse_turn(text); },
-            "Try a part of the wrong kernels and mistakes: 2/3 is the second of three parts (default: all)")
+            "Check a part of the labs: 2/3 is the second of three parts (default: all)")
         ->type_name("PART");
   }
   int run() const {
