@@ -126,7 +126,8 @@ void add_choices(const Case& begun, const Support& supports, std::vector<Case>& 
     const std::int64_t least =
         std::max<std::int64_t>({1, (47 + rows) / rows, (255 + one.q * scores) / (one.q * scores)});
     for (const std::int64_t batch : {least, least + 1}) {
-      if (is_packed && batch > 1) continue;  // a single batch entry holds them all
+      // A single batch entry holds them all. And a handful of keys is no yardstick for dK and dV.
+      if (is_packed && (batch > 1 || one.kv * p.Nk < 12)) continue;
       const std::int64_t heads_in_all = batch * one.q;
       if (is_large(begun.problem) ? heads_in_all > 6 : batch > least && heads_in_all * scores > 60'000)
         continue;

@@ -230,6 +230,10 @@ TEST_CASE("a bias is added before the softcap, and -infinity hides a key", "[ora
     CHECK(gradients.dbias[2] == 0);
     CHECK(gradients.dbias[4] == 0);
   }
+  Inputs one_key = inputs;
+  one_key.bias[1] = hidden;
+  CHECK(change_without_key(one_key, oracle_forward(one_key), Dropped::heaviest) ==
+        std::vector<double>{-1, -1, 0, 0});  // nothing is left
   inputs.problem.softcap = 2;
   inputs.bias = {2, 0, 0, 0, 0, 0};
   const double first = std::exp(2 * std::tanh(1.));

@@ -282,10 +282,8 @@ Gradients<T> backward(const Inputs& inputs, const Result<float>* saved, const st
       T* dV = result.dV.data() + kv;          // [visible, d]
       score_row(inputs, seeing, q, K_columns.data() + head + keys.first, way, S);
       dO_row.assign(dO_i, dO_i + p.d);
-      const auto add_dbias = [&](const std::vector<T>& dS) {
-        for (std::size_t j = 0; j < dS.size(); ++j) result.dbias[seeing.bias + j] += dS[j];
-      };
       T D = 0, L = 0;
+      const auto P_of = [&](std::int64_t j) { return hides_all(L) ? T(0) : std::exp(S[j] - L); };
       if (saved != nullptr) {
         // Where P is 1, D equals dP. A stage may add up the two in different orders, so some Ways do: D is
         // always added up from the first term on.
@@ -293,8 +291,7 @@ Gradients<T> backward(const Inputs& inputs, const Result<float>* saved, const st
           D = way.add(D, static_cast<T>(dO_i[c]), static_cast<T>(saved->O[row * p.d + c]));
         P.resize(visible);
         L = static_cast<T>(saved->L[row]);
-        for (std::int64_t j = 0; j < visible; ++j)
-          P[j] = hides_all(L) ? T(0) : way.round(std::exp(S[j] - L));
+        for (std::int64_t j = 0; j < visible; ++j) P[j] = way.round(P_of(j));
       }
       // What dropout multiplies dP with stands between its sum and -D.
       const bool from_D = saved != nullptr && Way::begins_with_D && p.dropout.p == 0;
@@ -309,16 +306,19 @@ Gradients<T> backward(const Inputs& inputs, const Result<float>* saved, const st
         for (T& x : dP) x -= D;
       }
       std::vector<T>& dS = dP;
-      for (std::int64_t j = 0; j < visible; ++j) dS[j] = P[j] * dP[j] * slope_of(inputs, seeing, j, S[j]);
-      if (p.has_bias() && without == nullptr) add_dbias(dS);
-      for (T& x : dS) x = way.round(x);
+      for (std::int64_t j = 0; j < visible; ++j) {
+        const T slope = slope_of(inputs, seeing, j, S[j]);
+        // No operand of a product: neither dS nor the P in it is rounded.
+        if (p.has_bias() && without == nullptr) result.dbias[seeing.bias + j] += P_of(j) * dP[j] * slope;
+        dS[j] = way.round(P[j] * dP[j] * slope);
+      }
       drop(inputs, seeing, P);                                               // as dV has it
       if (inputs.sink(seeing.h) != -std::numeric_limits<float>::infinity())  // a key with V = 0, dP = 0
         sink_terms[row] = without != nullptr ? T(0) : -std::exp(inputs.sink(seeing.h) - L) * D;
       if (without != nullptr) leave_dropped(*without, P, dS);
-      if (p.has_bias() && without != nullptr) add_dbias(dS);
       for (std::int64_t j = 0; j < visible; ++j) {
         if (without != nullptr && P[j] == 0 && dS[j] == 0) continue;
+        if (without != nullptr && p.has_bias()) result.dbias[seeing.bias + j] += dS[j];
         add_multiple(dV + j * p.d, P[j], dO_i, p.d, way);
         add_multiple(dK + j * p.d, scale * dS[j], q, p.d, way);
         add_multiple(dq, scale * dS[j], K + j * p.d, p.d, way);
@@ -399,6 +399,7 @@ std::vector<double> change_without_key(const Inputs& inputs, const Result<double
         for (std::int64_t c = 0; c < p.d; ++c) O_rest[c] += weight * stays(j) * V[j * p.d + c];
       }
       for (double& x : O_rest) x /= l;
+      if (hides_all(m)) std::ranges::fill(O_rest, 0.0);  // a bias hides all other keys
     }
     for (std::int64_t c = 0; c < p.d; ++c)
       change[row * p.d + c] = P * (O_rest[c] - stays(key) * V[key * p.d + c]);

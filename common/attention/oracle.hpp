@@ -120,7 +120,7 @@ Result<float> tensor_core_forward(const Inputs& inputs, Dtype dtype);
 
 /// As plain_forward, with P = exp(S - L) and D = rowsum(dO * O) from the forward pass that was saved, as
 /// every backward pass does that recomputes P. P, dS and the gradients are rounded to `dtype`; S and dP
-/// stay fp32, as in every stage.
+/// stay fp32, as in every stage, and so does all that dbias is a sum of.
 Gradients<float> plain_backward(const Inputs& inputs, const Result<float>& saved,
                                 const std::vector<float>& dO, Dtype dtype, PlainWay way = plain_ways[0]);
 
