@@ -654,7 +654,7 @@ std::string bypass_in(const Stage& stage, const Job& job, const Report& report) 
   std::int64_t seeing_rows = 0;
   for (std::int64_t i = 0; i < p.Nq; ++i) seeing_rows += p.keys(i).size() > 0;
   const std::int64_t BH = symbols.BH, kv = p.batch * p.kv_heads;
-  const std::int64_t seen_keys = Interval{p.keys(0).first, p.keys(p.Nq - 1).end}.size();
+  const std::int64_t seen_keys = Interval<std::int64_t>{p.keys(0).first, p.keys(p.Nq - 1).end}.size();
   const bool forward = job.pass == Pass::forward;
   struct Need {
     const char* counter;
