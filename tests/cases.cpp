@@ -143,6 +143,12 @@ void add_choices(const Case& begun, const Support& supports, std::vector<Case>& 
             if (choice.problem.bias_rows > 1) choice.problem.bias_heads = one.q;
             if (layout == Layout::contiguous) choice.problem.bias_batch = batch;
           }
+          if (p.block_map.given()) {
+            const bool of_heads = p.block_map.heads > 1;
+            choice.problem.block_map =
+                random_block_map(choice.problem, layout == Layout::contiguous ? batch : 1,
+                                 of_heads ? one.q : 1, 0.6, p.Nq + p.Nk);
+          }
           choice.problem.scale = scale;
           if (!supports.takes(choice.problem)) continue;
           if (layout != Layout::contiguous && !supports.features.strides) continue;
@@ -163,8 +169,9 @@ std::vector<Problem> variants_of(const Problem& plain, const Support& supports) 
       for (const auto& value : values) {
         Problem variant = p;
         set(variant, value);
-        const bool together = !(variant.prefix > 0 && variant.window.hides(true)) &&
-                              !(variant.has_bias() && variant.packing.sequences > 0);
+        const bool together =
+            !(variant.prefix > 0 && variant.window.hides(true)) &&
+            !((variant.has_bias() || variant.block_map.given()) && variant.packing.sequences > 0);
         if (supports.takes(variant) && together) varied.push_back(variant);
       }
     }
@@ -181,6 +188,10 @@ std::vector<Problem> variants_of(const Problem& plain, const Support& supports) 
   });
   vary(std::array{false, true}, [](Problem& p, bool sinks) { p.sinks = sinks; });
   vary(dropouts, [](Problem& p, const Dropout& dropout) { p.dropout = dropout; });
+  // One for all heads, and one for each; its numbers are chosen later.
+  vary(std::array{0, 1, 2}, [](Problem& p, int maps) {
+    if (maps > 0) p.block_map = {.batch = 1, .heads = maps};
+  });
   vary(packings, [](Problem& p, Packed how) { p.packing = packing_of(p, how); });
   // A stage that takes them all has more than a thousand: of these some, others for each problem.
   constexpr std::size_t most = 64;
@@ -258,6 +269,16 @@ Counts possible_pairs(const std::vector<Case>& begun, const Support& supports, P
   return possible;
 }
 
+/// Of more key/value heads in all than any stage makes blocks to divide its work among: 256.
+Case of_many_heads(const Case& begun) {
+  Case many = begun;
+  many.problem = {.batch = 3, .q_heads = 86, .kv_heads = 86, .Nq = 9, .Nk = 9};
+  many.problem.d = begun.problem.d < 32 ? 32 : begun.problem.d;
+  many.problem.dtype = begun.problem.dtype;
+  many.layout = Layout::contiguous;
+  return many;
+}
+
 }  // namespace
 
 const TraitText& text_of(Trait trait) {
@@ -273,6 +294,7 @@ const TraitText& text_of(Trait trait) {
       {"sinks", {"without", "with"}},
       {"dropout", {"none", "0.1", "0.5"}},
       {"packed sequences", {"none", "several", "with empty ones", "partly used"}},
+      {"block map", {"none", "of all heads", "of each head"}},
       {"family", {"each of the families"}},
       {"group", {"1", "2", "3", "all heads with one key/value head"}},
       {"heads", {"up to 4", "up to 16", "more"}},
@@ -302,6 +324,7 @@ Levels Case::levels() const {
                                             : p.packing.partly_used    ? Packed::partly_used
                                             : p.packing.sequences == 3 ? Packed::several
                                                                        : Packed::with_empty);
+  levels[Trait::block_map] = !p.block_map.given() ? 0 : p.block_map.heads == 1 ? 1 : 2;
   levels[Trait::family] = static_cast<int>(family);
   levels[group] = p.kv_heads == 1 ? 3 : static_cast<int>(p.q_heads / p.kv_heads) - 1;
   levels[heads] = p.q_heads <= 4 ? 0 : p.q_heads <= 16 ? 1 : 2;
@@ -370,6 +393,7 @@ std::vector<Case> make_cases(const Stage& stage, Pass pass) {
     for_each_pair(one.levels(), [&](const Pair& pair) { ++met[pair]; });
     ++turn;
   }
+  cases.push_back(of_many_heads(cases.front()));
   return cases;
 }
 

@@ -24,6 +24,7 @@ enum Trait {
   sinks,
   dropout,
   packing,
+  block_map,
   family,
   group,
   heads,

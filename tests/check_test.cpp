@@ -538,7 +538,8 @@ TEST_CASE("the table of tensors has each under its name, with its shape", "[chec
       backward += name + (one.output_of == Pass::backward ? "! " : " ");
     if (one.given(Pass::backward, Saved::m_and_l, p) && !one.given(Pass::backward, Saved::L, p))
       saved += name + " ";
-    const bool is_position = name.starts_with("cu_seqlens") || name.starts_with("seqused");
+    const bool is_position =
+        name.starts_with("cu_seqlens") || name.starts_with("seqused") || name == "block_map";
     CHECK(one.dtype(p) == (name == "Q" || name == "K" || name == "V" || name == "O" ||
                                    (name[0] == 'd' && name != "dsinks" && name != "dbias")
                                ? p.dtype
@@ -566,6 +567,11 @@ TEST_CASE("the table of tensors has each under its name, with its shape", "[chec
   CHECK(named_tensor("seqused_k").shape(packed) == std::array<std::int64_t, 4>{1, 2, 1, 1});
   CHECK(named_tensor("seqused_k").given(Pass::forward, Saved::L, packed));
   CHECK(!named_tensor("seqused_k").given(Pass::backward, Saved::L, packed));
+  Problem mapped = p;
+  mapped.block_map = random_block_map(p, 2, 1, 0.5, 1);
+  CHECK(named_tensor("block_map").shape(mapped) == std::array<std::int64_t, 4>{1, 2, 1, 1});
+  CHECK(named_tensor("block_map").given(Pass::backward, Saved::L, mapped));
+  CHECK(!named_tensor("block_map").given(Pass::backward, Saved::L, p));
   CHECK(named_tensor("K").shape(p) == std::array<std::int64_t, 4>{2, 3, 7, 4});
   CHECK(named_tensor("L").shape(p) == std::array<std::int64_t, 4>{2, 6, 5, 1});
   CHECK(named_tensor("P").elements(p) == 2 * 6 * 5 * 7);

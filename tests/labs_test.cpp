@@ -562,8 +562,8 @@ TEST_CASE("what a lab's file may not say is found, and its line is named", "[lab
     CHECK(refused(fmt::format("#include \"stages/72_sliding_window/{}.hpp\"\n", own), 72)
               .ends_with("no source of a stage is part of a lab"));
   }
-  CHECK(refused("#include \"stages/79_together/policy.hpp\"\n", 72) != "");
-  CHECK(refused("stage_79::SoftcapIfAny x;", 75).ends_with("those that its skeleton names"));
+  CHECK(refused("#include \"stages/80_together/policy.hpp\"\n", 72) != "");
+  CHECK(refused("stage_80::SoftcapIfAny x;", 75).ends_with("those that its skeleton names"));
   CHECK(refused(std::string("int a;\n\0", 8)).starts_with("attention.cu:2: it is no plain text"));
   CHECK(refused(std::string(most_source_bytes + 1, ' '))
             .starts_with("attention.cu: it has more than 1024 KiB"));

@@ -93,6 +93,12 @@ constexpr Variant variants[] = {
     [](Problem& p) {
       p.dropout = {0.4f, 9};
     },
+    [](Problem& p) {
+      if (p.Nq > BlockMap::size)
+        p.block_map = random_block_map(p, 1, p.q_heads, 0.5, 4);
+      else  // a head has one block
+        p.block_map = {.batch = 1, .heads = 4, .rows = 1, .keys = 1, .live = {1, 0, 1, 1}};
+    },
     [](Problem& p) {  // all that go together
       p.window = {3, 0};
       p.softcap = 0.8f;
@@ -206,6 +212,30 @@ TEST_CASE("variants by hand", "[oracle]") {
     // Row 0's own key is key 2: 1/4, 1/2, 1 and 1/2.
     CHECK(std::abs(oracle_forward(inputs).O[0] - (0.25 + 1 + 4 + 4) / 2.25) < 1e-6);
   }
+}
+
+TEST_CASE("a block map leaves out blocks of a head", "[oracle]") {
+  Problem p{.batch = 2, .q_heads = 2, .Nq = 130, .Nk = 260, .d = 1};
+  p.block_map = {
+      .batch = 2, .heads = 1, .rows = 2, .keys = 3, .live = {1, 0, 1, 0, 0, 0, 0, 1, 0, 1, 1, 0}};
+  p.validate();
+  Inputs inputs = random_inputs(p, 2);
+  inputs.Q.assign(inputs.Q.size(), 0);  // all scores are 0
+  for (std::int64_t b = 0; b < 2; ++b) {
+    for (std::int64_t j = 0; j < 260; ++j)
+      inputs.V[b * 260 + j] = static_cast<float>(j / 128);  // its block
+  }
+  const Result<double> result = oracle_forward(inputs);
+  const auto row = [&](std::int64_t b, std::int64_t h, std::int64_t i) { return (b * 2 + h) * 130 + i; };
+  for (std::int64_t h = 0; h < 2; ++h) {
+    CHECK(std::abs(result.O[row(0, h, 127)] - 2. * 4 / 132) < 1e-12);  // 128 keys of block 0, 4 of block 2
+    CHECK(std::abs(result.L[row(0, h, 127)] - std::log(132)) < 1e-12);
+    CHECK(result.O[row(0, h, 128)] == 0);  // no key
+    CHECK(result.L[row(0, h, 128)] == -std::numeric_limits<double>::infinity());
+    CHECK(std::abs(result.O[row(1, h, 0)] - 1) < 1e-12);
+    CHECK(std::abs(result.O[row(1, h, 129)] - 0.5) < 1e-12);
+  }
+  CHECK(p.forward_flops() == 4. * 2 * (128 * 132 + 128 * 128 + 2 * 256));
 }
 
 TEST_CASE("a bias is added before the softcap, and -infinity hides a key", "[oracle]") {

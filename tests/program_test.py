@@ -365,6 +365,20 @@ class ProgramTest(unittest.TestCase):
             with self.assertRaises(gpu.BadResult):
                 block(wrong)
 
+    def test_variants_without_meaning_are_refused(self):
+        for variant, part in (
+                ("windo:3", "the variants are window:KEYS, softcap:LIMIT"), ("window:x", "give window:KEYS or window:LEFT:RIGHT"),
+                ("window:-2", "the window's left side is -2"), ("softcap:1:2", "give softcap:LIMIT, a number"),
+                ("softcap:-1", "the softcap is -1"), ("prefix:", "give prefix:KEYS"), ("prefix:3", "ask for that mask, too"),
+                ("dropout:0.1:a", "give dropout:SHARE or dropout:SHARE:SEED"), ("dropout:1", "the dropout is 1"),
+                ("documents:0", "give documents:LENGTH"), ("documents:100:100", "the documents have 200 rows and the input has 300"),
+                ("bias:1:2", "give bias, one of the batch's, or bias:BATCH:HEADS:ROWS"), ("bias:1:3:1", "the bias is [1, 3, 1, 300]"),
+                ("blocks", "give blocks:SHARE or blocks:SHARE:SEED"), ("blocks:2", "from 0 to 1"), ("blocks:nan", "from 0 to 1"),
+                ("blocks:0.5,documents:100", "a block map and packed sequences do not go together"),
+                ("window:3,", "--variant window:3,: '' is not understood")):
+            with self.subTest(variant=variant):
+                self.refuses(2, part, verb="ledger", arguments=("80", "--random", "1,2,300,64", "--variant", variant))
+
     def test_a_variant_is_shown_beside_its_peers_or_refused(self):
         from bench.report import gpu_report
         path = self.folder / "policies_window.json"
@@ -755,7 +769,7 @@ class ProgramTest(unittest.TestCase):
         numbers = [s["number"] for s in STAGES if s["backward"]]
         self.assertEqual([s["number"] for s in report["stages"]], numbers)
         for stage, before in zip(self.results("causal"), [numbers[0], *numbers]):  # each after the one before it in this list
-            before = {71: 38, 72: 71, 73: 71, 74: 72, 75: 71, 76: 72, 77: 72, 78: 72, 79: 74}.get(stage["number"], before)  # but for the variants
+            before = {71: 38, 72: 71, 73: 71, 74: 72, 75: 71, 76: 72, 77: 72, 78: 72, 79: 72, 80: 74}.get(stage["number"], before)  # but for the variants
             self.assertEqual((stage["status"], stage["before"]), ("passed", before))
             self.assertTrue(0 < stage["oracle"]["error"] <= stage["oracle"]["allowed"])
             self.assertEqual("against_before" in stage, stage["number"] != before)

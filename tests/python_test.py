@@ -243,6 +243,58 @@ class PackedTest(unittest.TestCase):
             flashladder.forward(72, *tensors, **both)
 
 
+class BlockMapTest(unittest.TestCase):
+    """A block map, on arrays of NumPy."""
+
+    def setUp(self):
+        self.tensors = [x.astype("float16") for x in inputs(2, 4, 2, 150, 260, 64)]
+
+    def test_what_is_left_is_attention(self):
+        q, k, v = self.tensors
+        block_map = np.zeros((1, 4, 2, 3), np.int32)
+        block_map[:, :, :, 1] = 7  # all see block 1 alone, but for head 2, which sees nothing
+        block_map[:, 2] = 0
+        o, lse = flashladder.forward("block_map", q, k, v, block_map=block_map)
+        right, right_lse = flashladder.forward(29, q, k[:, :, 128:256].copy(), v[:, :, 128:256].copy())
+        others = [0, 1, 3]
+        np.testing.assert_allclose(o[:, others], right[:, others], rtol=1e-3, atol=1e-3)
+        np.testing.assert_allclose(lse[:, others], right_lse[:, others], rtol=1e-3, atol=1e-3)
+        self.assertTrue((o[:, 2] == 0).all() and np.isneginf(lse[:, 2]).all())
+        dq, dk, dv = flashladder.backward("block_map", q, k, v, o, lse, do=o, block_map=block_map)
+        self.assertTrue((dk[:, :, :128] == 0).all() and (dv[:, :, 256:] == 0).all() and (dq[:, 2] == 0).all())
+        self.assertTrue((abs(dk[:, :, 128:256]).max(-1) > 0).all())
+        o_strided, _ = flashladder.forward("block_map", q, k, v, block_map=block_map.swapaxes(2, 3).copy().swapaxes(2, 3))
+        np.testing.assert_array_equal(o_strided, o)
+
+    def test_errors(self):
+        whole = np.ones((2, 4, 2, 3), np.int32)
+        for message, options in (
+                (r"the block map is \[2, 3, 2, 3\] and must be \[2, 4, 2, 3\], of blocks of 128 rows and keys; its first two",
+                 {"block_map": whole[:, :3]}),
+                (r"the block map is \[2, 4, 3, 5\] and must be", {"block_map": np.ones((2, 4, 3, 5), np.int32)}),
+                (r"block_map has shape \[2, 3\]: give \[batch, heads, blocks of rows, blocks of keys\]", {"block_map": whole[0, 0]}),
+                (r"block_map has shape \[2, 4, 2, 0\]", {"block_map": whole[..., :0]})):
+            with self.assertRaisesRegex(ValueError, message):
+                flashladder.forward("block_map", *self.tensors, **options)
+        for message, block_map in (("block_map is a list: give an array of int32", [[[[1]]]]),
+                                   ("block_map is not an array of int32: convert it", whole.astype(bool))):
+            with self.assertRaisesRegex(TypeError, message):
+                flashladder.forward("block_map", *self.tensors, block_map=block_map)
+        with self.assertRaisesRegex(ValueError, "72 sliding_window takes no block map"):
+            flashladder.forward(72, *self.tensors, block_map=whole)
+        cu_q, cu_k = np.array([0, 150], np.int32), np.array([0, 260], np.int32)
+        with self.assertRaisesRegex(ValueError, "a block map and packed sequences do not go together"):
+            flashladder.forward("together", *(x[:1] for x in self.tensors), block_map=whole[:1], cu_seqlens_q=cu_q,
+                                cu_seqlens_k=cu_k)
+
+    def test_it_is_counted(self):
+        block_map = np.array([[[[1, 0, 1], [0, 0, 1]]]], np.int32)
+        counted = flashladder.ledger(79, rows=150, keys=260, block_map=block_map)
+        self.assertEqual(counted["counts"]["tiles"], 2 * 3)  # of 2 heads
+        self.assertEqual(counted["counts"]["global.block_map.read_bytes"], 4 * 2 * 2 * 4 * 3)  # of 2 heads, 2 row tiles, 4 warps
+        self.assertEqual(counted["problem"]["block_map"], (1, 1))
+
+
 class BiasTest(unittest.TestCase):
     """A bias, on arrays of NumPy."""
 
@@ -809,7 +861,7 @@ class TorchVariantsTest(unittest.TestCase):
         options |= {name: x for name, x in mine.items() if name not in "qkv"}
         asked = flashladder.torch._asked(**{
             "causal": False, "window_size": (-1, -1), "softcap": 0.0, "prefix": 0, "alibi_slopes": None, "bias": None,
-            "sinks": None, "dropout_p": 0.0, "cu_seqlens_q": None, "cu_seqlens_k": None} | options)
+            "sinks": None, "dropout_p": 0.0, "cu_seqlens_q": None, "cu_seqlens_k": None, "block_map": None} | options)
         self.assertEqual(tuple(stage.number for stage in flashladder.torch.stages_for(q, None, True, asked)), numbers)
         o = flashladder.torch.attention(q, k, v, **options)
         torch.testing.assert_close(o.detach().cpu().double(), right[0].detach(), rtol=1e-2, atol=1e-2)
@@ -825,7 +877,7 @@ class TorchVariantsTest(unittest.TestCase):
                                  ((76, 76), {"alibi_slopes": slopes, "causal": True}),
                                  ((76, 76), {"bias": bias}),
                                  ((77, 77), {"sinks": sinks}),
-                                 ((79, 79), {"softcap": 2.0, "bias": bias, "sinks": sinks, "alibi_slopes": slopes,
+                                 ((80, 80), {"softcap": 2.0, "bias": bias, "sinks": sinks, "alibi_slopes": slopes,
                                              "causal": True, "window_size": (30, -1)})):
             q, k, v = (torch.from_numpy(x).half() for x in inputs(1, heads, heads, 70, 70, d))
             do = torch.from_numpy(np.random.default_rng(9).standard_normal(tuple(q.shape), np.float32)).half()
@@ -849,6 +901,18 @@ class TorchVariantsTest(unittest.TestCase):
         for device in self.devices():
             with self.subTest(device=device):
                 self.check((74, 74), {"q": q, "k": k, "v": v}, right, do, device, causal=True, cu_seqlens_q=cu, cu_seqlens_k=cu)
+
+    def test_a_block_map_hides_what_a_bias_would(self):
+        q, k, v = (torch.from_numpy(x).half() for x in inputs(1, 2, 2, 150, 260, 64))
+        block_map = torch.tensor([[[[1, 0, 1], [0, 1, 0]], [[0, 0, 1], [1, 1, 1]]]], dtype=torch.int32)
+        shown = block_map.repeat_interleave(128, 2).repeat_interleave(128, 3)[:, :, :150, :260]
+        exact = [x.double().requires_grad_() for x in (q, k, v)]
+        o = variant_attention(*exact, bias=torch.where(shown != 0, 0.0, -torch.inf))
+        do = torch.ones_like(q)
+        right = o, torch.autograd.grad(o, exact, do.double())
+        for device in self.devices():
+            with self.subTest(device=device):
+                self.check((79, 79), {"q": q, "k": k, "v": v}, right, do, device, block_map=block_map)
 
     def test_dropout_draws_a_seed(self):
         q, k, v = (torch.from_numpy(x).half() for x in inputs(1, 2, 2, 40, 40, 64))

@@ -358,6 +358,23 @@ void spoil(std::vector<float>& x, std::int64_t rows, std::int64_t columns, std::
   }
 }
 
+// Then a warp asks twice which of them are live.
+TEST_CASE("a block map of more blocks than a warp has lanes", "[stage]") {
+  for (const Stage* stage : tested_stages()) {
+    DYNAMIC_SECTION(folder(*stage)) {
+      for (const auto& [Nq, Nk] : {std::pair(130, 4500), {4500, 130}}) {
+        Problem p{.q_heads = 2, .kv_heads = 1, .Nq = Nq, .Nk = Nk, .d = 32};
+        p.block_map = random_block_map(p, 1, 2, 0.1, 7);
+        if (!takes_part(*stage, stage->supports.takes(p))) continue;
+        const Inputs inputs = for_stage(*stage, random_inputs(p, 7));
+        INFO(to_string(inputs.problem));
+        check_stage(*stage, inputs, Layout::contiguous);
+        check_backward_of(*stage, inputs, Layout::contiguous);
+      }
+    }
+  }
+}
+
 // And of packed sequences no other one, though rows and keys of several are closer than a tile is long.
 TEST_CASE("packed sequences do not see a neighbour's NaN", "[stage]") {
   Problem p;

@@ -163,18 +163,24 @@ void score_row(const Inputs& inputs, const SeeingRow& row, const float* q, const
   for (T& s : S) s = p.score(s);
   for (std::size_t j = 0; j < S.size(); ++j)
     S[j] -= inputs.alibi(row.h, row.i, row.keys.first + static_cast<std::int64_t>(j));
+  if (!inputs.whole().block_map.given()) return;
+  for (std::size_t j = 0; j < S.size(); ++j) {
+    const std::int64_t key = row.keys.first + static_cast<std::int64_t>(j);
+    if (!inputs.whole().is_in_live_block(row.head, row.i, key)) S[j] = -std::numeric_limits<T>::infinity();
+  }
+}
+
+/// Whether a row with this L has seen no key, or one with this score is hidden from its row.
+template <class T>
+bool hides_all(T L) {
+  return L == -std::numeric_limits<T>::infinity();
 }
 
 /// The derivative of a row's score for a key, by what it was before softcap and ALiBi.
 template <class T>
 T slope_of(const Inputs& inputs, const SeeingRow& row, std::int64_t j, T s) {
+  if (hides_all(s)) return 0;
   return inputs.problem.slope(s + static_cast<T>(inputs.alibi(row.h, row.i, row.keys.first + j)));
-}
-
-/// Whether a row with this L has seen no key.
-template <class T>
-bool hides_all(T L) {
-  return L == -std::numeric_limits<T>::infinity();
 }
 
 /// What dropout makes of each P, or dP, of a row; nothing without it.
@@ -377,6 +383,7 @@ std::vector<double> change_without_key(const Inputs& inputs, const Result<double
       s *= scale_of<double>(p);
       if (p.has_bias()) s += inputs.bias[seeing.bias + key];
       s = p.score(s) - inputs.alibi(seeing.h, seeing.i, keys.first + key);
+      if (!inputs.whole().is_in_live_block(seeing.head, seeing.i, keys.first + key)) continue;
     }
     // O = P V_key + (1 - P) O_rest, and only O_rest is left. Where P is nearly 1, it drowns in O.
     const double P = std::exp(s - oracle.L[row]);
@@ -399,7 +406,7 @@ std::vector<double> change_without_key(const Inputs& inputs, const Result<double
         for (std::int64_t c = 0; c < p.d; ++c) O_rest[c] += weight * stays(j) * V[j * p.d + c];
       }
       for (double& x : O_rest) x /= l;
-      if (hides_all(m)) std::ranges::fill(O_rest, 0.0);  // a bias hides all other keys
+      if (hides_all(m)) std::ranges::fill(O_rest, 0.0);  // all other keys are hidden
     }
     for (std::int64_t c = 0; c < p.d; ++c)
       change[row * p.d + c] = P * (O_rest[c] - stays(key) * V[key * p.d + c]);

@@ -84,7 +84,39 @@ void validate_bias(const Problem& p) {
   }
 }
 
+void validate_block_map(const Problem& p) {
+  const BlockMap& map = p.block_map;
+  if (!map.given()) return;
+  const std::int64_t rows = (p.Nq + BlockMap::size - 1) / BlockMap::size,
+                     keys = (p.Nk + BlockMap::size - 1) / BlockMap::size;
+  const auto words = [](std::int64_t batch, std::int64_t heads, std::int64_t i, std::int64_t j) {
+    return "[" + std::to_string(batch) + ", " + std::to_string(heads) + ", " + std::to_string(i) + ", " +
+           std::to_string(j) + "]";
+  };
+  if ((map.batch != 1 && map.batch != p.batch) || (map.heads != 1 && map.heads != p.q_heads) ||
+      map.rows != rows || map.keys != keys) {
+    throw UsageError("the block map is " + words(map.batch, map.heads, map.rows, map.keys) +
+                     " and must be " + words(p.batch, p.q_heads, rows, keys) + ", of blocks of " +
+                     std::to_string(BlockMap::size) +
+                     " rows and keys; its first two sizes may be 1, where all share it");
+  }
+  if (!map.live.empty() && std::ssize(map.live) != map.blocks()) {
+    throw UsageError("the block map has " + std::to_string(map.live.size()) +
+                     " numbers: give one for each of " + std::to_string(map.blocks()) + " blocks");
+  }
+  if (p.packing.sequences > 0) {
+    throw UsageError(
+        "a block map and packed sequences do not go together: its blocks would hold parts of several "
+        "sequences");
+  }
+}
+
 }  // namespace
+
+BlockMap BlockMap::of(std::int64_t b, std::int64_t h) const {
+  const auto first = live.begin() + (b % batch * heads + h % heads) * rows * keys;
+  return {1, 1, rows, keys, {first, first + rows * keys}};
+}
 
 float Problem::softmax_scale() const {
   return scale != 0 ? scale : 1.0f / std::sqrt(static_cast<float>(d));
@@ -140,6 +172,19 @@ std::int64_t Problem::visible_pairs() const {
 }
 
 double Problem::forward_flops() const {
+  if (block_map.given() && !block_map.live.empty()) {
+    double pairs = 0;
+    for (std::int64_t i = 0; i < Nq; ++i) {
+      const auto [first, end] = mask().keys(i);
+      for (std::int64_t j = first; j < end; ++j) {
+        const std::int64_t next = std::min(end, (j / BlockMap::size + 1) * BlockMap::size);
+        for (std::int64_t head = 0; head < batch * q_heads; ++head)
+          pairs += is_in_live_block(head, i, j) ? static_cast<double>(next - j) : 0;
+        j = next - 1;
+      }
+    }
+    return 4.0 * pairs * static_cast<double>(d);
+  }
   if (window.hides(causal) || prefix > 0 || packing.sequences > 0)
     return 4.0 * static_cast<double>(batch * q_heads * d) * static_cast<double>(visible_pairs());
   const double all = 4.0 * static_cast<double>(batch * q_heads) * static_cast<double>(Nq) *
@@ -192,6 +237,7 @@ void Problem::validate() const {
                      ": give the share of probabilities to leave out, from 0 to 0.99");
   }
   validate_packing(*this);
+  validate_block_map(*this);
   if (!std::isfinite(scale)) throw UsageError("the scale is not a finite number");
   const auto elements = [](auto... factors) { return (static_cast<double>(factors) * ...); };
   const double most = static_cast<double>(std::numeric_limits<std::int64_t>::max()) / 64;
@@ -225,6 +271,9 @@ std::string to_string(const Problem& p) {
   if (p.sinks) text += " sinks";
   if (p.dropout.p != 0) text += " dropout=" + in_words(p.dropout.p);
   if (p.packing.sequences > 0) text += " sequences=" + std::to_string(p.packing.sequences);
+  if (p.block_map.given()) {
+    text += " block_map=" + std::to_string(p.block_map.batch) + "," + std::to_string(p.block_map.heads);
+  }
   return text + " " + std::string(to_string(p.dtype));
 }
 

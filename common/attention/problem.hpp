@@ -61,6 +61,29 @@ struct Packing {
   }
 };
 
+/// Which blocks of 128 rows and 128 keys have pairs that see each other, where the masks let them; in the
+/// others no row sees a key. It is known to the host but where a GPU alone has it: then `live` is empty.
+struct BlockMap {
+  static constexpr std::int64_t size = 128;  ///< Rows, and keys, of a block; the last may have fewer.
+
+  std::int64_t batch = 0;   ///< Maps for so many batch entries, 1 where all share it; 0: there is none.
+  std::int64_t heads = 0;   ///< The same of query heads.
+  std::int64_t rows = 0;    ///< Blocks of rows, ceil(Nq / 128).
+  std::int64_t keys = 0;    ///< Blocks of keys, ceil(Nk / 128).
+  std::vector<int> live{};  ///< [batch, heads, rows, keys]: not 0 where rows may see keys.
+
+  /// Whether there is one.
+  bool given() const { return batch > 0; }
+  /// How many blocks it tells of.
+  std::int64_t blocks() const { return batch * heads * rows * keys; }
+  /// Whether row i and key j of query head `h` of batch entry `b` are in a live block.
+  bool is_live(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) const {
+    return live[((b % batch * heads + h % heads) * rows + i / size) * keys + j / size] != 0;
+  }
+  /// That of query head `h` of batch entry `b` alone.
+  BlockMap of(std::int64_t b, std::int64_t h) const;
+};
+
 /// Where a row is among packed sequences; else those are the batch entries, and this is the first.
 struct Place {
   std::int64_t sequence = 0;  ///< Its number.
@@ -84,15 +107,16 @@ struct Problem {
   float softcap = 0;    ///< s becomes softcap * tanh(s / softcap), the scale included; 0: it stays.
   std::int64_t prefix = 0;  ///< Every query sees the first so many keys, too; under the causal mask alone.
   bool alibi = false;  ///< From a score slope * |i + (Nk - Nq) - j| is taken, of each head its own slope.
-  std::int64_t bias_batch =
-      0;  ///< Numbers [bias_batch, bias_heads, bias_rows, Nk] are added to the scores, which
-          ///< have the scale in them, before a softcap; -inf hides a key. 0: none are.
+  /// Numbers [bias_batch, bias_heads, bias_rows, Nk] are added to the scores, which have the scale in them,
+  /// before a softcap; -inf hides a key. 0: none are.
+  std::int64_t bias_batch = 0;
   std::int64_t bias_heads = 0;  ///< As bias_batch 1, where all share them, or the scores' own size.
   std::int64_t bias_rows = 0;   ///< As bias_heads.
   bool sinks = false;    ///< Each head has a score of its own, whose exponential is in the softmax's sum.
   Dropout dropout = {};  ///< Of P, after the softmax.
   Packing packing = {};  ///< Sequences that follow each other in the rows and keys.
-  float scale = 0;       ///< Factor on the scores; 0 stands for 1/sqrt(d).
+  BlockMap block_map = {};    ///< Blocks that are left out.
+  float scale = 0;            ///< Factor on the scores; 0 stands for 1/sqrt(d).
   Dtype dtype = Dtype::fp32;  ///< Of Q, K, V and O.
 
   /// The factor on the scores, 1/sqrt(d) unless one was given.
@@ -143,17 +167,24 @@ struct Problem {
     return 1 - part * part;
   }
 
-  /// Pairs (query, key) that see each other, in one head.
+  /// Whether a block map, where there is one, leaves query head `head` of all batch entries the pair of row
+  /// i and key j.
+  bool is_in_live_block(std::int64_t head, std::int64_t i, std::int64_t j) const {
+    return !block_map.given() || block_map.is_live(head / q_heads, head % q_heads, i, j);
+  }
+
+  /// Pairs (query, key) that see each other, in one head; without regard to a block map.
   std::int64_t visible_pairs() const;
 
   /// FLOPs of the forward pass as the papers count them: 4 * Nq * Nk * d per head, halved when causal; with
-  /// a window, a prefix or packed sequences 4 * visible_pairs() * d.
+  /// a window, a prefix or packed sequences 4 * visible_pairs() * d, and with a block map of those pairs of
+  /// each head that it leaves.
   double forward_flops() const;
 
   /// Throws UsageError unless all sizes are at least 1, d <= max_head_dim, kv_heads divides q_heads, the
   /// window is not below -1, scale and softcap are finite, softcap is not negative, a prefix is not
   /// negative and has the causal mask and no window, a bias has the scores' sizes or 1 and no packed
-  /// sequences, dropout is from 0 to below 1, packed sequences are of
+  /// sequences, a block map likewise in blocks, dropout is from 0 to below 1, packed sequences are of
   /// a single batch entry and take all of its rows and keys, and each tensor can be addressed with 64 bits.
   void validate() const;
 };

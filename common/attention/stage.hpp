@@ -23,6 +23,7 @@ struct Features {
   bool sinks = false;         ///< A score of each head beside those of its keys.
   bool dropout = false;       ///< Probabilities left out by chance.
   bool packing = false;       ///< Sequences that follow each other in the rows and keys.
+  bool block_map = false;     ///< Blocks of rows and keys that are left out.
 };
 
 /// A feature, and which problems ask for it.
@@ -45,6 +46,7 @@ inline constexpr Feature all_features[] = {
     {"sinks", &Features::sinks, [](const Problem& p) { return p.sinks; }},
     {"dropout", &Features::dropout, [](const Problem& p) { return p.dropout.p != 0; }},
     {"packed sequences", &Features::packing, [](const Problem& p) { return p.packing.sequences > 0; }},
+    {"block map", &Features::block_map, [](const Problem& p) { return p.block_map.given(); }},
 };
 
 /// What a stage takes.

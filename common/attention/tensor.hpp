@@ -105,6 +105,7 @@ struct Forward {
   Tensor cu_seqlens_q = {};                    ///< [sequences + 1], int32; of packed ones alone.
   Tensor cu_seqlens_k = {};                    ///< As cu_seqlens_q.
   Tensor seqused_k = {};                       ///< [sequences], int32; where they are partly used.
+  Tensor block_map = {};                       ///< [blocks of a BlockMap], int32; where there is one.
   Workspace& workspace;                        ///< The only source of extra memory.
 
   /// Query head `h` of batch entry `b`, with the key/value head it reads.
@@ -139,6 +140,7 @@ struct Backward {
   Tensor dsinks = {};                           ///< As sinks.
   Tensor cu_seqlens_q = {};                     ///< As in Forward.
   Tensor cu_seqlens_k = {};                     ///< As in Forward.
+  Tensor block_map = {};                        ///< As in Forward.
   Workspace& workspace;                         ///< The only source of extra memory.
 
   /// Query head `h` of batch entry `b`, with the key/value head it reads and adds gradients to.
@@ -164,7 +166,7 @@ struct NamedTensor {
   /// Of some variant of attention: its shape is [numbers], the same for each batch entry, and a problem
   /// without the variant has none; null: of all.
   std::int64_t (*numbers)(const Problem&) = nullptr;
-  bool of_positions = false;                       ///< Whether they are positions, int32.
+  bool is_int32 = false;                           ///< Whether they are whole numbers.
   std::int64_t Problem::*batch = &Problem::batch;  ///< Of its shape; 0 where a problem has it not.
 
   /// Whether a pass over `p` is given it, of a stage that needs `needed` of the forward pass.
@@ -173,11 +175,11 @@ struct NamedTensor {
            (!saved || *saved == needed) && (numbers == nullptr || numbers(p) > 0) && p.*batch > 0;
   }
   /// Whether its rows are those of a head, of d elements: they may have strides, and the problem's dtype.
-  /// All else is contiguous and fp32, or of positions.
+  /// All else is contiguous and fp32, or int32.
   constexpr bool has_head_rows() const { return columns == &Problem::d; }
   /// Of its elements.
   Dtype dtype(const Problem& p) const {
-    return has_head_rows() ? p.dtype : of_positions ? Dtype::int32 : Dtype::fp32;
+    return has_head_rows() ? p.dtype : is_int32 ? Dtype::int32 : Dtype::fp32;
   }
   /// [batch, heads, rows, columns]; 1 for what it has none of.
   std::array<std::int64_t, 4> shape(const Problem& p) const {
@@ -209,8 +211,8 @@ struct NamedTensor {
 /// A tensor of some variant.
 constexpr NamedTensor of_variant(const char* name, Tensor Forward::*forward, Tensor Backward::*backward,
                                  std::int64_t (*numbers)(const Problem&),
-                                 std::optional<Pass> output_of = {}, bool of_positions = false) {
-  return {name, forward, backward, nullptr, nullptr, nullptr, output_of, {}, numbers, of_positions};
+                                 std::optional<Pass> output_of = {}, bool is_int32 = false) {
+  return {name, forward, backward, nullptr, nullptr, nullptr, output_of, {}, numbers, is_int32};
 }
 
 /// The numbers that are added to scores, or their gradient.
@@ -255,6 +257,9 @@ inline constexpr NamedTensor all_tensors[] = {
     of_variant(
         "seqused_k", &Forward::seqused_k, nullptr,
         [](const Problem& p) { return p.packing.partly_used ? p.packing.sequences : 0; }, {}, true),
+    of_variant(
+        "block_map", &Forward::block_map, &Backward::block_map,
+        [](const Problem& p) { return p.block_map.blocks(); }, {}, true),
 };
 
 /// The one of that name.

@@ -52,6 +52,7 @@ class Row {
         p.has_bias() ? p.bias_row(head / p.q_heads, head % p.q_heads, row) * p.Nk : 0;
     const std::int64_t key0 = p.place(row).key0;  // where the tiles begin
     for (std::int64_t j = first; j < end; ++j) {
+      if (!p.is_in_live_block(head, row, j)) continue;
       double sum = 0;
       for (std::int64_t k = 0; k < p.d; ++k) sum += double{q[k]} * K[j * p.d + k];
       const double bias = p.has_bias() ? inputs.bias[bias0 + j] : 0;

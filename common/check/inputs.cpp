@@ -191,6 +191,20 @@ void fill_variant(Inputs& inputs, std::uint64_t seed) {
   if (inputs.problem.sinks) inputs.sinks = make_sinks(inputs, random);
 }
 
+BlockMap random_block_map(const Problem& p, std::int64_t batch, std::int64_t heads, double share,
+                          std::uint64_t seed) {
+  BlockMap map{batch, heads, (p.Nq + BlockMap::size - 1) / BlockMap::size,
+               (p.Nk + BlockMap::size - 1) / BlockMap::size};
+  Random random(seed);
+  // Of the generator itself: the library's distributions are not the same everywhere.
+  const auto below_share = [&] { return share >= 1 || static_cast<double>(random()) < share * 0x1p64; };
+  for (std::int64_t block = 1; block <= map.blocks(); ++block) {
+    const bool is_last = block % (map.rows * map.keys) == 0;  // of its map
+    map.live.push_back(below_share() || is_last ? 1 : 0);
+  }
+  return map;
+}
+
 Dtype dtype_for(const Stage& stage, Dtype dtype) {
   return stage.supports.dtype(computing_dtype(stage, dtype)) ? dtype : stage.supports.dtypes.front();
 }

@@ -30,6 +30,11 @@ Inputs make_inputs(const Family& family, const Problem& problem, std::uint64_t s
 /// sees.
 void fill_variant(Inputs& inputs, std::uint64_t seed);
 
+/// A block map for `p`, for each of `batch` batch entries and `heads` query heads: a block is live with
+/// chance `share`, and that of the last row and key always. The same for the same seed.
+BlockMap random_block_map(const Problem& p, std::int64_t batch, std::int64_t heads, double share,
+                          std::uint64_t seed);
+
 /// What `stage` takes inputs of `dtype` as: its first dtype where it takes neither that nor fp32.
 Dtype dtype_for(const Stage& stage, Dtype dtype);
 

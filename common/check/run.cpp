@@ -163,13 +163,14 @@ void Run<Call>::write_variant(const Inputs& inputs) {
   if (problem_.alibi) tensor("slopes").write(inputs.slopes);
   if (problem_.has_bias()) tensor("bias").write(inputs.bias);
   if (problem_.sinks) tensor("sinks").write(inputs.sinks);
-  const auto write_positions = [&](const char* name, const std::vector<int>& positions) {
-    if (!positions.empty() && (Call::pass == Pass::forward || named_tensor(name).backward != nullptr))
-      tensor(name).write({positions.begin(), positions.end()});
+  const auto write = [&](const char* name, const std::vector<int>& numbers) {
+    if (!numbers.empty() && (Call::pass == Pass::forward || named_tensor(name).backward != nullptr))
+      tensor(name).write({numbers.begin(), numbers.end()});
   };
-  write_positions("cu_seqlens_q", problem_.packing.cu_seqlens_q);
-  write_positions("cu_seqlens_k", problem_.packing.cu_seqlens_k);
-  write_positions("seqused_k", problem_.packing.seqused_k);
+  write("cu_seqlens_q", problem_.packing.cu_seqlens_q);
+  write("cu_seqlens_k", problem_.packing.cu_seqlens_k);
+  write("seqused_k", problem_.packing.seqused_k);
+  write("block_map", problem_.block_map.live);
 }
 
 template <class Call>

@@ -66,6 +66,7 @@ Problem small_part(const Problem& problem, std::int64_t Nq, std::int64_t Nk) {
   small.Nk = std::min(problem.Nk, Nk);
   small.causal = false;
   small.packing = {};
+  small.block_map = {};
   small.bias_batch = std::min<std::int64_t>(problem.bias_batch, 1);
   small.bias_heads = std::min<std::int64_t>(problem.bias_heads, 1);
   small.bias_rows = std::min(problem.bias_rows, small.Nq);
@@ -101,6 +102,7 @@ std::vector<Chunk> sample_of(const Inputs& inputs) {
       own.batch = own.q_heads = own.kv_heads = 1;
       own.Nq = rows;
       own.Nk = std::max<std::int64_t>(p.visible_keys(first + rows - 1), 1);
+      own.block_map = {};  // it is that of the whole
       if (p.has_bias()) {
         own.bias_batch = own.bias_heads = 1;
         own.bias_rows = std::min(rows, p.bias_rows);
@@ -178,9 +180,10 @@ Verdict check_sample(const Result<float>& result, const Problem& p, const std::v
                   allowed);
     return fail(text);
   }
-  // A row whose keys a bias hides is known to the oracle alone.
+  // A row whose keys a bias or a block map hides is known to the oracle alone.
   for (std::int64_t row = 0; row < heads_of(p) * p.Nq; ++row) {
-    const bool hidden = p.has_bias() && result.L[row] == -std::numeric_limits<float>::infinity();
+    const bool hidden =
+        (p.has_bias() || p.block_map.given()) && result.L[row] == -std::numeric_limits<float>::infinity();
     const bool sees_none = hidden || p.keys(row % p.Nq).size() == 0;
     const float L = result.L[row];
     if (sees_none && !p.sinks ? L != -std::numeric_limits<float>::infinity() : !std::isfinite(L))

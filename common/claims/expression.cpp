@@ -80,6 +80,27 @@ Expr sum_of_sequences(const Expr& term) {
           }};
 }
 
+Expr of_each_head(const Expr& term) {
+  return {term.text(), [term](const Symbols& n) {
+            const BlockMap& map = n.problem.block_map;
+            if (!map.given()) return term.value(n);
+            // What does not depend on the map, and of each head by how much it is more or less.
+            Problem without = n.problem;
+            without.block_map = {};
+            std::int64_t total = term.value(Symbols(without, n));
+            without.batch = without.q_heads = without.kv_heads = 1;
+            const std::int64_t of_head = term.value(Symbols(without, n));
+            Problem one = without;
+            for (std::int64_t b = 0; b < n.problem.batch; ++b) {
+              for (std::int64_t h = 0; h < n.problem.q_heads; ++h) {
+                one.block_map = map.of(b, h);
+                total += term.value(Symbols(one, n)) - of_head;
+              }
+            }
+            return total;
+          }};
+}
+
 Expr named(const std::string& name, const Expr& meaning) {
   return {name, [meaning](const Symbols& n) { return meaning.value(n); }};
 }

@@ -54,6 +54,10 @@ Expr sum(const Expr& term);
 /// "sum_s(term)": over packed sequences, each as a problem of its own; the term itself where none are.
 Expr sum_of_sequences(const Expr& term);
 
+/// The term, which is to sum up numbers of each head. Where heads have block maps of their own, live_i and
+/// its like are other numbers for each: then "BH sum(live_i)" is the sum of all sum(live_i).
+Expr of_each_head(const Expr& term);
+
 /// What has a name of its own: `name`, with the value of `meaning`.
 Expr named(const std::string& name, const Expr& meaning);
 
@@ -105,6 +109,14 @@ inline const Expr has_sinks = {"[sinks]", [](const Symbols& n) { return n.proble
 
 /// Packed sequences; 0 where none are. @hideinitializer
 inline const Expr sequences = {"sequences", [](const Symbols& n) { return n.problem.packing.sequences; }};
+
+/// Tiles of keys with a row that sees one of them, of all key/value heads.
+inline const Expr seen = {"seen", &Symbols::seen_tiles};
+inline const Expr seen_keys = {"seen_keys", &Symbols::seen_keys};  ///< Keys of those tiles.
+
+/// 1 with a block map. @hideinitializer
+inline const Expr has_block_map = {"[block map]",
+                                   [](const Symbols& n) { return n.problem.block_map.given() ? 1 : 0; }};
 
 // Of row tile i, for sum().
 inline const Expr rows_i = {"rows_i", &Symbols::rows};           ///< Rows of it.

@@ -43,12 +43,23 @@ struct Symbols : ClaimedTile {
   std::int64_t rows() const;
   /// Keys that some row of row tile i sees, from the first that its first row sees to its last row's last.
   std::int64_t visible() const;
-  /// Tiles of keys that some row of row tile i sees, live_i.
+  /// Tiles of keys that some row of row tile i sees, live_i. A block map, here and below, must be one for
+  /// all heads.
   std::int64_t live() const;
   /// Keys of those tiles, keys_i.
   std::int64_t keys() const;
   /// Tiles of keys that each row of row tile i sees in full, whole_i.
   std::int64_t whole() const;
+
+  /// Tiles of keys with a row that sees one of them, of all key/value heads, each of all its query heads.
+  std::int64_t seen_tiles() const { return seen(false); }
+  /// Keys of those tiles.
+  std::int64_t seen_keys() const { return seen(true); }
+
+ private:
+  template <class F>
+  void for_live(F f) const;
+  std::int64_t seen(bool keys) const;
 };
 
 }  // namespace flashladder

@@ -119,6 +119,14 @@ void set_variant(Problem& problem, const std::string& variant) {
             "such as bias:1:1:1 for one number a key");
       }
       problem.bias_batch = sizes[0], problem.bias_heads = sizes[1], problem.bias_rows = sizes[2];
+    } else if (words[0] == "blocks") {
+      const auto share = number_in<double>(words.size() > 1 ? words[1] : "");
+      const auto seed = number_in<std::uint64_t>(words.size() > 2 ? words[2] : "0");
+      if (words.size() > 3 || !share || !(*share >= 0 && *share <= 1) || !seed)
+        fail(
+            "give blocks:SHARE or blocks:SHARE:SEED, the share of blocks of 128 rows and keys that stay, "
+            "from 0 to 1, and a whole number, such as blocks:0.25");
+      problem.block_map = random_block_map(problem, problem.batch, problem.q_heads, *share, *seed);
     } else if (part == "alibi") {
       problem.alibi = true;
     } else if (part == "sinks") {
@@ -126,7 +134,7 @@ void set_variant(Problem& problem, const std::string& variant) {
     } else {
       fail(
           "the variants are window:KEYS, softcap:LIMIT, prefix:KEYS, dropout:SHARE, documents:LENGTH, "
-          "alibi, bias and sinks, such as window:256,softcap:30");
+          "blocks:SHARE, alibi, bias and sinks, such as window:256,softcap:30");
     }
   }
 }
@@ -335,6 +343,7 @@ nlohmann::ordered_json to_json(const LoadedInputs& loaded) {
           {"dropout", problem.dropout.p},
           {"cu_seqlens_q", problem.packing.cu_seqlens_q},
           {"cu_seqlens_k", problem.packing.cu_seqlens_k},
+          {"live_blocks", std::ranges::count(problem.block_map.live, 1)},
           {"dtype", to_string(problem.dtype)},
           {"scale", problem.softmax_scale()}};
 }

@@ -74,7 +74,8 @@ void add_input_options(CLI::App* app, flashladder::InputOptions& input, const ch
          "window:LEFT:RIGHT; prefix:KEYS that all rows see; softcap:LIMIT of the scores; alibi, with "
          "the slopes of its paper; bias or bias:BATCH:HEADS:ROWS, random numbers that are added to the "
          "scores; sinks, random ones; dropout:SHARE or dropout:SHARE:SEED; "
-         "documents:LENGTH, packed, each of so many rows, or documents:LENGTH:LENGTH...; several with "
+         "documents:LENGTH, packed, each of so many rows, or documents:LENGTH:LENGTH...; blocks:SHARE or "
+         "blocks:SHARE:SEED, the share of blocks of 128 rows and keys that stay, at random; several with "
          "commas between them")
       ->type_name("NAME[:VALUE]")
       ->check(not_empty);

@@ -180,6 +180,10 @@ void set_how(Problem& problem, const nb::dict& how) {
   };
   problem.packing = {nb::cast<std::int64_t>(packing["sequences"]), nb::cast<bool>(packing["partly_used"]),
                      positions("cu_seqlens_q"), positions("cu_seqlens_k"), positions("seqused_k")};
+  const nb::dict map = nb::cast<nb::dict>(how["block_map"]);
+  const auto size = [&](const char* name) { return nb::cast<std::int64_t>(map[name]); };
+  problem.block_map = {size("batch"), size("heads"), size("rows"), size("keys"),
+                       nb::cast<std::vector<int>>(map["live"])};
 }
 
 /// The problem that q, k and v make. Throws ValueError or TypeError where they make none, or one that
@@ -392,6 +396,7 @@ nb::dict problem_dict(const Problem& p) {
   dict["sinks"] = p.sinks;
   dict["dropout_p"] = p.dropout.p;
   dict["sequences"] = p.packing.sequences;
+  dict["block_map"] = std::pair(p.block_map.batch, p.block_map.heads);
   dict["scale"] = p.softmax_scale();
   dict["dtype"] = name_of(p.dtype);
   return dict;

@@ -1,5 +1,5 @@
 #pragma once
-// The kernel of stages 70 to 79; attention.cu beside it explains its idea. Run-time compilation includes
+// The kernel of stages 70 to 80; attention.cu beside it explains its idea. Run-time compilation includes
 // this file too, so it takes no header of the host. Its namespace has no name: one program may hold the
 // kernel several times, for the emulator and for a GPU.
 #include "common/kernel/device.hpp"
@@ -80,8 +80,9 @@ __global__ void __launch_bounds__(32 * warps) fa2_forward(
   };
 
   // The copies that come before the first tile: Q and K_0, with two buffers V_0 too.
-  const int begin = policy.keys_first(n, i0) / Bc * Bc;  // the first row sees the first keys
-  const int visible = policy.keys_end(n, i0 + Br - 1);   // to the last row, which sees the last
+  typename Policy::LiveTiles live = policy.live_keys(head, i0);
+  const int visible = policy.keys_end(n, i0 + Br - 1);  // to the last row, which sees the last
+  const int begin = live.next(policy.keys_first(n, i0) / Bc * Bc, visible);  // the first row sees the first
   load_tile_async<Br, d, threads>(Q, 0, Qh, n.Q.row, i0, n.Nq, swizzle, columns);
   if (begin < visible) {
     const int first = begin / Bc % num_buffers * Bc;
@@ -104,9 +105,12 @@ __global__ void __launch_bounds__(32 * warps) fa2_forward(
       if (quad_lane == 0) l[f][0] = l[f][1] = 1.f;
     }
   }
-  for (int j0 = begin; j0 < visible; j0 += Bc) {
-    const int now = j0 / Bc % num_buffers * Bc, next_j0 = j0 + Bc,
-              next = next_j0 / Bc % num_buffers * Bc;  // where tiles lie
+  int turn = begin / Bc, next_j0;
+  for (int j0 = begin; j0 < visible; j0 = next_j0, ++turn) {
+    next_j0 = live.next(j0 + Bc, visible);
+    // Where tiles lie: they take turns, by their numbers where none is skipped.
+    const int now = (Policy::skips_tiles ? turn : j0 / Bc) % num_buffers * Bc,
+              next = (Policy::skips_tiles ? turn + 1 : next_j0 / Bc) % num_buffers * Bc;
     cp_async_wait<0>();
     __syncthreads();  // K (with two buffers V too) is read: its copies must have arrived. V of the tile
                       // before (with two buffers K too) changes: all warps must have read it

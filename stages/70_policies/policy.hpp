@@ -40,6 +40,13 @@ struct Unpacked {
   __device__ __forceinline__ int padded_row0(const Part&, int /*Br*/) const { return 0; }
 };
 
+/// Every tile between the first and the last that are seen has a row that sees some key of it.
+struct EveryTile {
+  /// The next one that has, from position x on, which is where a tile begins; `end` where there is none
+  /// before it.
+  __device__ __forceinline__ int next(int x, int /*end*/) const { return x; }
+};
+
 /// Plain attention, with the causal mask or without. Another kind is a struct that begins as this one, and
 /// answers some of the questions in its own way.
 template <bool with_mask>
@@ -70,6 +77,13 @@ struct Plain {
   /// What the rest needs to know of a head.
   struct Head {};
   __device__ __forceinline__ Head head(const Sizes&, int /*b*/, int /*h*/) const { return {}; }
+
+  /// Whether some tiles are skipped, and which are next(): of keys, for the rows from i on; backward of
+  /// rows, for the keys from j on.
+  static constexpr bool skips_tiles = false;
+  using LiveTiles = EveryTile;
+  __device__ __forceinline__ LiveTiles live_keys(const Head&, int /*i*/) const { return {}; }
+  __device__ __forceinline__ LiveTiles live_rows(const Head&, int /*j*/) const { return {}; }
 
   /// Whether score() changes anything.
   static constexpr bool changes_scores = false;

@@ -1,5 +1,5 @@
 #pragma once
-// The kernels of the backward passes of stages 71 to 79; attention.cu beside it explains its idea. Run-time
+// The kernels of the backward passes of stages 71 to 80; attention.cu beside it explains its idea. Run-time
 // compilation includes this file too, so it takes no header of the host. Its namespace has no name: one
 // program may hold the kernels several times, for the emulator and for a GPU.
 #include "common/kernel/column_blocks.hpp"
@@ -454,7 +454,28 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
   // The tiles of rows that see some of the keys, of all query heads of the group one after the other: they
   // add to the same dK and dV. Key j0 is seen first, and the last one last.
   const int first = policy.rows_first(n, j0) / Br * Br, end = policy.rows_end(n, j0 + Bc - 1);
-  const bool seen = Policy::each_key_is_seen || first < end;
+  struct RowTile {
+    int h, i0;  // of head h the rows from i0 on
+  };
+  int live_of = -1;
+  [[maybe_unused]] typename Policy::LiveTiles live;  // of head live_of
+  // From this tile on, or where it is behind the last of its head, the next one that is live.
+  const auto live_from = [&](RowTile at) {
+    if constexpr (Policy::skips_tiles) {
+      for (; at.h < (kv_head + 1) * n.group; ++at.h, at.i0 = first) {
+        if (at.h != live_of) live = policy.live_rows(policy.head(n, part.entry, at.h), j0), live_of = at.h;
+        at.i0 = live.next(at.i0, end);
+        if (at.i0 < end) break;
+      }
+    }
+    return at;
+  };
+  // (Kept apart, plain attention has its instructions in the order of stage 38.)
+  [[maybe_unused]] const RowTile begin = live_from({kv_head * n.group, first});
+  const auto begin_h = [&] { return Policy::skips_tiles ? begin.h : kv_head * n.group; };
+  const auto begin_i0 = [&] { return Policy::skips_tiles ? begin.i0 : first; };
+  const bool seen =
+      Policy::each_key_is_seen || (Policy::skips_tiles ? begin_h() < (kv_head + 1) * n.group : first < end);
   const auto copy = [&](int h, int i0, int to) {
     load_tile_async<Br, d, threads>(Q, to * Br, Qg + (n.Q.at(b, h) + part.row0 * n.Q.row), n.Q.row, i0,
                                     n.Nq, swizzle, n.d);
@@ -471,16 +492,16 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
                                     n.Nk, swizzle, n.d);
     load_tile_async<Bc, d, threads>(V, 0, Vg + (n.V.at(b, kv_head) + part.key0 * n.V.row), n.V.row, j0,
                                     n.Nk, swizzle, n.d);
-    copy(kv_head * n.group, first, 0);
+    copy(begin_h(), begin_i0(), 0);
   }
 
   // dV and dK as mma has them; where two warps share the keys, one of them.
   f32 sum[turns][key_frags][d / 8][4] = {};
   int buffer = 0;
-  for (int h = kv_head * n.group, i0 = first; seen && h < (kv_head + 1) * n.group;) {
+  for (int h = begin_h(), i0 = begin_i0(); seen && h < (kv_head + 1) * n.group;) {
     const bool last = i0 + Br >= end;  // of this head
-    const int next_h = last ? h + 1 : h, next_i0 = last ? first : i0 + Br,
-              next_buffer = num_buffers - 1 - buffer;
+    const RowTile next = live_from({last ? h + 1 : h, last ? first : i0 + Br});
+    const int next_h = next.h, next_i0 = next.i0, next_buffer = num_buffers - 1 - buffer;
     const bool more = next_h < (kv_head + 1) * n.group;
     cp_async_wait<0>();
     // K, V, Q, dO, L2 and D are read, dS and the other buffers change: the copies of all threads must have

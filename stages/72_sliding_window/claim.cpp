@@ -1,6 +1,4 @@
 // What this stage moves, computes and allocates: what changed since the stage before.
-#include <algorithm>
-
 #include "common/claims/closed_form.hpp"
 #include "common/kernel/host.hpp"
 
@@ -22,24 +20,6 @@ ClaimedTile backward_tile_for(const Problem& p) {
 // some row gets another one also where the numbers are random.
 constexpr bool least = true, random_too = true;
 
-/// The tiles of keys that some row sees: how many there are, and how many keys they have.
-struct Seen {
-  std::int64_t tiles = 0, keys = 0;
-};
-Seen seen_of(const Symbols& n) {
-  const Mask mask = n.problem.mask();
-  Seen seen;
-  for (std::int64_t j0 = 0; j0 < n.Nk; j0 += n.Bc) {
-    const std::int64_t end = std::min(j0 + n.Bc, n.Nk);
-    if (mask.rows(end - 1).end <= mask.rows(j0).first) continue;
-    ++seen.tiles;
-    seen.keys += end - j0;
-  }
-  return seen;
-}
-const Expr seen("seen", [](const Symbols& n) { return seen_of(n).tiles; });
-const Expr seen_keys("seen_keys", [](const Symbols& n) { return seen_of(n).keys; });
-
 }  // namespace
 
 Claim claim() {
@@ -55,9 +35,9 @@ Claim claim() {
        random_too},
   };
   claim.backward.forms = {
-      {"flops_during_copies", (8 * num_buffers - 6) * Br * Bc * D * (BH * sum(live_i) - BHkv * seen)},
-      {"global.K.read_elements", BHkv * seen_keys * d},
-      {"global.V.read_elements", BHkv * seen_keys * d},
+      {"flops_during_copies", (8 * num_buffers - 6) * Br * Bc * D * (BH * sum(live_i) - seen)},
+      {"global.K.read_elements", seen_keys * d},
+      {"global.V.read_elements", seen_keys * d},
   };
   return claim;
 }

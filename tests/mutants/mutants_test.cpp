@@ -90,9 +90,9 @@ struct Caught {
 
 /// Beyond plain attention, of what a stage takes: windows of both sides and of one, narrower than a tile
 /// and wider, that leave tiles of keys in front and behind; rows that see no key, and keys that no row
-/// sees; a softcap; a prefix within a tile, behind tiles, and of all keys; ALiBi, a bias, sinks and
-/// dropout, under the causal mask and with a window; packed sequences of several tiles and of less than
-/// one, some empty; and all of them together.
+/// sees; a softcap; a prefix within a tile, behind tiles, and of all keys; ALiBi, a bias, sinks,
+/// dropout and a block map, under the causal mask and with a window; packed sequences of several tiles and
+/// of less than one, some empty; and all of them together.
 std::vector<Problem> variant_problems(const Stage& stage) {
   std::vector<Problem> all;
   for (const Window& window : {Window{3, -1}, Window{-1, 5}, Window{40, 40}, Window{0, 70}}) {
@@ -120,7 +120,8 @@ std::vector<Problem> variant_problems(const Stage& stage) {
   for (const bool windowed : {false, true}) {
     Problem p = windowed ? problem(2, 4, 2, 130, 190, 64, false) : problem(2, 4, 2, 150, 90, 40, true);
     if (windowed) p.window = {20, 30};
-    all.insert(all.end(), 5, p);
+    all.insert(all.end(), 6, p);
+    all.end()[-6].block_map = random_block_map(p, 1, p.q_heads, 0.6, 3);
     all.end()[-5].bias_batch = all.end()[-5].bias_heads = 1;
     all.end()[-5].bias_rows = p.Nq;
     all.end()[-4].bias_batch = p.batch;
@@ -143,18 +144,24 @@ std::vector<Problem> variant_problems(const Stage& stage) {
   all.back().softcap = 5;
   all.back().alibi = all.back().sinks = true;
   all.back().dropout = {0.3f, 5};
-  all.push_back(all.back());  // and a bias, which has no packed sequences beside it
+  all.push_back(all.back());  // and a bias and a block map, which have no packed sequences beside them
   all.back().packing = {};
+  all.back().block_map = random_block_map(all.back(), 1, 1, 0.6, 5);
   all.back().bias_batch = 1;
   all.back().bias_heads = 4;
   all.back().bias_rows = 290;
+  all.push_back(problem(2, 2, 1, 390, 400, 40, false));
+  all.back().block_map = random_block_map(all.back(), 2, 2, 0.4, 6);
+  all.push_back(problem(1, 1, 1, 20, 4500, 32, false));  // more blocks than a warp has lanes
+  all.back().block_map = random_block_map(all.back(), 1, 1, 0.2, 7);
   // A stage whose policy stands on that of the window has windows beside its own variant: alone they are
   // for the window's stage.
   const Features& takes = stage.supports.features;
-  const bool stands_on_window = takes.alibi || takes.sinks || takes.dropout || takes.packing;
+  const bool stands_on_window =
+      takes.alibi || takes.sinks || takes.dropout || takes.packing || takes.block_map;
   std::erase_if(all, [&](const Problem& p) {
     const bool window_alone = p.window.hides(p.causal) && !p.alibi && !p.has_bias() && !p.sinks &&
-                              p.dropout.p == 0 && p.packing.sequences == 0;
+                              p.dropout.p == 0 && p.packing.sequences == 0 && !p.block_map.given();
     return !stage.supports.takes(p) || (stands_on_window && window_alone);
   });
   return all;

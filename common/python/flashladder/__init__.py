@@ -52,8 +52,8 @@ class Stage:
     before     number of the stage that it is measured against; None for the first
     dtypes     what it takes and computes in: "float32", "float16", "bfloat16"
     head_dims  head dimensions that it takes; None: any up to 256
-    variants   what it takes beside plain attention: some of "window", "softcap", "prefix", "alibi", "bias", "sinks", "dropout" and
-               "packed sequences"
+    variants   what it takes beside plain attention: some of "window", "softcap", "prefix", "alibi", "bias", "sinks", "dropout",
+               "packed sequences" and "block map"
     forward    whether it has a forward pass
     backward   whether it has a backward pass
     saved      what its backward pass is given of the forward pass beside o and lse, by name: "m", "l", "p"; see saved()
@@ -117,6 +117,7 @@ def forward(
     cu_seqlens_k: Any = None,
     seqused_k: Any = None,
     check_seqlens: bool = False,
+    block_map: Any = None,
 ) -> tuple[Any, Any]:
     """Attention by one stage: O = softmax(scale * Q K^T) V, and the logsumexp of the scores.
 
@@ -162,7 +163,7 @@ def forward(
     """
     found = _find(stage, "forward")
     own = _present(alibi_slopes=alibi_slopes, bias=bias, sinks=sinks, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
-                   seqused_k=seqused_k)
+                   seqused_k=seqused_k, block_map=block_map)
     how = _how(causal, scale, window_size, softcap, prefix, dropout_p, dropout_seed, own, check_seqlens)
     library, on_gpu = _examine(q=q, k=k, v=v, **own)
     backend = _choose(found, backend, on_gpu)
@@ -198,6 +199,7 @@ def backward(
     cu_seqlens_q: Any = None,
     cu_seqlens_k: Any = None,
     check_seqlens: bool = False,
+    block_map: Any = None,
 ) -> tuple[Any, ...]:
     """The gradients of attention by one stage: what dO, the gradient of O, makes of Q, K and V.
 
@@ -218,7 +220,8 @@ def backward(
     their last bits from call to call, on a GPU.
     """
     found = _find(stage, "backward")
-    own = _present(alibi_slopes=alibi_slopes, bias=bias, sinks=sinks, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
+    own = _present(alibi_slopes=alibi_slopes, bias=bias, sinks=sinks, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
+                   block_map=block_map)
     how = _how(causal, scale, window_size, softcap, prefix, dropout_p, dropout_seed, own, check_seqlens)
     kept = _kept(found, saved)
     library, on_gpu = _examine(q=q, k=k, v=v, o=o, lse=lse, do=do, **kept, **own)
@@ -289,6 +292,7 @@ def ledger(
     banks: bool = False,
     check: bool = False,
     backward: bool = False,
+    block_map: Any = None,
 ) -> dict[str, Any]:
     """What one call of a stage of kernels moves and computes, counted exactly, as ./ladder ledger does.
 
@@ -297,7 +301,7 @@ def ledger(
     causal, scale, window_size, softcap, prefix, dropout_p, dropout_seed  as in forward()
     alibi, sinks  whether the random arrays have slopes and sinks
     bias     the first three sizes of a random one; None: there is none
-    cu_seqlens_q, cu_seqlens_k  as in forward(), of the random arrays
+    cu_seqlens_q, cu_seqlens_k, block_map  as in forward(), of the random arrays
     banks    also bank conflicts and sectors (10 to 30 times slower)
     check    also looks for races, reads of what nobody wrote, endless loops: KernelError where it finds one
     backward the backward pass instead of the forward pass, on random arrays
@@ -305,7 +309,7 @@ def ledger(
     Returns a dict:
         number, name  of the stage
         problem       batch, heads, kv_heads, rows, keys, d, causal, window_size, softcap, prefix, alibi, bias, sinks,
-                      dropout_p, sequences, scale, dtype
+                      dropout_p, sequences, block_map, scale, dtype
         counts        every count by its name: {"blocks": 16, "exp": ..., "global.Q.read_bytes": ..., ...}
         tile          {"Br": rows, "Bc": keys} of the stage's tile
         closed_forms  the stage's claim, [{"counter", "text": in symbols, "value": of the text here, "least": whether
@@ -314,7 +318,8 @@ def ledger(
         launches      the counts of each kernel, [{"kernel", "counts"}]
     """
     found = _find(stage, "backward" if backward else "forward")
-    own = _present(alibi_slopes=alibi or None, bias=bias, sinks=sinks or None, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
+    own = _present(alibi_slopes=alibi or None, bias=bias, sinks=sinks or None, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
+                   block_map=block_map)
     variant = _how(causal, scale, window_size, softcap, prefix, dropout_p, dropout_seed, own)
     how: dict[str, Any] = {"how": variant, "banks": bool(banks), "check": bool(check)}
     given = [x is not None for x in (q, k, v)]
@@ -322,8 +327,8 @@ def ledger(
         if not all(given):
             raise ValueError("q, k and v go together: give all three, or sizes for random ones")
         if own:
-            raise ValueError("the ledger with alibi, a bias, sinks or packed sequences is of random arrays: give sizes instead of q, "
-                             "k and v")
+            raise ValueError("the ledger with alibi, a bias, sinks, packed sequences or a block map is of random arrays: give sizes "
+                             "instead of q, k and v")
         if backward:
             raise ValueError("the ledger of a backward pass is of random arrays: give sizes instead of q, k and v")
         if _examine(q=q, k=k, v=v)[1]:
@@ -407,7 +412,7 @@ def _choose(stage: Stage, backend: str | None, on_gpu: bool) -> str:
 
 
 def _how(causal: bool, scale: float | None, window_size: tuple[int, int], softcap: float, prefix: int, dropout_p: float,
-         dropout_seed: int, own: Mapping[str, Any], check_seqlens: bool = False) -> dict[str, Any]:
+         dropout_seed: int, own: dict[str, Any], check_seqlens: bool = False) -> dict[str, Any]:
     """What is asked for beside q, k and v, as _core takes it; own: the arrays of variants that are given."""
     seed = _integer(dropout_seed, "dropout_seed", "a whole number")
     if not 0 <= seed < 1 << 64:
@@ -416,7 +421,8 @@ def _how(causal: bool, scale: float | None, window_size: tuple[int, int], softca
             "softcap": _number(softcap, "softcap", "a number above 0, or 0 for none"),
             "prefix": max(min(_integer(prefix, "prefix", "a whole number of keys"), MOST_KEYS), -MOST_KEYS),
             "dropout_p": _number(dropout_p, "dropout_p", "a number from 0 to below 1"), "dropout_seed": seed,
-            "alibi": "alibi_slopes" in own, "bias": _bias(own.get("bias")), "sinks": "sinks" in own, "packing": _packing(own, check_seqlens)}
+            "alibi": "alibi_slopes" in own, "bias": _bias(own.get("bias")), "sinks": "sinks" in own, "packing": _packing(own, check_seqlens),
+            "block_map": _block_map(own)}
 
 
 def _bias(bias: Any) -> tuple[int, int, int]:
@@ -450,6 +456,22 @@ def _packing(own: Mapping[str, Any], check_seqlens: bool) -> dict[str, Any]:
         if check_seqlens or int(x.__dlpack_device__()[0]) in (_CPU, _CUDA_HOST):
             packing[name] = [int(position) for position in x.tolist()]
     return packing | {"sequences": given["cu_seqlens_q"].shape[0] - 1}
+
+
+def _block_map(own: dict[str, Any]) -> dict[str, Any]:
+    """The sizes of a block map, and its numbers where the host knows them. In `own` its numbers follow each other."""
+    if "block_map" not in own:
+        return {"batch": 0, "heads": 0, "rows": 0, "keys": 0, "live": []}
+    x = own["block_map"]
+    if not hasattr(x, "__dlpack_device__") or not hasattr(x, "shape"):
+        raise TypeError(f"block_map is a {type(x).__name__}: give an array of int32 of q's library, on its device")
+    if len(x.shape) != 4 or 0 in x.shape:
+        raise ValueError(f"block_map has shape {list(x.shape)}: give [batch, heads, blocks of rows, blocks of keys], of which "
+                         "the first two may be 1")
+    own["block_map"] = flat = x.reshape(-1)
+    on_host = int(x.__dlpack_device__()[0]) in (_CPU, _CUDA_HOST)
+    return dict(zip(("batch", "heads", "rows", "keys"), map(int, x.shape)),
+                live=[int(live != 0) for live in flat.tolist()] if on_host else [])
 
 
 def _present(**arrays: Any) -> dict[str, Any]:

@@ -43,6 +43,7 @@ def attention(
     dropout_seed: int | None = None,
     cu_seqlens_q: torch.Tensor | None = None,
     cu_seqlens_k: torch.Tensor | None = None,
+    block_map: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """softmax(scale * Q K^T) V, and in PyTorch's graph its gradients for q, k and v, and for bias and sinks.
 
@@ -58,8 +59,8 @@ def attention(
              CPU the highest is an emulated one; stage=(2, 0) runs both passes there without the emulator, in float32.
              With any of what follows, a pass that is not named is of the stage that takes it and least else
 
-    window_size, softcap, prefix, alibi_slopes, bias, sinks, dropout_p, cu_seqlens_q, cu_seqlens_k  as in
-             flashladder.forward, in 16 bits; dropout_seed=None draws a seed from PyTorch's generator of the CPU. The slopes get no gradient
+    window_size, softcap, prefix, alibi_slopes, bias, sinks, dropout_p, cu_seqlens_q, cu_seqlens_k, block_map
+             as in flashladder.forward, in 16 bits; dropout_seed=None draws a seed from PyTorch's generator of the CPU. The slopes get no gradient
 
     Returns o, of q's shape and dtype; its dimensions lie in memory in the order of q's, where q is not copied and repeats
     nothing. On a GPU nothing waits for the kernels, in either pass. Under torch.autocast q, k and v are cast to its dtype
@@ -74,7 +75,7 @@ def attention(
         dropout_seed = int(torch.randint(2**63 - 1, ()).item())
     variant = {"window_size": window_size, "softcap": softcap, "prefix": prefix, "alibi_slopes": alibi_slopes,
                "dropout_p": dropout_p, "dropout_seed": dropout_seed or 0, "cu_seqlens_q": cu_seqlens_q,
-               "cu_seqlens_k": cu_seqlens_k}
+               "cu_seqlens_k": cu_seqlens_k, "block_map": block_map}
     o: torch.Tensor = _attention(q, k, v, bias, sinks, causal, scale, stage, variant)
     return o
 
@@ -106,12 +107,12 @@ def _attention(
 
 
 def _asked(causal: bool, bias: Any, sinks: Any, window_size: tuple[int, int], softcap: float, prefix: int, alibi_slopes: Any,
-           dropout_p: float, cu_seqlens_q: Any, cu_seqlens_k: Any, **_: Any) -> frozenset[str]:
+           dropout_p: float, cu_seqlens_q: Any, cu_seqlens_k: Any, block_map: Any, **_: Any) -> frozenset[str]:
     """What is asked for beside plain attention, as Stage.variants has it."""
     left, right = flashladder._window(window_size)
     asked = {"window": left != -1 or (right != -1 and not causal), "softcap": softcap != 0, "prefix": prefix != 0,
              "alibi": alibi_slopes is not None, "bias": bias is not None, "sinks": sinks is not None, "dropout": dropout_p != 0,
-             "packed sequences": cu_seqlens_q is not None or cu_seqlens_k is not None}
+             "packed sequences": cu_seqlens_q is not None or cu_seqlens_k is not None, "block map": block_map is not None}
     return frozenset(name for name, is_asked in asked.items() if is_asked)
 
 

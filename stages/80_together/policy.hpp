@@ -1,8 +1,8 @@
 #pragma once
-// The policy of stage 79; attention.cu beside it explains its idea.
+// The policy of stage 80; attention.cu beside it explains its idea.
 #include "stages/75_softcap/policy.hpp"
 
-namespace flashladder::stage_79 {
+namespace flashladder::stage_80 {
 namespace {
 
 /// Where there is a softcap, stage 75's score and slope, of what the policy Base makes of a score. Without
@@ -23,4 +23,4 @@ struct SoftcapIfAny : Base {
 };
 
 }  // namespace
-}  // namespace flashladder::stage_79
+}  // namespace flashladder::stage_80

@@ -1,6 +1,6 @@
 // Together: a policy stands on top of another, so that one kernel has them all. A call may ask for a
-// window, a bias, a softcap, ALiBi, sinks, dropout and packed sequences at once; what it does not ask for
-// stays neutral.
+// window, a bias, a softcap, ALiBi, sinks, dropout, a block map or packed sequences at once; what it does
+// not ask for stays neutral.
 #include "common/kernel/host.hpp"
 #include "stages/72_sliding_window/policy.hpp"
 #include "stages/74_documents/policy.hpp"
@@ -8,7 +8,8 @@
 #include "stages/76_bias/policy.hpp"
 #include "stages/77_sinks/policy.hpp"
 #include "stages/78_dropout/policy.hpp"
-#include "stages/79_together/policy.hpp"
+#include "stages/79_block_map/policy.hpp"
+#include "stages/80_together/policy.hpp"
 
 #include "stages/70_policies/kernel.hpp"
 #include "stages/70_policies/launch.hpp"
@@ -20,8 +21,9 @@
 #include "stages/76_bias/launch.hpp"
 #include "stages/77_sinks/launch.hpp"
 #include "stages/78_dropout/launch.hpp"
+#include "stages/79_block_map/launch.hpp"
 
-namespace flashladder::stage_79 {
+namespace flashladder::stage_80 {
 namespace {
 
 using stage_72::SlidingWindow;
@@ -35,7 +37,9 @@ void with_others(const Call& f, Body body) {
     const SoftcapIfAny<stage_76::Bias<SlidingWindow>> softcap{
         bias, stage_75::softcap_of(f.problem, stage_70::Plain<true>())};
     stage_76::with_alibi(f, softcap, [&](const auto& alibi) {
-      stage_74::with_documents(f, stage_78::dropout_of(f.problem, alibi), body);
+      stage_79::with_block_map(f, stage_78::dropout_of(f.problem, alibi), [&](const auto& live_blocks) {
+        stage_74::with_documents(f, live_blocks, body);
+      });
     });
   });
 }
@@ -62,13 +66,12 @@ void backward(const Backward& f) {
 
 extern const Stage stage;
 const Stage stage{
-    .number = 79,
+    .number = 80,
     .name = "together",
     .title = "all together",
     .idea =
-        "policies stand on top of each other: a window, a bias, a softcap, ALiBi, sinks, dropout and "
-        "packed "
-        "sequences in one call",
+        "policies stand on top of each other: a window, a bias, a softcap, ALiBi, sinks, dropout, and a "
+        "block map or packed sequences in one call",
     .claim =
         "tiles, bytes and FLOPs are those of packed sequences alone, and of each variant its own numbers",
     .before = 74,
@@ -80,10 +83,11 @@ const Stage stage{
                               .bias = true,
                               .sinks = true,
                               .dropout = true,
-                              .packing = true}},
+                              .packing = true,
+                              .block_map = true}},
     .backend = kernel_backend,
     .forward = forward,
     .backward = backward,
 };
 
-}  // namespace flashladder::stage_79
+}  // namespace flashladder::stage_80

@@ -1,0 +1,77 @@
+// What this stage moves, computes and allocates: what changed since the stage before.
+#include <algorithm>
+
+#include "common/claims/closed_form.hpp"
+#include "common/kernel/host.hpp"
+
+namespace flashladder::stage_79 {
+
+using namespace claims;
+
+namespace {
+
+/// Those of stages 70 and 71 for 64 and 128 columns.
+ClaimedTile tile_for(const Problem& p) {
+  return claim_of(find_stage(70))->symbols(of_64_or_128(p));
+}
+ClaimedTile backward_tile_for(const Problem& p) {
+  return claim_of(find_stage(71))->symbols(of_64_or_128(p));
+}
+
+/// Each head has live tiles of its own.
+void of_heads(ClosedForm& form) {
+  form.count = of_each_head(form.count);
+}
+
+/// Numbers of the map that a warp reads on its way from position `first` to `end`: of `blocks` blocks, 32
+/// at a time.
+std::int64_t read(std::int64_t first, std::int64_t end, std::int64_t blocks) {
+  constexpr std::int64_t at_a_time = 32 * BlockMap::size;
+  if (first >= end) return 0;
+  return std::min((end - 1) / at_a_time * 32 + 32, blocks) - first / at_a_time * 32;
+}
+
+/// Forward: of each row tile.
+std::int64_t read_forward(const Symbols& n) {
+  const Problem& p = n.problem;
+  std::int64_t numbers = 0;
+  for (std::int64_t i0 = 0; i0 < n.Nq; i0 += n.Br)
+    numbers +=
+        read(p.mask().keys_first(i0) / n.Bc * n.Bc, p.mask().keys_end(i0 + n.Br - 1), p.block_map.keys);
+  return n.BH * numbers;
+}
+
+/// Backward: of each tile of keys, for all query heads.
+std::int64_t read_backward(const Symbols& n) {
+  const Problem& p = n.problem;
+  std::int64_t numbers = 0;
+  for (std::int64_t j0 = 0; j0 < n.Nk; j0 += n.Bc) {
+    const auto first = p.mask().rows(j0).first, end = p.mask().rows(j0 + n.Bc - 1).end;
+    numbers += read(first / n.Br * n.Br, end, p.block_map.rows);
+  }
+  return n.BH * numbers;
+}
+
+constexpr bool least = true, random_too = true;  // a maximum comes late: see stage 72
+
+}  // namespace
+
+Claim claim() {
+  Claim claim{.tile = {.Br = 128, .Bc = 128}, .tile_for = tile_for, .backward_tile_for = backward_tile_for};
+  claim.forward.as_before = claim.backward.as_before = true;
+  claim.forward.change = claim.backward.change = of_heads;
+  const Expr tiles = of_each_head(BH * sum(live_i));
+  claim.forward.forms = {
+      {"global.block_map.read_elements", warps * Expr("map_read", read_forward)},
+      {"most_exp_before_product", min(tiles, 1) * Br * (16 + R) / (32 * warps), least, random_too},
+  };
+  claim.backward.forms = {
+      {"global.block_map.read_elements", warps * Expr("map_read", read_backward)},
+      {"flops_during_copies", (8 * num_buffers - 6) * Br * Bc * D * (tiles - seen)},
+      {"global.K.read_elements", seen_keys * d},
+      {"global.V.read_elements", seen_keys * d},
+  };
+  return claim;
+}
+
+}  // namespace flashladder::stage_79
