@@ -259,6 +259,22 @@ class Counts {
   std::vector<int> counts_ = std::vector<int>(traits * traits * most_levels * most_levels);
 };
 
+/// Whether a trait has several levels among all pairs. Who has but one meets all others by itself: it is
+/// not to weigh in, so that a trait which only some stages have changes nothing for the others.
+std::array<bool, traits> varied_traits(const Counts& possible) {
+  std::array<int, traits> level{};
+  level.fill(-1);
+  std::array<bool, traits> varied{};
+  possible.for_each([&](const Pair& pair, int) {
+    for (const int side : {0, 1}) {
+      int& known = level[pair[side]];
+      varied[pair[side]] = varied[pair[side]] || (known >= 0 && known != pair[2 + side]);
+      known = pair[2 + side];
+    }
+  });
+  return varied;
+}
+
 /// How many of the choices have a pair.
 Counts possible_pairs(const std::vector<Case>& begun, const Support& supports, Pass pass) {
   Counts possible;
@@ -375,6 +391,7 @@ std::vector<Case> make_cases(const Stage& stage, Pass pass) {
   // Greedily: of each case the choice with the most pairs that no case has yet, the rarest first.
   std::vector<Case> cases = begin_cases(stage, pass);
   const Counts possible = possible_pairs(cases, stage.supports, pass);
+  const std::array<bool, traits> varied = varied_traits(possible);
   Counts met;
   std::size_t turn = 0;
   for (Case& one : cases) {
@@ -384,7 +401,7 @@ std::vector<Case> make_cases(const Stage& stage, Pass pass) {
       const Case& choice = all[(i + 7 * turn) % all.size()];  // of equals another one each time
       double gain = 0;
       for_each_pair(choice.levels(), [&](const Pair& pair) {
-        if (met[pair] == 0) gain += 1.0 / possible[pair];
+        if (met[pair] == 0 && varied[pair[0]] && varied[pair[1]]) gain += 1.0 / possible[pair];
       });
       if (gain <= most) continue;
       most = gain;

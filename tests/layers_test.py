@@ -32,8 +32,8 @@ ANY_INCLUDE = re.compile(r'^\s*#\s*include\s+(.+?)\s*(?://.*)?$', re.MULTILINE)
 # each other and nothing else. The two of common/simt choose between CUDA's words and the emulator's, which are a host's.
 OF_THE_HOST = {"common/kernel/host.hpp", "common/kernel/tensor_maps.hpp", "common/kernel/tile_table.hpp",
                "common/ptx/tensor_map.hpp"}
-# What the variants of attention share: two kernels, the tuned tiles, and the policies, which stand on each other.
-FOR_VARIANTS = {"stages/29_tuned/table.hpp", "stages/38_tuned_backward/table.hpp",
+# What the variants of attention share: two kernels, the tuned tiles, what claims begin with, and the policies, which stand on each other.
+FOR_VARIANTS = {"stages/29_tuned/table.hpp", "stages/38_tuned_backward/table.hpp", "stages/70_policies/claimed.hpp",
                 *(path.relative_to(SOURCE).as_posix() for name in ("kernel", "launch", "policy")
                   for path in SOURCE.glob(f"stages/7*/{name}.hpp"))}
 CHOOSE = ["common/simt/simt.hpp", "common/simt/std.hpp"]

@@ -1,6 +1,8 @@
 """What the scripts that run through PyTorch share: its backends as functions, what is right, what is the peak, and where
 a result comes from."""
 
+import functools
+import itertools
 import statistics
 import time
 from dataclasses import dataclass
@@ -96,6 +98,8 @@ class Variant:
     sinks: bool = False
     dropout_p: float = 0.0
     documents: bool = False  # the batch entries are packed in one, as documents: the same attention
+    bias: bool = False  # of each head, for all batch entries
+    blocks: float = 0.0  # the share of blocks that are live, of one map for all; 0: there is none
 
     @classmethod
     def parse(cls, text):
@@ -112,14 +116,16 @@ class Variant:
                     found["prefix"] = int(values[0])
                 elif name == "dropout" and len(values) == 1:
                     found["dropout_p"] = float(values[0])
-                elif name in ("alibi", "sinks", "documents") and not values:
+                elif name == "blocks" and len(values) == 1 and 0 < float(values[0]) <= 1:
+                    found["blocks"] = float(values[0])
+                elif name in ("alibi", "sinks", "documents", "bias") and not values:
                     found[name] = True
                 else:
                     raise ValueError
             except ValueError:
                 raise Missing(f"--variant {text}: '{part}' is not understood: give window:KEYS, window:LEFT:RIGHT, "
-                              "softcap:LIMIT, prefix:KEYS, dropout:SHARE, documents, alibi or sinks, several with commas "
-                              "between them") from None
+                              "softcap:LIMIT, prefix:KEYS, dropout:SHARE, blocks:SHARE, documents, alibi, bias or sinks, "
+                              "several with commas between them") from None
         return cls(**found)
 
     def slopes_of(self, torch, heads, device):
@@ -130,29 +136,53 @@ class Variant:
         """A sink for each head, [heads]: of normal scores, their sum of exponentials is about 1.6 N."""
         return torch.linspace(2, 8, heads, device=device, dtype=torch.float32)
 
-    def arguments(self, torch, heads, device):
+    def arguments(self, torch, heads, N, device):
         """What flashladder.forward is given beside q, k, v and causal."""
         return {"window_size": self.window_size, "softcap": self.softcap, "prefix": self.prefix,
                 "alibi_slopes": self.slopes_of(torch, heads, device) if self.alibi else None,
-                "sinks": self.sinks_of(torch, heads, device) if self.sinks else None, "dropout_p": self.dropout_p}
+                "bias": bias_of(torch, heads, N, device)[None] if self.bias else None,
+                "sinks": self.sinks_of(torch, heads, device) if self.sinks else None, "dropout_p": self.dropout_p,
+                "block_map": map_of(torch, self.blocks, N, device)[None, None] if self.blocks else None}
 
-    def hidden(self, causal, own, key):
+    def hidden(self, causal, own, key, block_map=None):
         """Whether a row whose own key is `own` does not see `key`; both are tensors. None: it sees all."""
         left, right = self.window_size
         right = 0 if causal else right
         parts = [*([key > own + right] if right >= 0 else []), *([key < own - left] if left >= 0 else [])]
         if self.prefix and parts:
             parts[0] = parts[0] & (key >= self.prefix)
-        return None if not parts else parts[0] if len(parts) == 1 else parts[0] | parts[1]
+        if block_map is not None:
+            parts.append(block_map[own // BLOCK, key // BLOCK] == 0)
+        return functools.reduce(lambda one, other: one | other, parts) if parts else None
 
-    def pairs(self, causal, N):
+    def pairs(self, torch, causal, N):
         """Queries and keys that see each other, of N each."""
         left, right = (N if side < 0 else side for side in self.window_size)
         right = 0 if causal else right
-        return sum(max(min(i + right, N - 1) + 1, min(self.prefix, N)) - max(i - left, 0) for i in range(N))
+        # Of the keys before each, how many are in live blocks; of each row of blocks.
+        block_map = map_of(torch, self.blocks, N, "cpu").tolist() if self.blocks else [[1] * (N // BLOCK + 1)] * (N // BLOCK + 1)
+        before = [[0, *itertools.accumulate(int(row[j // BLOCK] != 0) for j in range(N))] for row in block_map]
+        return sum(before[i // BLOCK][max(min(i + right, N - 1) + 1, min(self.prefix, N))] - before[i // BLOCK][max(i - left, 0)]
+                   for i in range(N))
 
 
 PLAIN = Variant()
+BLOCK = 128  # rows and keys of a block of a map
+
+
+@functools.lru_cache(maxsize=1)
+def bias_of(torch, heads, N, device):
+    """Normal numbers [heads, N, N] in fp32, always the same. They are kept: at N = 4,096 they take gigabytes."""
+    return torch.randn(heads, N, N, generator=torch.Generator(device).manual_seed(5), device=device)
+
+
+@functools.lru_cache
+def map_of(torch, share, N, device):
+    """A block map [rows, keys] in int32, always the same: a block is live with chance `share`, and that of the rows' own
+    keys always."""
+    blocks = (N + BLOCK - 1) // BLOCK
+    live = torch.rand(blocks, blocks, generator=torch.Generator().manual_seed(6)) < share
+    return (live | torch.eye(blocks, dtype=torch.bool)).int().to(device)
 
 
 @dataclass(frozen=True)
@@ -188,13 +218,16 @@ def definition(torch, Q, K, V, causal, variant=PLAIN, head=Head(0, 1, 0), row0=0
     """Attention of one head as it is written, in the dtype of Q [rows, d], which are the rows from row0 on, K and V
     [keys, d]; aligned at the bottom right."""
     S = Q @ K.T * Q.shape[1] ** -0.5
+    if variant.bias:
+        S = S + bias_of(torch, head.heads, len(K), S.device.type)[head.h, row0:row0 + len(Q)].to(S.dtype)
     if variant.softcap:
         S = variant.softcap * torch.tanh(S / variant.softcap)
     rows, keys = (torch.arange(size, device=S.device) for size in S.shape)
     own = (rows + len(keys) - len(rows))[:, None]
     if variant.alibi:
         S = S - variant.slopes_of(torch, head.heads, S.device)[head.h].to(S.dtype) * (own - keys).abs()
-    hidden = variant.hidden(causal, own, keys)
+    block_map = map_of(torch, variant.blocks, len(K), S.device.type) if variant.blocks else None
+    hidden = variant.hidden(causal, own, keys, block_map)
     if hidden is not None:
         S = S.masked_fill(hidden, float("-inf"))
     if variant.sinks:

@@ -19,8 +19,8 @@ from dataclasses import replace
 
 from bench.measure.compare import DTYPES, measure, speed_of
 from bench.measure.facts import commit_of, new_file, write
-from bench.measure.on_torch import (PLAIN, Missing, Variant, device_of, libraries, machine, wrong_gradients,
-                                    wrong_output)
+from bench.measure.on_torch import (PLAIN, Missing, Variant, bias_of, device_of, libraries, machine, map_of,
+                                    wrong_gradients, wrong_output)
 from bench.results.gpu import TOKENS, WIDTH
 
 PLAIN_STAGES = {"forward": 70, "backward": 71}
@@ -29,7 +29,7 @@ PLAIN_STAGES = {"forward": 70, "backward": 71}
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--variant", required=True, help="window:KEYS, window:LEFT:RIGHT, softcap:LIMIT, prefix:KEYS, "
-                        "dropout:SHARE, documents, alibi or sinks, several with commas")
+                        "dropout:SHARE, blocks:SHARE, documents, alibi, bias or sinks, several with commas")
     parser.add_argument("--stage", type=int, default=72, help="the stage that has it (72)")
     parser.add_argument("--full", action="store_true", help="without the causal mask")
     parser.add_argument("--dtype", choices=["bf16", "fp16"], default="bf16", help="(bf16)")
@@ -84,18 +84,21 @@ def fa2(torch, variant):
     return forward, backward
 
 
-def flex(torch, variant, causal, N, heads, device):
-    """PyTorch's FlexAttention with the variant, compiled; without dropout, which it has not."""
+def flex(torch, variant, causal, N, heads, device, trains):
+    """PyTorch's FlexAttention with the variant, compiled, and what else gets a gradient; without dropout, which it has not."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
     slopes, sinks = variant.slopes_of(torch, heads, device), variant.sinks_of(torch, heads, device)
+    bias = bias_of(torch, heads, N, device).detach().requires_grad_(trains) if variant.bias else None
+    block_map = map_of(torch, variant.blocks, N, device) if variant.blocks else None
 
     def seen(b, h, row, key):
         if not variant.documents:
-            return ~variant.hidden(causal, row, key)
+            return ~variant.hidden(causal, row, key, block_map)
         hidden = variant.hidden(causal, row, key)  # within a document it is the same
         return (row // N == key // N) if hidden is None else (row // N == key // N) & ~hidden
 
     def score(s, b, h, row, key):
+        s = s + bias[h, row, key] if variant.bias else s
         s = variant.softcap * torch.tanh(s / variant.softcap) if variant.softcap else s
         return s - slopes[h] * (row - key).abs() if variant.alibi else s
 
@@ -103,24 +106,25 @@ def flex(torch, variant, causal, N, heads, device):
         o, lse = flex_attention(q, k, v, score_mod=score_mod, block_mask=mask, return_lse=True)
         return (o * torch.sigmoid(lse - sinks[:, None])[..., None]).to(q.dtype)
 
-    hides = variant.hidden(causal, torch.zeros(1), torch.zeros(1)) is not None
+    hides = variant.hidden(causal, torch.zeros(1), torch.zeros(1)) is not None or variant.blocks
     if variant.documents:
         mask = create_block_mask(seen, None, None, TOKENS, TOKENS, device=device)
     else:
         mask = create_block_mask(seen, None, None, N, N, device=device) if hides else None
+    learned = [bias] if variant.bias else []
     torch._dynamo.reset()  # which compiles a function for 8 shapes, and then runs it uncompiled
-    score_mod = score if variant.softcap or variant.alibi else None
+    score_mod = score if variant.softcap or variant.alibi or variant.bias else None
     if variant.sinks:
-        return torch.compile(with_sinks, dynamic=False)
+        return torch.compile(with_sinks, dynamic=False), learned
     compiled = torch.compile(flex_attention, dynamic=False)
     if variant.documents:
-        return lambda q, k, v: unpacked(compiled(packed(q), packed(k), packed(v), score_mod=score_mod, block_mask=mask), N)
-    return lambda q, k, v: compiled(q, k, v, score_mod=score_mod, block_mask=mask)
+        return lambda q, k, v: unpacked(compiled(packed(q), packed(k), packed(v), score_mod=score_mod, block_mask=mask), N), learned
+    return lambda q, k, v: compiled(q, k, v, score_mod=score_mod, block_mask=mask), learned
 
 
 def own_run(torch, flashladder, number, kind, causal, q, k, v, do, which):
     """A pass of a stage as a function."""
-    how = {"causal": causal, **kind.arguments(torch, q.shape[1], q.device)}
+    how = {"causal": causal, **kind.arguments(torch, q.shape[1], q.shape[2], q.device.type)}
     batch, _, N, _ = q.shape
     if kind.documents:
         q, k, v, do = (packed(x) for x in (q, k, v, do))
@@ -129,7 +133,7 @@ def own_run(torch, flashladder, number, kind, causal, q, k, v, do, which):
     if which == "forward":
         return lambda: as_batch(flashladder.forward(number, q, k, v, **how)[0])
     o, lse = flashladder.forward(PLAIN_STAGES["forward"] if kind == PLAIN else number, q, k, v, **how)
-    return lambda: [as_batch(x) for x in flashladder.backward(number, q, k, v, o, lse, do, **how)]
+    return lambda: [as_batch(x) for x in flashladder.backward(number, q, k, v, o, lse, do, **how)[:3]]
 
 
 def contenders(torch, flashladder, chosen, variant, causal, q, k, v, do, which):
@@ -151,7 +155,7 @@ def contenders(torch, flashladder, chosen, variant, causal, q, k, v, do, which):
             found["fa2"] = lambda: backward(do, saved), variant, causal
     if "flex" not in chosen.peers or variant.dropout_p:
         return found
-    attention = flex(torch, variant, causal, q.shape[2], q.shape[1], chosen.device)
+    attention, learned = flex(torch, variant, causal, q.shape[2], q.shape[1], chosen.device, which == "backward")
     if which == "forward":
         found["flex"] = lambda: attention(q, k, v), variant, causal
     else:
@@ -161,7 +165,7 @@ def contenders(torch, flashladder, chosen, variant, causal, q, k, v, do, which):
         def gradients():
             if not made:
                 made.append(attention(*inputs))
-            return torch.autograd.grad(made[0], inputs, do, retain_graph=True)
+            return torch.autograd.grad(made[0], [*inputs, *learned], do, retain_graph=True)
         found["flex"] = gradients, variant, causal
     return found
 
@@ -188,7 +192,7 @@ def rows_of(torch, flashladder, chosen, variant, causal, which, d, N):
             absent[name] = why
         else:
             runs[name] = run
-            flops[name] = 4 * d * q.shape[0] * q.shape[1] * kind.pairs(masked, N) * (1 if which == "forward" else 2.5)
+            flops[name] = 4 * d * q.shape[0] * q.shape[1] * kind.pairs(torch, masked, N) * (1 if which == "forward" else 2.5)
     rows = []
     for name, measured in measure(torch, runs, chosen.rounds, chosen.device, "rested").items():
         rows.append(shape | {"name": name, **speed_of([time for time, _ in measured], flops[name])})

@@ -1,20 +1,11 @@
 // What this stage moves, computes and allocates: what changed since the stage before.
-#include "common/claims/closed_form.hpp"
-#include "common/kernel/host.hpp"
+#include "stages/70_policies/claimed.hpp"
 
 namespace flashladder::stage_74 {
 
 using namespace claims;
 
 namespace {
-
-/// Those of stages 70 and 71 for 64 and 128 columns.
-ClaimedTile tile_for(const Problem& p) {
-  return claim_of(find_stage(70))->symbols(of_64_or_128(p));
-}
-ClaimedTile backward_tile_for(const Problem& p) {
-  return claim_of(find_stage(71))->symbols(of_64_or_128(p));
-}
 
 /// Of each sequence as if there were no other.
 void sum_up(ClosedForm& form) {
@@ -33,8 +24,7 @@ constexpr bool least = true, random_too = true;  // a maximum comes late: see st
 }  // namespace
 
 Claim claim() {
-  Claim claim{.tile = {.Br = 128, .Bc = 128}, .tile_for = tile_for, .backward_tile_for = backward_tile_for};
-  claim.forward.as_before = claim.backward.as_before = true;
+  Claim claim = stage_70::claim_of_64_or_128();
   claim.forward.change = claim.backward.change = sum_up;
   claim.forward.forms = {
       {"device_bytes", 0},

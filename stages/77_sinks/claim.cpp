@@ -1,6 +1,5 @@
 // What this stage moves, computes and allocates: what changed since the stage before.
-#include "common/claims/closed_form.hpp"
-#include "common/kernel/host.hpp"
+#include "stages/70_policies/claimed.hpp"
 
 namespace flashladder::stage_77 {
 
@@ -8,21 +7,12 @@ using namespace claims;
 
 namespace {
 
-/// Those of stages 70 and 71 for 64 and 128 columns.
-ClaimedTile tile_for(const Problem& p) {
-  return claim_of(find_stage(70))->symbols(of_64_or_128(p));
-}
-ClaimedTile backward_tile_for(const Problem& p) {
-  return claim_of(find_stage(71))->symbols(of_64_or_128(p));
-}
-
 constexpr bool least = true, random_too = true;  // a maximum comes late: see stage 72
 
 }  // namespace
 
 Claim claim() {
-  Claim claim{.tile = {.Br = 128, .Bc = 128}, .tile_for = tile_for, .backward_tile_for = backward_tile_for};
-  claim.forward.as_before = claim.backward.as_before = true;
+  Claim claim = stage_70::claim_of_64_or_128();
   // Those with a row that sees a key, whose first maximum is taken for m: with a sink it may be none.
   const Expr first_maxima = (1 - has_sinks) * sum(min(live_i, 1));
   const Expr exponentials = BH * Br * (sum(live_i) * Bc + R * first_maxima);
