@@ -3,6 +3,7 @@
 Usage: python_test.py [unittest options]
 """
 
+import inspect
 import os
 import subprocess
 import sys
@@ -809,8 +810,8 @@ class TorchAttentionTest(unittest.TestCase):
             flashladder.torch.attention(*(x.to("meta") for x in (q, k, v)))
         with self.assertRaisesRegex(ValueError, "no stage of this build has a forward pass for float64"):
             flashladder.torch.attention(q.double(), k.double(), v.double())
-        odd = torch.zeros(1, 1, 4, 24, dtype=torch.bfloat16, requires_grad=True)
-        with self.assertRaisesRegex(ValueError, "backward pass for bfloat16 and head dimension 24 on the CPU.*no_grad"):
+        odd = torch.zeros(1, 1, 4, 20, dtype=torch.bfloat16, requires_grad=True)
+        with self.assertRaisesRegex(ValueError, "forward pass for bfloat16 and head dimension 20 on the CPU"):
             flashladder.torch.attention(odd, odd, odd)
         o = flashladder.torch.attention(q, k, v)
         gradient, = torch.autograd.grad(o, q, torch.ones_like(o, requires_grad=True), create_graph=True)
@@ -843,6 +844,199 @@ def variant_attention(q, k, v, causal=False, window_size=(-1, -1), softcap=0.0, 
         return torch.softmax(s, -1) @ v
     with_sink = torch.cat([s, sinks[:, None, None].expand(*s.shape[:-1], 1)], -1)
     return torch.softmax(with_sink, -1)[..., :-1] @ v
+
+
+@with_torch
+class FlashAttnTest(unittest.TestCase):
+    """flashladder.flash_attn, by the definition in fp64. Tensors are [batch, rows, heads, d]."""
+
+    def setUp(self):
+        import flashladder.flash_attn
+        self.module = flashladder.flash_attn
+        self.device = "cuda" if torch.cuda.is_available() and "cuda" in KERNELS[0].backends else "cpu"
+
+    def tensors(self, batch=2, rows=40, keys=50, heads=4, kv_heads=2, d=64, dtype="float16"):
+        torch.manual_seed(batch + rows + d)
+        return [torch.randn(batch, n, h, d).to(self.device, getattr(torch, dtype)).requires_grad_()
+                for n, h in ((rows, heads), (keys, kv_heads), (keys, kv_heads))]
+
+    def right(self, q, k, v, softmax_scale=None, slopes=None, **options):
+        """O [batch, rows, heads, d] in fp64, of variables that this makes, and these."""
+        exact = [x.detach().cpu().double().requires_grad_() for x in (q, k, v)]
+        q, k, v = (x.transpose(1, 2) for x in exact)
+        if softmax_scale is not None:
+            q = q * softmax_scale * q.shape[-1] ** 0.5
+        o = variant_attention(q, *(x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v)),
+                              alibi_slopes=None if slopes is None else slopes.cpu().double(), **options)
+        return o.transpose(1, 2), exact
+
+    def check(self, o, tensors, right, tolerance=2e-2):
+        """tensors: those of which o was made; right: as right() returns it."""
+        wanted, exact = right
+        torch.testing.assert_close(o.detach().cpu().double(), wanted.detach(), rtol=tolerance, atol=tolerance)
+        do = torch.linspace(-1, 1, o.numel()).view(o.shape)
+        gradients = torch.autograd.grad(o, tensors, do.to(self.device, o.dtype))
+        for gradient, other in zip(gradients, torch.autograd.grad(wanted, exact, do.to(o.dtype).double())):
+            torch.testing.assert_close(gradient.cpu().double(), other, rtol=tolerance, atol=tolerance)
+
+    def test_the_arguments_are_those_of_flash_attn(self):
+        options = {"dropout_p": 0.0, "softmax_scale": None, "causal": False, "window_size": (-1, -1), "softcap": 0.0,
+                   "alibi_slopes": None, "deterministic": False, "return_attn_probs": False}
+        lengths = ["cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k"]
+        for name, first in (("flash_attn_func", ["q", "k", "v"]), ("flash_attn_kvpacked_func", ["q", "kv"]),
+                            ("flash_attn_qkvpacked_func", ["qkv"]), ("flash_attn_varlen_func", ["q", "k", "v", *lengths]),
+                            ("flash_attn_varlen_kvpacked_func", ["q", "kv", *lengths]),
+                            ("flash_attn_varlen_qkvpacked_func", ["qkv", "cu_seqlens", "max_seqlen"])):
+            parameters = inspect.signature(getattr(self.module, name)).parameters
+            paged = ["block_table"] * (name == "flash_attn_varlen_func")
+            self.assertEqual(list(parameters), [*first, *options, *paged])
+            self.assertEqual({key: parameters[key].default for key in options}, options)
+
+    def test_plain_and_variants(self):
+        slopes = torch.tensor([0.5, 0.25, 0.1, 0.05], device=self.device)
+        for options in ({}, {"causal": True}, {"causal": True, "window_size": (9, 0)}, {"window_size": (9, 3), "softcap": 3.0},
+                        {"softcap": 2.0, "causal": True}, {"softmax_scale": 0.3}):
+            for d in (64, 60, 19, 128):
+                with self.subTest(d=d, **options):
+                    tensors = self.tensors(d=d)
+                    self.check(self.module.flash_attn_func(*tensors, **options), tensors, self.right(*tensors, **options))
+        tensors = self.tensors()
+        self.check(self.module.flash_attn_func(*tensors, causal=True, alibi_slopes=slopes), tensors,
+                   self.right(*tensors, causal=True, slopes=slopes))
+        tensors = self.tensors(d=200, rows=20, keys=20)
+        self.check(self.module.flash_attn_func(*tensors), tensors, self.right(*tensors))
+        tensors = self.tensors(dtype="float32", d=32)
+        self.check(self.module.flash_attn_func(*tensors, causal=True), tensors, self.right(*tensors, causal=True), 1e-4)
+
+    def test_slopes_of_each_batch_entry(self):
+        tensors = self.tensors()
+        slopes = torch.tensor([[0.5, 0.25, 0.1, 0.05], [0, 1, 2, 3]], device=self.device)
+        o, lse, _ = self.module.flash_attn_func(*tensors, alibi_slopes=slopes, return_attn_probs=True)
+        for b in range(2):
+            one, one_lse, _ = self.module.flash_attn_func(*(x[b:b + 1] for x in tensors), alibi_slopes=slopes[b],
+                                                          return_attn_probs=True)
+            self.assertTrue(torch.equal(o[b:b + 1], one))
+            self.assertTrue(torch.equal(lse[b:b + 1], one_lse))
+
+    def test_packed_tensors(self):
+        qkv = torch.stack(self.tensors(keys=40, kv_heads=4), 2).detach().requires_grad_()
+        plain = self.module.flash_attn_func(*qkv.unbind(2), causal=True)
+        self.assertTrue(torch.equal(self.module.flash_attn_qkvpacked_func(qkv, causal=True), plain))
+        q, kv = qkv[:, :, 0], qkv[:, :, 1:]
+        o = self.module.flash_attn_kvpacked_func(q, kv, causal=True)
+        self.assertTrue(torch.equal(o, plain))
+        gradient, = torch.autograd.grad(o.float().square().sum(), qkv)
+        other, = torch.autograd.grad(plain.float().square().sum(), qkv)
+        torch.testing.assert_close(gradient, other, rtol=1e-2, atol=1e-2)  # sums in no fixed order
+
+    def test_sequences_of_any_lengths(self):
+        q, k, v = (x.detach()[0].requires_grad_() for x in self.tensors(batch=1, rows=55, keys=90))
+        cu_q, cu_k = (torch.tensor(x, dtype=torch.int32, device=self.device) for x in ([0, 15, 15, 55], [0, 20, 50, 90]))
+        o, lse, P = self.module.flash_attn_varlen_func(q, k, v, cu_q, cu_k, 40, 40, causal=True, return_attn_probs=True)
+        self.assertEqual((o.shape, lse.shape, P), (q.shape, (4, 55), None))
+        wanted, exact = [], [x.detach().cpu().double().requires_grad_() for x in (q, k, v)]
+        for i, j in (((0, 15), (0, 20)), ((15, 55), (50, 90))):
+            part, inner = self.right(*(x[a:b][None] for x, (a, b) in zip(exact, (i, j, j))), causal=True)
+            wanted.append((part[0], inner))
+        torch.testing.assert_close(o.detach().cpu().double(), torch.cat([part for part, _ in wanted]).detach(), rtol=2e-2, atol=2e-2)
+        gradients = torch.autograd.grad(o.float().sum(), (q, k, v))
+        for which, (a, b) in ((0, (15, 55)), (1, (50, 90)), (2, (50, 90))):
+            right = torch.autograd.grad(wanted[1][0].sum(), wanted[1][1], retain_graph=True)[which][0]
+            torch.testing.assert_close(gradients[which][a:b].cpu().double(), right, rtol=2e-2, atol=2e-2)
+        self.assertEqual(float(gradients[1][20:50].abs().max()), 0)  # keys that no row sees
+        kv = torch.stack([k, v], 1)
+        self.assertTrue(torch.equal(self.module.flash_attn_varlen_kvpacked_func(q, kv, cu_q, cu_k, 40, 40, causal=True), o))
+        qkv = torch.stack([q, q, q], 1)
+        self.assertTrue(torch.equal(self.module.flash_attn_varlen_qkvpacked_func(qkv, cu_q, 40),
+                                    self.module.flash_attn_varlen_func(q, q, q, cu_q, cu_q, 40, 40)))
+
+    def test_probabilities_show_what_dropout_leaves_out(self):
+        q, k, v = self.tensors()
+        slopes = torch.tensor([0.5, 0.25, 0.1, 0.05], device=self.device)
+        for options in ({}, {"causal": True, "softcap": 3.0, "alibi_slopes": slopes}, {"window_size": (9, 3)}):
+            torch.manual_seed(3)
+            o, lse, P = self.module.flash_attn_func(q, k, v, dropout_p=0.25, return_attn_probs=True, **options)
+            self.assertEqual((P.shape, lse.shape, P.dtype), ((2, 4, 40, 50), (2, 4, 40), torch.float32))
+            whole, left_out = P.abs(), (P < 0).float().sum() / (P != 0).sum()
+            torch.testing.assert_close(whole.sum(-1), torch.ones_like(lse), rtol=1e-2, atol=1e-2)
+            self.assertAlmostEqual(float(left_out), 0.25, delta=0.02)
+            by_hand = (P.clamp(min=0) / 0.75) @ v.float().transpose(1, 2).repeat_interleave(2, 1)
+            torch.testing.assert_close(o.float(), by_hand.transpose(1, 2), rtol=1e-2, atol=1e-2)
+            torch.manual_seed(3)
+            self.assertTrue(torch.equal(o, self.module.flash_attn_func(q, k, v, dropout_p=0.25, **options)))
+        self.assertFalse(torch.equal(o, self.module.flash_attn_func(q, k, v, dropout_p=0.25, **options)))
+
+    def test_more_entries_and_heads_than_a_launch_takes(self):
+        tensors = self.tensors(batch=5, rows=20, keys=20, heads=6, kv_heads=3)
+        slopes = torch.linspace(0.1, 1, 6, device=self.device)
+        right = self.module.flash_attn_func(*tensors, causal=True, alibi_slopes=slopes, return_attn_probs=True)
+        with mock.patch.object(self.module, "MOST_BLOCKS", 4):
+            found = self.module.flash_attn_func(*tensors, causal=True, alibi_slopes=slopes, return_attn_probs=True)
+            for one, other in zip(found[:2], right[:2]):
+                self.assertTrue(torch.equal(one, other))
+            self.check(found[0], tensors, self.right(*tensors, causal=True, slopes=slopes))
+            P = self.module.flash_attn_func(*tensors, dropout_p=0.5, return_attn_probs=True)[2]
+        self.assertEqual(P.shape, (5, 6, 20, 20))
+        self.assertFalse(torch.equal(P[0] < 0, P[4] < 0))  # each call has a seed of its own
+        self.assertFalse(torch.equal(P[:, 0] < 0, P[:, 4] < 0))
+
+    def test_nothing(self):
+        for sizes in ({"batch": 0}, {"rows": 0}, {"keys": 0}, {"heads": 0, "kv_heads": 0}):
+            with self.subTest(**sizes):
+                tensors = self.tensors(**sizes)
+                o, lse, _ = self.module.flash_attn_func(*tensors, return_attn_probs=True)
+                self.assertEqual((o.shape, o.dtype, o.abs().sum().item()), (tensors[0].shape, torch.float16, 0))
+                self.assertTrue(torch.isneginf(lse).all())
+                for x, gradient in zip(tensors, torch.autograd.grad(o.sum(), tensors)):
+                    self.assertEqual((gradient.shape, gradient.abs().sum().item()), (x.shape, 0))
+
+    def test_deterministic(self):
+        q, k, v = self.tensors()
+        both = [torch.autograd.grad(self.module.flash_attn_func(q, k, v, causal=True, deterministic=True).float().square().sum(),
+                                    (q, k, v)) for _ in range(2)]
+        for one, other in zip(*both):
+            self.assertTrue(torch.equal(one, other))
+        stages = [flashladder.torch.stages_for(q, None, True, frozenset(), asked)[1].number for asked in (None, False, True)]
+        self.assertEqual(stages, [38, 38, 39])
+        with self.assertRaisesRegex(ValueError, "no stage has a backward pass with softcap that is known to give the same bits"):
+            self.module.flash_attn_func(q, k, v, softcap=2.0, deterministic=True)
+        with torch.no_grad():  # a forward pass alone adds in a fixed order
+            self.module.flash_attn_func(q, k, v, softcap=2.0, deterministic=True)
+        torch.use_deterministic_algorithms(True)
+        self.addCleanup(torch.use_deterministic_algorithms, False)
+        self.assertEqual(flashladder.torch.stages_for(q)[1].number, 39)
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        with self.assertWarnsRegex(UserWarning, "no stage has a backward pass with softcap"):
+            flashladder.torch.attention(*(x.transpose(1, 2) for x in (q, k, v)), softcap=2.0)
+
+    def test_errors(self):
+        q, k, v = self.tensors()
+        cu = torch.tensor([0, 40], dtype=torch.int32, device=self.device)
+        func, varlen = self.module.flash_attn_func, self.module.flash_attn_varlen_func
+        for error, message, call in (
+                (ValueError, r"q has shape \[40, 4, 64\]: give \[batch, rows, heads, d\]", lambda: func(q[0], k, v)),
+                (TypeError, "k is a list: give tensors of PyTorch", lambda: func(q, [1], v)),
+                (ValueError, r"do not fit together: \[batch, rows, heads, d\]", lambda: func(q, k[:1], v[:1])),
+                (ValueError, "of which kv_heads divides heads", lambda: func(q[:, :, :3], k, v)),
+                (ValueError, "the head dimension is 264: give at most 256", lambda: func(*self.tensors(d=264))),
+                (ValueError, r"alibi_slopes has shape \[3\]: give \[4\] or \[2, 4\]",
+                 lambda: func(q, k, v, alibi_slopes=torch.ones(3, device=self.device))),
+                (ValueError, "no stage of this build has a forward pass for float16 and head dimension 160, dropout",
+                 lambda: func(*self.tensors(d=160), dropout_p=0.1)),
+                (ValueError, r"qkv has shape \[2, 40, 4, 64\]: give \[batch, rows, 3, heads, d\]",
+                 lambda: self.module.flash_attn_qkvpacked_func(q)),
+                (ValueError, r"kv has shape \[2, 50, 3, 2, 64\]: give \[batch, keys, 2, kv_heads, d\]",
+                 lambda: self.module.flash_attn_kvpacked_func(q, torch.stack([k, v, v], 2))),
+                (NotImplementedError, "block_table: K and V that lie in pages are not taken",
+                 lambda: varlen(q[0], k[0], v[0], cu, cu, 40, 50, block_table=cu)),
+                (NotImplementedError, "deterministic=True: the backward pass of packed sequences",
+                 lambda: varlen(q[0], k[0], v[0], cu, cu, 40, 50, deterministic=True)),
+                (NotImplementedError, "return_attn_probs=True with dropout_p: the probabilities of packed sequences",
+                 lambda: varlen(q[0], k[0], v[0], cu, cu, 40, 50, dropout_p=0.1, return_attn_probs=True)),
+                (AttributeError, "flashladder.flash_attn has no flash_attn_with_kvcache: there are no stages for inference yet",
+                 lambda: self.module.flash_attn_with_kvcache)):
+            with self.subTest(message=message), self.assertRaisesRegex(error, message):
+                call()
 
 
 @with_torch

@@ -563,6 +563,23 @@ nb::ndarray<> as_bfloat16(nb::handle bits) {
                        nb::dlpack::dtype{static_cast<std::uint8_t>(DlCode::Bfloat), 16, 1});
 }
 
+/// Writes 1 where dropout leaves P of a head, a row and a key out, else 0.
+/// @param into  [heads, rows, keys]
+void left_out(float p, std::uint64_t seed,
+              const nb::ndarray<std::uint8_t, nb::ndim<3>, nb::c_contig, nb::device::cpu>& into) {
+  const Dropout dropout{p, seed};
+  std::uint8_t* place = into.data();
+  for (std::size_t head = 0; head < into.shape(0); ++head) {
+    for (std::size_t i = 0; i < into.shape(1); ++i) {
+      for (std::size_t j = 0; j < into.shape(2); ++j)
+        *place++ = dropout.factor(static_cast<std::int64_t>(head), static_cast<std::int64_t>(i),
+                                  static_cast<std::int64_t>(j)) == 0
+                       ? 1
+                       : 0;
+    }
+  }
+}
+
 PyObject* kernel_error = nullptr;  // the class, kept for good
 
 nb::tuple place(const uint3& at) {
@@ -624,6 +641,7 @@ NB_MODULE(_core, m) {
       nb::arg("stage"), nb::arg("backend"));
   m.def("trim_workspaces", &trim_workspaces);
   m.def("as_bfloat16", &as_bfloat16, nb::arg("bits"));
+  m.def("left_out", &left_out, nb::arg("p"), nb::arg("seed"), nb::arg("into"));
   m.def("forward", &run_on_arrays<Forward>, nb::arg("stage"), nb::arg("backend"), nb::arg("arrays"),
         nb::kw_only(), nb::arg("how"), nb::arg("stream"));
   m.def("backward", &run_on_arrays<Backward>, nb::arg("stage"), nb::arg("backend"), nb::arg("arrays"),

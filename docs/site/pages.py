@@ -25,7 +25,7 @@ LARGEST_LISTING = 80_000
 PARTS = {
     "Start": ("first_hour", "usage", "stages/index", "measured"),
     "Theory": ("theory/memory_hierarchy", "theory/online_softmax", "theory/io_complexity", "theory/*"),
-    "Practice": ("labs", "notebooks/index", "write_a_variant"),
+    "Practice": ("labs", "notebooks/index", "write_a_variant", "flash_attn"),
     "Look up": ("mistakes", "did_not_pay", "glossary"),
     "Teach": ("lecturer",),
     "Reference": ("vocabulary", "checks", "architecture", "readme", "common/*", "api"),

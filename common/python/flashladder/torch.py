@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import warnings
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ import flashladder
 __all__ = ["attention", "stages_for"]
 
 FIRST_VARIANT = 70  # the stages from here on are no faster rungs, but other kinds of attention
+DETERMINISTIC = 39  # its backward pass gives the same bits every time, for some time and memory
 
 
 def attention(
@@ -44,7 +46,9 @@ def attention(
     cu_seqlens_q: torch.Tensor | None = None,
     cu_seqlens_k: torch.Tensor | None = None,
     block_map: torch.Tensor | None = None,
-) -> torch.Tensor:
+    deterministic: bool | None = None,
+    return_lse: bool = False,
+) -> Any:
     """softmax(scale * Q K^T) V, and in PyTorch's graph its gradients for q, k and v, and for bias and sinks.
 
     q, k, v  tensors [batch, heads, rows, d] and [batch, kv_heads, keys, d]; heads may share keys. They are read where
@@ -54,13 +58,14 @@ def attention(
              aligned at the top left
     scale    factor on the scores, which gets no gradient; None: 1/sqrt(d)
     stage    which stages run: None, a stage, or a pair (forward, backward). A pass that is not named, or that the stage
-             has not, is of the highest stage that takes q: stages_for() says which. In 16 bits the highest backward
-             pass is the deterministic one of stage 39; stage=(None, 38) has the one that adds to dQ atomically. On the
-             CPU the highest is an emulated one; stage=(2, 0) runs both passes there without the emulator, in float32.
-             With any of what follows, a pass that is not named is of the stage that takes it and least else
+             has not, is of the highest stage that takes q: stages_for() says which. On the CPU that is an emulated one; stage=(2, 0) runs both passes there without the emulator, in float32.
+             With any of the variants, a pass that is not named is of the stage that takes it and least else
 
     window_size, softcap, prefix, alibi_slopes, bias, sinks, dropout_p, cu_seqlens_q, cu_seqlens_k, block_map
              as in flashladder.forward, in 16 bits; dropout_seed=None draws a seed from PyTorch's generator of the CPU. The slopes get no gradient
+    deterministic  whether a backward pass that is not named gives the same bits every time: in 16 bits that of stage 39,
+             without variants; None: as torch.use_deterministic_algorithms() asks for. Else sums are atomic, in no fixed order
+    return_lse     return (o, lse), too the logsumexp of each row, in float32 [batch, heads, rows], without a gradient
 
     Returns o, of q's shape and dtype; its dimensions lie in memory in the order of q's, where q is not copied and repeats
     nothing. On a GPU nothing waits for the kernels, in either pass. Under torch.autocast q, k and v are cast to its dtype
@@ -72,19 +77,24 @@ def attention(
     flashladder.backward.
     """
     if dropout_p and dropout_seed is None:
-        dropout_seed = int(torch.randint(2**63 - 1, ()).item())
+        dropout_seed = drawn_seed()
     variant = {"window_size": window_size, "softcap": softcap, "prefix": prefix, "alibi_slopes": alibi_slopes,
                "dropout_p": dropout_p, "dropout_seed": dropout_seed or 0, "cu_seqlens_q": cu_seqlens_q,
                "cu_seqlens_k": cu_seqlens_k, "block_map": block_map}
-    o: torch.Tensor = _attention(q, k, v, bias, sinks, causal, scale, stage, variant)
-    return o
+    o, lse = _attention(q, k, v, bias, sinks, causal, scale, stage, deterministic, variant)
+    return (o, lse) if return_lse else o
+
+
+def drawn_seed() -> int:
+    """A seed for dropout, from PyTorch's generator of the CPU."""
+    return int(torch.randint(2**63 - 1, ()).item())
 
 
 @torch.compiler.disable  # our kernels stay between what torch.compile makes of what comes before and after
 def _attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, sinks: torch.Tensor | None,
-    causal: bool, scale: float | None, stage: Any, variant: dict[str, Any]
-) -> torch.Tensor:
+    causal: bool, scale: float | None, stage: Any, deterministic: bool | None, variant: dict[str, Any]
+) -> tuple[torch.Tensor, torch.Tensor]:
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, torch.Tensor):
             kind = f"{type(x).__module__}.{type(x).__name__}".removeprefix("builtins.")
@@ -102,7 +112,7 @@ def _attention(
         q, k, v = (x if x.dtype == torch.float64 else x.to(dtype) for x in (q, k, v))
     q, k, v = map(_rows, (q, k, v))
     trains = torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in (q, k, v, bias, sinks))
-    stages = stages_for(q, stage, trains, _asked(causal, bias, sinks, **variant))
+    stages = stages_for(q, stage, trains, _asked(causal, bias, sinks, **variant), deterministic)
     return _Attention.apply(q, k, v, bias, sinks, {"causal": causal, "scale": scale, **variant}, *stages)
 
 
@@ -117,11 +127,12 @@ def _asked(causal: bool, bias: Any, sinks: Any, window_size: tuple[int, int], so
 
 
 def stages_for(
-    q: torch.Tensor, stage: Any = None, trains: bool = True, variants: frozenset[str] = frozenset()
+    q: torch.Tensor, stage: Any = None, trains: bool = True, variants: frozenset[str] = frozenset(),
+    deterministic: bool | None = None,
 ) -> tuple[flashladder.Stage, flashladder.Stage | None]:
     """The stages whose forward and backward pass attention(q, ..., stage=stage) runs; without gradients None for the
-    second. variants: what is asked for beside plain attention, of the names that Stage.variants has. ValueError where
-    no stage takes q, or one that is named does not."""
+    second. variants: what is asked for beside plain attention, of the names that Stage.variants has; deterministic as in
+    attention(). ValueError where no stage takes q, or one that is named does not."""
     is_pair = isinstance(stage, (tuple, list))
     named = stage if is_pair else (stage, stage)
     if len(named) != 2:
@@ -131,6 +142,8 @@ def stages_for(
         found = None if which is None else flashladder._find(which, needed if is_pair else "")
         if found is None or not getattr(found, needed):
             found = _best(needed, dtype, d, q.device, frozenset(variants))
+            if needed == "backward":
+                found = _deterministic(found, deterministic, frozenset(variants))
         else:
             _require(found, dtype, d, q)
         pair.append(found)
@@ -150,6 +163,20 @@ def _require(stage: flashladder.Stage, dtype: str, d: int, q: torch.Tensor) -> N
             raise RuntimeError(reason)
 
 
+def _deterministic(found: flashladder.Stage, asked: bool | None, variants: frozenset[str]) -> flashladder.Stage:
+    """The stage whose backward pass takes what that of `found` takes, and is deterministic if that is asked for."""
+    if not (torch.are_deterministic_algorithms_enabled() if asked is None else asked):
+        return found
+    if "float16" in found.dtypes and not variants:
+        return flashladder._find(DETERMINISTIC)
+    what = f"with {' and '.join(sorted(variants))}" if variants else f"for {' and '.join(found.dtypes)}"
+    text = f"no stage has a backward pass {what} that is known to give the same bits every time"
+    if asked is None and torch.is_deterministic_algorithms_warn_only_enabled():
+        warnings.warn(f"{text}: stage {found} runs", stacklevel=4)
+        return found
+    raise ValueError(f"{text}: leave deterministic out, or name a stage")
+
+
 @functools.lru_cache
 def _best(needed: str, dtype: str, d: int, device: torch.device, variants: frozenset[str]) -> flashladder.Stage:
     """The stage with the largest number that has the pass and takes such arrays on this device. Where variants are asked
@@ -162,7 +189,8 @@ def _best(needed: str, dtype: str, d: int, device: torch.device, variants: froze
             raise ValueError(f"no stage of this build takes {' and '.join(sorted(variants))} together: './ladder list' says "
                              "what each takes")
     else:
-        taking = [stage for stage in reversed(flashladder.stages()) if stage.number < FIRST_VARIANT]
+        taking = [stage for stage in reversed(flashladder.stages())
+                  if stage.number < FIRST_VARIANT and (needed, stage.number) != ("backward", DETERMINISTIC)]
     for one in taking:
         takes_d = d in one.head_dims if one.head_dims is not None else 0 < d <= 256
         with _current(device):
@@ -185,17 +213,17 @@ class _Attention(torch.autograd.Function):
     def forward(
         ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None,
         sinks: torch.Tensor | None, how: dict[str, Any], first: flashladder.Stage, second: flashladder.Stage | None,
-    ) -> torch.Tensor:
-        o: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         o, lse = flashladder.forward(first, q, k, v, bias=bias, sinks=sinks, **how)
         if second is not None:
             ctx.save_for_backward(q, k, v, o, lse, bias, sinks)
         ctx.how = how, second
-        return o
+        ctx.mark_non_differentiable(lse)
+        return o, lse
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, do: torch.Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, do: torch.Tensor, _dlse: torch.Tensor) -> tuple[Any, ...]:
         q, k, v, o, lse, bias, sinks = ctx.saved_tensors
         how, second = ctx.how
         saved = flashladder.saved(second, q, k, how["causal"], how["scale"])
