@@ -164,7 +164,7 @@ def forward(
     found = _find(stage, "forward")
     own = _present(alibi_slopes=alibi_slopes, bias=bias, sinks=sinks, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
                    seqused_k=seqused_k, block_map=block_map)
-    how = _how(causal, scale, window_size, softcap, prefix, dropout_p, dropout_seed, own, check_seqlens)
+    how = _for_core(_how(causal, scale, window_size, softcap, prefix, dropout_p), dropout_seed, own, check_seqlens)
     library, on_gpu = _examine(q=q, k=k, v=v, **own)
     backend = _choose(found, backend, on_gpu)
     with library.current(q, on_gpu) as stream:
@@ -222,7 +222,7 @@ def backward(
     found = _find(stage, "backward")
     own = _present(alibi_slopes=alibi_slopes, bias=bias, sinks=sinks, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
                    block_map=block_map)
-    how = _how(causal, scale, window_size, softcap, prefix, dropout_p, dropout_seed, own, check_seqlens)
+    how = _for_core(_how(causal, scale, window_size, softcap, prefix, dropout_p), dropout_seed, own, check_seqlens)
     kept = _kept(found, saved)
     library, on_gpu = _examine(q=q, k=k, v=v, o=o, lse=lse, do=do, **kept, **own)
     backend = _choose(found, backend, on_gpu)
@@ -320,7 +320,7 @@ def ledger(
     found = _find(stage, "backward" if backward else "forward")
     own = _present(alibi_slopes=alibi or None, bias=bias, sinks=sinks or None, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
                    block_map=block_map)
-    variant = _how(causal, scale, window_size, softcap, prefix, dropout_p, dropout_seed, own)
+    variant = _for_core(_how(causal, scale, window_size, softcap, prefix, dropout_p), dropout_seed, own)
     how: dict[str, Any] = {"how": variant, "banks": bool(banks), "check": bool(check)}
     given = [x is not None for x in (q, k, v)]
     if any(given):
@@ -411,18 +411,28 @@ def _choose(stage: Stage, backend: str | None, on_gpu: bool) -> str:
     return backend
 
 
-def _how(causal: bool, scale: float | None, window_size: tuple[int, int], softcap: float, prefix: int, dropout_p: float,
-         dropout_seed: int, own: dict[str, Any], check_seqlens: bool = False) -> dict[str, Any]:
-    """What is asked for beside q, k and v, as _core takes it; own: the arrays of variants that are given."""
+def _seed(dropout_seed: int) -> int:
+    """It, where it is a seed."""
     seed = _integer(dropout_seed, "dropout_seed", "a whole number")
     if not 0 <= seed < 1 << 64:
         raise ValueError(f"dropout_seed is {seed}: give a whole number from 0 to 2^64 - 1")
+    return seed
+
+
+def _how(causal: bool, scale: float | None, window_size: tuple[int, int], softcap: float, prefix: int,
+         dropout_p: float) -> dict[str, Any]:
+    """The numbers of what is asked for, each as its argument is to be."""
     return {"causal": _flag(causal), "scale": _scale(scale), "window_size": _window(window_size),
             "softcap": _number(softcap, "softcap", "a number above 0, or 0 for none"),
             "prefix": max(min(_integer(prefix, "prefix", "a whole number of keys"), MOST_KEYS), -MOST_KEYS),
-            "dropout_p": _number(dropout_p, "dropout_p", "a number from 0 to below 1"), "dropout_seed": seed,
-            "alibi": "alibi_slopes" in own, "bias": _bias(own.get("bias")), "sinks": "sinks" in own, "packing": _packing(own, check_seqlens),
-            "block_map": _block_map(own)}
+            "dropout_p": _number(dropout_p, "dropout_p", "a number from 0 to below 1")}
+
+
+def _for_core(numbers: dict[str, Any], dropout_seed: int, own: dict[str, Any], check_seqlens: bool = False) -> dict[str, Any]:
+    """What is asked for beside q, k and v, as _core takes it: _how()'s numbers and `own`, the arrays of variants that are
+    given."""
+    return numbers | {"dropout_seed": _seed(dropout_seed), "alibi": "alibi_slopes" in own, "bias": _bias(own.get("bias")),
+                      "sinks": "sinks" in own, "packing": _packing(own, check_seqlens), "block_map": _block_map(own)}
 
 
 def _bias(bias: Any) -> tuple[int, int, int]:

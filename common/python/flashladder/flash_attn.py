@@ -56,7 +56,7 @@ def flash_attn_func(
     if k.shape != v.shape or k.shape[0] != batch or k.shape[3] != d or (k.shape[2] and heads % k.shape[2]):
         raise ValueError(f"q {list(q.shape)}, k {list(k.shape)} and v {list(v.shape)} do not fit together: [batch, rows, heads, d] "
                          "and twice [batch, keys, kv_heads, d], of which kv_heads divides heads")
-    how = _how(d, dropout_p, softmax_scale, causal, window_size, softcap, deterministic)
+    how = _options(d, dropout_p, softmax_scale, causal, window_size, softcap, deterministic)
     if alibi_slopes is not None and alibi_slopes.shape not in ((heads,), (batch, heads)):
         raise ValueError(f"alibi_slopes has shape {list(alibi_slopes.shape)}: give [{heads}] or [{batch}, {heads}], a slope for "
                          "each head")
@@ -155,7 +155,7 @@ def flash_attn_varlen_func(
                          "twice [all keys, kv_heads, d], of which kv_heads divides heads")
     if alibi_slopes is not None and alibi_slopes.shape != (heads,):
         raise ValueError(f"alibi_slopes has shape {list(alibi_slopes.shape)}: give [{heads}], a slope for each head of all sequences")
-    how = _how(d, dropout_p, softmax_scale, causal, window_size, softcap, deterministic)
+    how = _options(d, dropout_p, softmax_scale, causal, window_size, softcap, deterministic)
     if 0 in (*q.shape, *k.shape):
         o, lse = _of_nothing(q[None], k[None], v[None])
         return (o[0], lse[0], None) if return_attn_probs else o[0]
@@ -232,7 +232,7 @@ def _unpacked(packed: torch.Tensor, name: str, parts: int, shape: str) -> tuple[
     return packed.unbind(-3)
 
 
-def _how(d: int, dropout_p: float, softmax_scale: float | None, causal: bool, window_size: tuple[int, int], softcap: float,
+def _options(d: int, dropout_p: float, softmax_scale: float | None, causal: bool, window_size: tuple[int, int], softcap: float,
          deterministic: bool) -> dict[str, Any]:
     if d > 256:
         raise ValueError(f"the head dimension is {d}: give at most 256")
@@ -242,7 +242,7 @@ def _how(d: int, dropout_p: float, softmax_scale: float | None, causal: bool, wi
 
 def _with_seed(how: dict[str, Any]) -> dict[str, Any]:
     """With a seed of its own for each call."""
-    return how | {"dropout_seed": flashladder.torch.drawn_seed() if how["dropout_p"] else 0}
+    return how | {"dropout_seed": flashladder.torch.drawn_seed() if how["dropout_p"] else None}
 
 
 def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **how: Any) -> tuple[torch.Tensor, torch.Tensor, Any]:
@@ -269,7 +269,7 @@ def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **how: Any) ->
 
 @torch.no_grad()
 def _probabilities(q: torch.Tensor, k: torch.Tensor, lse: torch.Tensor, scale: float, causal: bool, window_size: tuple[int, int],
-                   softcap: float, alibi_slopes: torch.Tensor | None, dropout_p: float, dropout_seed: int, **_: Any) -> torch.Tensor:
+                   softcap: float, alibi_slopes: torch.Tensor | None, dropout_p: float, dropout_seed: torch.Tensor, **_: Any) -> torch.Tensor:
     """P from the definition, with the sign changed where dropout has left it out."""
     batch, heads, rows, _d = q.shape
     keys = k.shape[2]
@@ -287,7 +287,7 @@ def _probabilities(q: torch.Tensor, k: torch.Tensor, lse: torch.Tensor, scale: f
         hidden |= -ahead > right
     P = torch.exp(S - lse[..., None]).masked_fill(hidden, 0)
     left_out = torch.empty(batch * heads, rows, keys, dtype=torch.uint8)
-    _core.left_out(dropout_p, dropout_seed, left_out)
+    _core.left_out(dropout_p, flashladder.torch.number_of(dropout_seed), left_out)
     return torch.where(left_out.view(P.shape).to(q.device) != 0, -P, P)
 
 

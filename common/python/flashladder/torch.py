@@ -6,7 +6,8 @@
     flashladder.torch.attention(q, k, v, causal=True).square().mean().backward()
     print(q.grad.shape)
 
-Only this part of flashladder needs PyTorch.
+Both passes are operators of PyTorch, torch.ops.flashladder.attention and attention_backward: torch.compile and torch.export
+keep them whole. This part of flashladder, and flashladder.flash_attn, need PyTorch.
 """
 
 from __future__ import annotations
@@ -14,10 +15,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import warnings
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
-from torch.autograd.function import once_differentiable
 
 import flashladder
 
@@ -42,7 +42,7 @@ def attention(
     bias: torch.Tensor | None = None,
     sinks: torch.Tensor | None = None,
     dropout_p: float = 0.0,
-    dropout_seed: int | None = None,
+    dropout_seed: int | torch.Tensor | None = None,
     cu_seqlens_q: torch.Tensor | None = None,
     cu_seqlens_k: torch.Tensor | None = None,
     block_map: torch.Tensor | None = None,
@@ -71,30 +71,14 @@ def attention(
     nothing. On a GPU nothing waits for the kernels, in either pass. Under torch.autocast q, k and v are cast to its dtype
     first, as those of PyTorch's own attention are; float64 stays.
 
+    torch.compile, with fullgraph=True too, and torch.export keep both passes whole; torch.func.grad takes no operator of this
+    kind, and torch.func.vmap calls it once for each entry.
+
     Where a gradient is required, q, k, v, o and the logsumexp of each row are kept for the backward pass. Stages that
     need more (Stage.saved) compute it in the backward pass, with memory for all scores: they are there to be looked at.
     The gradients have no gradients of their own. Errors are those of stages_for, flashladder.forward and
     flashladder.backward.
     """
-    if dropout_p and dropout_seed is None:
-        dropout_seed = drawn_seed()
-    variant = {"window_size": window_size, "softcap": softcap, "prefix": prefix, "alibi_slopes": alibi_slopes,
-               "dropout_p": dropout_p, "dropout_seed": dropout_seed or 0, "cu_seqlens_q": cu_seqlens_q,
-               "cu_seqlens_k": cu_seqlens_k, "block_map": block_map}
-    o, lse = _attention(q, k, v, bias, sinks, causal, scale, stage, deterministic, variant)
-    return (o, lse) if return_lse else o
-
-
-def drawn_seed() -> int:
-    """A seed for dropout, from PyTorch's generator of the CPU."""
-    return int(torch.randint(2**63 - 1, ()).item())
-
-
-@torch.compiler.disable  # our kernels stay between what torch.compile makes of what comes before and after
-def _attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, sinks: torch.Tensor | None,
-    causal: bool, scale: float | None, stage: Any, deterministic: bool | None, variant: dict[str, Any]
-) -> tuple[torch.Tensor, torch.Tensor]:
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, torch.Tensor):
             kind = f"{type(x).__module__}.{type(x).__name__}".removeprefix("builtins.")
@@ -103,17 +87,46 @@ def _attention(
             raise ValueError(f"{name} is laid out as {x.layout}: give {name}.to_dense()")
     if isinstance(scale, torch.Tensor) and scale.requires_grad:
         raise ValueError("scale requires a gradient, and gets none here: multiply q with it instead")
-    slopes = variant["alibi_slopes"]
-    if isinstance(slopes, torch.Tensor) and slopes.requires_grad:
+    if isinstance(alibi_slopes, torch.Tensor) and alibi_slopes.requires_grad:
         raise ValueError("alibi_slopes requires a gradient, and gets none here: give alibi_slopes.detach()")
     device = q.device.type
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
         q, k, v = (x if x.dtype == torch.float64 else x.to(dtype) for x in (q, k, v))
-    q, k, v = map(_rows, (q, k, v))
-    trains = torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in (q, k, v, bias, sinks))
-    stages = stages_for(q, stage, trains, _asked(causal, bias, sinks, **variant), deterministic)
-    return _Attention.apply(q, k, v, bias, sinks, {"causal": causal, "scale": scale, **variant}, *stages)
+    if not dropout_p:
+        seed = None
+    elif dropout_seed is None:
+        seed = drawn_seed()
+    elif isinstance(dropout_seed, torch.Tensor):
+        seed = dropout_seed
+    else:
+        seed = torch.tensor(flashladder._seed(dropout_seed) - (1 << 63))
+    trains = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, bias, sinks))
+    how = flashladder._how(causal, scale, window_size, softcap, prefix, dropout_p)
+    o, lse = torch.ops.flashladder.attention(
+        q, k, v, bias, sinks, alibi_slopes, cu_seqlens_q, cu_seqlens_k, block_map, seed, how["causal"], how["scale"],
+        how["window_size"], how["softcap"], how["prefix"], how["dropout_p"], _numbers(stage), trains, deterministic)
+    return (o, lse) if return_lse else o
+
+
+def drawn_seed() -> torch.Tensor:
+    """A seed for dropout, from PyTorch's generator of the CPU: a tensor, which torch.compile draws anew at each call."""
+    return torch.randint(-(2**63), 2**63 - 1, ())
+
+
+def number_of(seed: torch.Tensor) -> int:
+    """What flashladder.forward takes as dropout_seed, which has no sign."""
+    return int(seed) + (1 << 63)
+
+
+def _numbers(stage: Any) -> list[int]:
+    """What attention() is given as `stage`, by numbers, -1 where none is named."""
+    if stage is None:
+        return []
+    named = stage if isinstance(stage, (tuple, list)) else (stage,)
+    if len(named) != 2 and isinstance(stage, (tuple, list)):
+        raise ValueError(f"stage is {stage!r}: give one stage, or a pair of which the second has the backward pass")
+    return [-1 if which is None else flashladder._find(which).number for which in named]
 
 
 def _asked(causal: bool, bias: Any, sinks: Any, window_size: tuple[int, int], softcap: float, prefix: int, alibi_slopes: Any,
@@ -208,29 +221,88 @@ def _current(device: torch.device) -> contextlib.AbstractContextManager[Any]:
     return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
 
 
-class _Attention(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None,
-        sinks: torch.Tensor | None, how: dict[str, Any], first: flashladder.Stage, second: flashladder.Stage | None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        o, lse = flashladder.forward(first, q, k, v, bias=bias, sinks=sinks, **how)
-        if second is not None:
-            ctx.save_for_backward(q, k, v, o, lse, bias, sinks)
-        ctx.how = how, second
-        ctx.mark_non_differentiable(lse)
-        return o, lse
+_OPERATORS = torch.library.Library("flashladder", "DEF")
+_VARIANT = ("Tensor? bias, Tensor? sinks, Tensor? alibi_slopes, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, Tensor? block_map, "
+            "Tensor? seed, bool causal, float? scale, int[] window_size, float softcap, int prefix, float dropout_p, "
+            "int[] stages")
+_NAMES = [argument.split()[1] for argument in _VARIANT.split(", ")]
+_OPERATORS.define(f"attention(Tensor q, Tensor k, Tensor v, {_VARIANT}, bool trains, bool? deterministic) -> (Tensor, Tensor)")
+_OPERATORS.define(f"attention_backward(Tensor do, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, {_VARIANT}, "
+                  "bool? deterministic) -> (Tensor, Tensor, Tensor, Tensor, Tensor)")
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, do: torch.Tensor, _dlse: torch.Tensor) -> tuple[Any, ...]:
-        q, k, v, o, lse, bias, sinks = ctx.saved_tensors
-        how, second = ctx.how
-        saved = flashladder.saved(second, q, k, how["causal"], how["scale"])
-        dq, dk, dv, *more = flashladder.backward(second, q, k, v, o, lse, _rows(do), saved=saved, bias=bias, sinks=sinks,
-                                                 **how)
-        dbias = more.pop(0) if bias is not None else None
-        return dq, dk, dv, dbias, more.pop(0) if sinks is not None else None, None, None, None
+
+def _call(variant: tuple[Any, ...]) -> tuple[dict[str, Any], frozenset[str], Any]:
+    """Of the arguments in _VARIANT what flashladder.forward is given, what is asked for, and `stage` as stages_for takes it."""
+    how = dict(zip(_NAMES, variant, strict=True))
+    seed, numbers = how.pop("seed"), [None if number < 0 else number for number in how.pop("stages")]
+    how["window_size"] = tuple(how["window_size"])
+    asked = _asked(**how)
+    stage = None if not numbers else numbers[0] if len(numbers) == 1 else tuple(numbers)
+    return how | {"dropout_seed": 0 if seed is None else number_of(seed)}, asked, stage
+
+
+def _forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *more: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    *variant, trains, deterministic = more
+    how, asked, stage = _call(tuple(variant))
+    first, _ = stages_for(q, stage, trains, asked, deterministic)
+    o, lse = flashladder.forward(first, *map(_rows, (q, k, v)), **how)
+    wanted = torch.empty_like(q)
+    return o if o.stride() == wanted.stride() else wanted.copy_(o), lse
+
+
+def _backward(
+    do: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, *more: Any
+) -> tuple[torch.Tensor, ...]:
+    *variant, deterministic = more
+    how, asked, stage = _call(tuple(variant))
+    _, second = stages_for(q, stage, True, asked, deterministic)
+    assert second is not None
+    q, k, v, o, do = map(_rows, (q, k, v, o, do))
+    saved = flashladder.saved(second, q, k, how["causal"], how["scale"])
+    dq, dk, dv, *others = flashladder.backward(second, q, k, v, o, lse, do, saved=saved, **how)
+    dbias, dsinks = (others.pop(0) if how[name] is not None else q.new_empty(0, dtype=torch.float32) for name in ("bias", "sinks"))
+    return dq, dk, dv, dbias, dsinks
+
+
+def _shapes_forward(q: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.empty_like(q), q.new_empty(q.shape[:-1], dtype=torch.float32)
+
+
+def _shapes_backward(
+    do: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor,
+    bias: torch.Tensor | None, sinks: torch.Tensor | None, *_: Any
+) -> tuple[torch.Tensor, ...]:
+    of_q, of_k, of_v = (x.new_empty(x.shape) for x in (q, k, v))
+    none = q.new_empty(0, dtype=torch.float32)
+    return of_q, of_k, of_v, none if bias is None else bias.new_empty(bias.shape), none.clone() if sinks is None else \
+        sinks.new_empty(sinks.shape)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
+    q, k, v, *variant = inputs[:-2]
+    tensors = variant[:_NAMES.index("causal")]
+    ctx.mark_non_differentiable(output[1])
+    ctx.save_for_backward(q, k, v, *output, *tensors)
+    ctx.others = *variant[len(tensors):], inputs[-1]
+
+
+def _gradients(ctx: Any, do: torch.Tensor, _dlse: Any) -> tuple[Any, ...]:
+    q, k, v, o, lse, *tensors = ctx.saved_tensors
+    dq, dk, dv, dbias, dsinks = torch.ops.flashladder.attention_backward(do, q, k, v, o, lse, *tensors, *ctx.others)
+    learned = (dbias if tensors[0] is not None else None, dsinks if tensors[1] is not None else None)
+    return (dq, dk, dv, *learned, *[None] * (len(_NAMES) - 2 + 2))
+
+
+def _no_second_gradients(_ctx: Any, *_: Any) -> NoReturn:
+    raise RuntimeError("the gradients of attention have no gradients of their own: leave create_graph=True out")
+
+
+_OPERATORS.impl("attention", _forward, "CompositeExplicitAutograd")
+_OPERATORS.impl("attention_backward", _backward, "CompositeExplicitAutograd")
+torch.library.register_fake("flashladder::attention", _shapes_forward)
+torch.library.register_fake("flashladder::attention_backward", _shapes_backward)
+torch.library.register_autograd("flashladder::attention", _gradients, setup_context=_keep)
+torch.library.register_autograd("flashladder::attention_backward", _no_second_gradients)
 
 
 def _rows(x: torch.Tensor) -> torch.Tensor:
