@@ -696,10 +696,14 @@ class TorchAttentionTest(unittest.TestCase):
 
         exported = torch.export.export(Model(), tuple(x.detach() for x in (q, k, v)))
         self.assertTrue(torch.equal(exported.module()(q, k, v), Model()(q, k, v)))
-        arguments = (q, k, v, *[None] * 7, True, None, [-1, -1], 0.0, 0, 0.0, [29, 39], True, None)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            torch.library.opcheck(torch.ops.flashladder.attention.default, arguments)
+        parts = torch.randn(1, 40, 3, 2, 72).half()[..., :64].unbind(2)  # whose rows lie apart
+        odd = torch.randn(2 * 40 * 64 + 1).half()[1:].view(1, 2, 40, 64)  # and one that must be copied
+        same = torch.randn(1, 1, 40, 64).half().expand(1, 2, 40, 64)
+        for q_ in (q, parts[0].transpose(1, 2), odd, same):
+            arguments = (q_.detach().requires_grad_(), k, v, *[None] * 7, True, None, [-1, -1], 0.0, 0, 0.0, [29, 39], True, None)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                torch.library.opcheck(torch.ops.flashladder.attention.default, arguments)
         o, lse = flashladder.torch.attention(*(x.to("meta") for x in (q.transpose(1, 2).contiguous().transpose(1, 2), k, v)),
                                              return_lse=True)
         self.assertEqual((o.shape, o.stride(), lse.shape), (q.shape, (40 * 128, 64, 128, 1), (1, 2, 40)))

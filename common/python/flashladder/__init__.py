@@ -484,6 +484,18 @@ def _block_map(own: dict[str, Any]) -> dict[str, Any]:
                 live=[int(live != 0) for live in flat.tolist()] if on_host else [])
 
 
+def _strides_like(x: Any) -> list[int]:
+    """The strides of a result for a tensor of PyTorch: its dimensions lie in memory in the order of x's, without gaps, the
+    last one as the last. Where x repeats something, they are in their own order: what is one in memory has no other."""
+    given, sizes = x.stride(), tuple(x.shape)
+    outer = range(len(sizes) - 1)
+    repeats = any(given[i] == 0 and sizes[i] > 1 for i in outer)
+    strides, step = [1] * len(sizes), max(sizes[-1:], default=1)
+    for i in reversed(outer) if repeats else sorted(reversed(outer), key=lambda i: given[i]):  # the innermost first
+        strides[i], step = step, step * max(sizes[i], 1)
+    return strides
+
+
 def _present(**arrays: Any) -> dict[str, Any]:
     """Those that are given."""
     return {name: x for name, x in arrays.items() if x is not None}
@@ -639,14 +651,7 @@ class _Torch(_Library):
         return self.module.empty(tuple(shape), dtype=dtype or self.module.float32, device=self.device)
 
     def empty_like(self, array: Any) -> Any:
-        given, sizes = array.stride(), tuple(array.shape)
-        outer = range(len(sizes) - 1)  # the last dimension stays the last
-        if any(given[i] == 0 and sizes[i] > 1 for i in outer):  # what is one in memory has no order
-            return self.empty(sizes, array.dtype)
-        strides, step = [1] * len(sizes), max(sizes[-1:], default=1)
-        for i in sorted(reversed(outer), key=lambda i: given[i]):  # the innermost first
-            strides[i], step = step, step * max(sizes[i], 1)
-        return self.module.empty_strided(sizes, strides, dtype=array.dtype, device=self.device)
+        return self.module.empty_strided(tuple(array.shape), _strides_like(array), dtype=array.dtype, device=self.device)
 
     def arithmetic(self, array: Any) -> tuple[Any, Any]:
         return self.module, array.float()

@@ -58,14 +58,16 @@ def attention(
              aligned at the top left
     scale    factor on the scores, which gets no gradient; None: 1/sqrt(d)
     stage    which stages run: None, a stage, or a pair (forward, backward). A pass that is not named, or that the stage
-             has not, is of the highest stage that takes q: stages_for() says which. On the CPU that is an emulated one; stage=(2, 0) runs both passes there without the emulator, in float32.
-             With any of the variants, a pass that is not named is of the stage that takes it and least else
+             has not, is of the highest stage that takes q: stages_for() says which. On the CPU that is an emulated one;
+             stage=(2, 0) runs both passes there without the emulator, in float32. With any of the variants, a pass that is
+             not named is of the stage that takes it and least else
 
     window_size, softcap, prefix, alibi_slopes, bias, sinks, dropout_p, cu_seqlens_q, cu_seqlens_k, block_map
-             as in flashladder.forward, in 16 bits; dropout_seed=None draws a seed from PyTorch's generator of the CPU. The slopes get no gradient
+             as in flashladder.forward, in 16 bits; dropout_seed=None draws a seed from PyTorch's generator of the CPU.
+             The slopes get no gradient
     deterministic  whether a backward pass that is not named gives the same bits every time: in 16 bits that of stage 39,
              without variants; None: as torch.use_deterministic_algorithms() asks for. Else sums are atomic, in no fixed order
-    return_lse     return (o, lse), too the logsumexp of each row, in float32 [batch, heads, rows], without a gradient
+    return_lse     return (o, lse): the logsumexp of each row, too, in float32 [batch, heads, rows], without a gradient
 
     Returns o, of q's shape and dtype; its dimensions lie in memory in the order of q's, where q is not copied and repeats
     nothing. On a GPU nothing waits for the kernels, in either pass. Under torch.autocast q, k and v are cast to its dtype
@@ -245,9 +247,9 @@ def _forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *more: Any) -> t
     *variant, trains, deterministic = more
     how, asked, stage = _call(tuple(variant))
     first, _ = stages_for(q, stage, trains, asked, deterministic)
-    o, lse = flashladder.forward(first, *map(_rows, (q, k, v)), **how)
-    wanted = torch.empty_like(q)
-    return o if o.stride() == wanted.stride() else wanted.copy_(o), lse
+    rows = _rows(q)
+    o, lse = flashladder.forward(first, rows, _rows(k), _rows(v), **how)
+    return o if rows is q else _shapes_forward(q)[0].copy_(o), lse  # it lies as it is said to
 
 
 def _backward(
@@ -265,7 +267,7 @@ def _backward(
 
 
 def _shapes_forward(q: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.empty_like(q), q.new_empty(q.shape[:-1], dtype=torch.float32)
+    return q.new_empty_strided(q.shape, flashladder._strides_like(q)), q.new_empty(q.shape[:-1], dtype=torch.float32)
 
 
 def _shapes_backward(
