@@ -74,7 +74,7 @@ TEST_CASE("one lane of each warp is elected, always the same one", "[simt]") {
   }
 }
 
-// --- vote.any
+// --- vote.any, vote.ballot
 
 /// Which threads ask: none of warp 0, thread 45 alone, all of warp 2.
 __global__ void ask(gmem<std::uint32_t> answer) {
@@ -93,6 +93,32 @@ TEST_CASE("all lanes of a warp learn whether one of them asks", "[simt]") {
     for (std::size_t t = 0; t < got.size(); ++t) CHECK(got[t] == (t < 32 ? 0 : 1));
     CHECK(emulator.last().shuffles == 0);
     CHECK(emulator.last().syncwarps == 0);
+  }
+}
+
+/// Of each warp the threads that are multiples of three, as bits, and the lowest of them.
+__global__ void ask_which(gmem<std::uint32_t> answer) {  // [96, 2]
+  const int t = threadIdx.x;
+  const unsigned lanes = lanes_where(t % 3 == 0);
+  answer[2 * t] = lanes;
+  answer[2 * t + 1] = static_cast<std::uint32_t>(lowest_bit(lanes));
+}
+
+TEST_CASE("all lanes of a warp learn which of them ask", "[simt]") {
+  for (const Schedule schedule : schedules) {
+    simt::Emulator emulator(checked(schedule));
+    const simt::UseEmulator use(emulator);
+    DeviceBuffer<std::uint32_t> answer("answer", 192);
+    launch("ask_which", ask_which, dim3(1), dim3(96), 0, answer);
+    std::vector<std::uint32_t> got(192);
+    answer.download(got.data());
+    for (std::uint32_t t = 0; t < 96; ++t) {
+      std::uint32_t lanes = 0;
+      for (std::uint32_t lane = 0; lane < 32; ++lane)
+        lanes |= (t / 32 * 32 + lane) % 3 == 0 ? 1u << lane : 0;
+      CHECK(got[2 * t] == lanes);
+      CHECK(got[2 * t + 1] == (3 - t / 32 * 32 % 3) % 3);
+    }
   }
 }
 
