@@ -3,6 +3,7 @@
 Usage: python_test.py [unittest options]
 """
 
+import importlib.util
 import inspect
 import os
 import subprocess
@@ -1104,6 +1105,117 @@ class FlashAttnTest(unittest.TestCase):
                  lambda: self.module.flash_attn_with_kvcache)):
             with self.subTest(message=message), self.assertRaisesRegex(error, message):
                 call()
+
+
+@unittest.skipUnless(torch and importlib.util.find_spec("transformers"), "this Python has no transformers")
+class TransformersTest(unittest.TestCase):
+    """Small random models with attention by flashladder, beside those with PyTorch's own."""
+
+    @classmethod
+    def setUpClass(cls):
+        import flashladder.transformers
+        flashladder.transformers.register()
+        cls.device = "cuda" if torch.cuda.is_available() and "cuda" in KERNELS[0].backends else "cpu"
+
+    def models(self, family, dtype, **options):
+        import transformers
+        sizes = {"vocab_size": 97, "hidden_size": 128, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+                 "num_key_value_heads": 2, "max_position_embeddings": 128, "pad_token_id": 0, "eos_token_id": None}
+        both = []
+        for name in ("sdpa", "ladder"):
+            torch.manual_seed(0)
+            config = getattr(transformers, f"{family}Config")(**sizes, **options, attn_implementation=name)
+            both.append(getattr(transformers, f"{family}ForCausalLM")(config).to(self.device, dtype).eval())
+            self.assertEqual(both[-1].config._attn_implementation, name)
+        return both
+
+    def batch(self, padding):
+        ids = torch.randint(2, 97, (2, 24), generator=torch.Generator().manual_seed(1)).to(self.device)
+        shown = torch.ones_like(ids)
+        if padding == "left":
+            shown[0, :7] = 0
+        if padding == "right":
+            shown[1, -5:] = 0
+        return ids, shown
+
+    def check(self, family, dtype, tolerance, paddings, caches, **options):
+        right, mine = self.models(family, dtype, **options)
+        for padding in paddings:
+            ids, shown = self.batch(padding)
+            with self.subTest(family=family, dtype=dtype, padding=padding), torch.no_grad():
+                found, wanted = (model(ids, attention_mask=shown).logits[shown.bool()] for model in (mine, right))
+                torch.testing.assert_close(found, wanted, rtol=tolerance, atol=tolerance)
+                self.assertFalse(torch.equal(found, wanted))  # else it would be PyTorch's own
+                for cache in caches if padding != "right" else ():
+                    how = {"attention_mask": shown, "max_new_tokens": 12, "do_sample": False, "cache_implementation": cache}
+                    if cache == "static":
+                        how["disable_compile"] = True
+                    tokens = [model.generate(ids, **how) for model in (mine, right)]
+                    if dtype == torch.float32:
+                        self.assertTrue(torch.equal(*tokens), cache)
+                    self.assertEqual(tokens[0].shape, (2, 36))
+
+    def test_logits_and_tokens(self):
+        paddings, caches = ("none", "left", "right"), (None, "static")
+        self.check("Llama", torch.float32, 1e-4, paddings, caches)
+        self.check("Llama", torch.bfloat16, 2e-2, paddings, caches)
+        self.check("Mistral", torch.float32, 1e-4, paddings, (None,), sliding_window=64)  # wider than the text
+        self.check("Mistral", torch.bfloat16, 2e-2, paddings, caches, sliding_window=16)
+
+    def test_a_window_that_slides_on_while_tokens_come(self):
+        right, mine = self.models("Mistral", torch.float32, sliding_window=16)
+        ids, shown = (x[:, :12] for x in self.batch("left"))
+        for cache in (None, "static"):
+            how = {"attention_mask": shown, "max_new_tokens": 24, "do_sample": False, "cache_implementation": cache}
+            if cache == "static":
+                how["disable_compile"] = True
+            self.assertTrue(torch.equal(*(model.generate(ids, **how) for model in (mine, right))), cache)
+
+    def test_fine_tuning(self):
+        ids, shown = self.batch("right")
+        labels = ids.masked_fill(shown == 0, -100)
+        losses = []
+        for model in self.models("Llama", torch.float32):
+            optimiser = torch.optim.AdamW(model.train().parameters(), 2e-3)
+            losses.append([])
+            for _ in range(4):
+                loss = model(ids, attention_mask=shown, labels=labels).loss
+                losses[-1].append(loss.item())
+                optimiser.zero_grad()
+                loss.backward()
+                optimiser.step()
+        np.testing.assert_allclose(*losses, rtol=1e-4)
+        self.assertLess(losses[0][-1], 0.95 * losses[0][0])
+
+    def test_masks_are_no_larger_than_they_must_be(self):
+        from transformers.masking_utils import causal_mask_function, sliding_window_causal_mask_function
+
+        from flashladder.transformers import mask
+        of_keys = torch.ones(2, 24, dtype=torch.bool)
+        self.assertIsNone(mask(2, 24, 24, mask_function=causal_mask_function, attention_mask=of_keys))
+        self.assertIsNone(mask(2, 1, 24, q_offset=23, mask_function=causal_mask_function, attention_mask=of_keys))
+        of_keys[0, :7] = False
+        found = mask(2, 24, 24, mask_function=causal_mask_function, attention_mask=of_keys)
+        self.assertEqual((found.shape, found.dtype, found.sum().item()), ((2, 1, 1, 24), torch.int8, 2 * 24 - 7))
+        found = mask(2, 24, 64, mask_function=causal_mask_function)  # a static cache with room for more
+        self.assertEqual((found.shape, found.dtype, found.sum().item()), ((2, 1, 1, 24), torch.int8, 2 * 24))
+        window = sliding_window_causal_mask_function(16)
+        self.assertIsNone(mask(2, 12, 12, mask_function=window, local_size=16))
+        found = mask(2, 24, 24, mask_function=window, local_size=16)
+        self.assertEqual((found.shape, found.dtype), ((2, 1, 24, 24), torch.bool))
+
+    def test_errors(self):
+        import flashladder.transformers
+        with self.assertRaisesRegex(ValueError, "transformers takes 'flashladder' for one of its own, .* such as 'ladder'"):
+            flashladder.transformers.register("flashladder")
+        _, model = self.models("Mistral", torch.float32, sliding_window=16)
+        with self.assertRaisesRegex(NotImplementedError, "in float32 .* masks of keys alone, .* load the model in bfloat16"):
+            model(self.batch("none")[0])
+        q = torch.zeros(1, 2, 8, 64, dtype=torch.float16)
+        for message, options in (("position_bias is not taken", {"position_bias": q}),
+                                 ("keeps no probabilities: leave output_attentions out", {"output_attentions": True})):
+            with self.assertRaisesRegex(NotImplementedError, message):
+                flashladder.transformers.attention(torch.nn.Module(), q, q, q, None, **options)
 
 
 @with_torch
