@@ -722,6 +722,24 @@ class TorchAttentionTest(unittest.TestCase):
         for one, other in zip(torch.autograd.grad(checkpoint(loss, q, k, v, use_reentrant=False), (q, k, v)), right):
             torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-2)
 
+    def test_seeds_of_dropout(self):
+        q, k, v = (x.half() for x in self.tensors(1, 2, 2, 40, 40, 64))
+        for seed in (5, (1 << 64) - 3):
+            right, _ = flashladder.forward("dropout", q, k, v, dropout_p=0.5, dropout_seed=seed)
+            as_tensor = torch.tensor(seed - (1 << 64) if seed >> 63 else seed)
+            for one in (seed, as_tensor):
+                self.assertTrue(torch.equal(flashladder.torch.attention(q, k, v, dropout_p=0.5, dropout_seed=one), right))
+        with torch.device("meta"):  # where PyTorch puts what names no device
+            self.assertTrue(torch.isfinite(flashladder.torch.attention(q, k, v, dropout_p=0.5)).all())
+        for wrong in (torch.tensor(5.7), torch.tensor([5, 6])):
+            with self.assertRaisesRegex(ValueError, "dropout_seed is .*: give one number of int64 on the CPU"):
+                flashladder.torch.attention(q, k, v, dropout_p=0.5, dropout_seed=wrong)
+
+    def test_forward_mode_is_refused(self):
+        q, k, v = (x.half() for x in self.tensors(1, 2, 2, 40, 40, 64))
+        with self.assertRaisesRegex(NotImplementedError, "q has a tangent: attention has gradients, and no derivatives"):
+            torch.func.jvp(lambda x: flashladder.torch.attention(x, k, v), (q,), (q,))
+
     def test_in_inference_mode_and_in_threads(self):
         q, k, v = (x.half() for x in self.tensors(1, 2, 2, 40, 40, 64))
         right = flashladder.torch.attention(q, k, v)
@@ -876,6 +894,11 @@ class TorchAttentionTest(unittest.TestCase):
             flashladder.torch.attention(*inputs())
         with self.assertRaisesRegex(TypeError, "k is a NoneType: give"):
             flashladder.torch.attention(q, None, v)
+        for name in ("bias", "sinks", "alibi_slopes", "cu_seqlens_q", "cu_seqlens_k", "block_map"):
+            with self.assertRaisesRegex(TypeError, f"{name} is a list: give tensors of PyTorch"):
+                flashladder.torch.attention(q, k, v, **{name: [1]})
+        with self.assertRaisesRegex(TypeError, "deterministic is 'x': give True, False or None"):
+            flashladder.torch.attention(q, k, v, deterministic="x")
         with self.assertRaisesRegex(ValueError, "no stage of this build has a forward pass for float64"):
             flashladder.torch.attention(q.double(), k.double(), v.double())
         odd = torch.zeros(1, 1, 4, 20, dtype=torch.bfloat16, requires_grad=True)
@@ -1001,7 +1024,7 @@ class FlashAttnTest(unittest.TestCase):
         q, k, v = (x.detach()[0].requires_grad_() for x in self.tensors(batch=1, rows=55, keys=90))
         cu_q, cu_k = (torch.tensor(x, dtype=torch.int32, device=self.device) for x in ([0, 15, 15, 55], [0, 20, 50, 90]))
         o, lse, P = self.module.flash_attn_varlen_func(q, k, v, cu_q, cu_k, 40, 40, causal=True, return_attn_probs=True)
-        self.assertEqual((o.shape, lse.shape, P), (q.shape, (4, 55), None))
+        self.assertEqual((o.shape, lse.shape, P.numel()), (q.shape, (4, 55), 0))
         wanted, exact = [], [x.detach().cpu().double().requires_grad_() for x in (q, k, v)]
         for i, j in (((0, 15), (0, 20)), ((15, 55), (50, 90))):
             part, inner = self.right(*(x[a:b][None] for x, (a, b) in zip(exact, (i, j, j))), causal=True)
@@ -1012,6 +1035,11 @@ class FlashAttnTest(unittest.TestCase):
             right = torch.autograd.grad(wanted[1][0].sum(), wanted[1][1], retain_graph=True)[which][0]
             torch.testing.assert_close(gradients[which][a:b].cpu().double(), right, rtol=2e-2, atol=2e-2)
         self.assertEqual(float(gradients[1][20:50].abs().max()), 0)  # keys that no row sees
+        for options in ({"window_size": (9, 3)}, {"softcap": 3.0}, {"alibi_slopes": torch.tensor([0.5, 0.25, 0.1, 0], device=self.device)}):
+            found = self.module.flash_attn_varlen_func(q, k, v, cu_q, cu_k, 40, 40, **options)
+            for i, j in (((0, 15), (0, 20)), ((15, 55), (50, 90))):
+                part = self.module.flash_attn_func(*(x[a:b][None] for x, (a, b) in zip((q, k, v), (i, j, j))), **options)
+                torch.testing.assert_close(found[slice(*i)], part[0], rtol=1e-2, atol=1e-2)
         kv = torch.stack([k, v], 1)
         self.assertTrue(torch.equal(self.module.flash_attn_varlen_kvpacked_func(q, kv, cu_q, cu_k, 40, 40, causal=True), o))
         qkv = torch.stack([q, q, q], 1)
@@ -1033,6 +1061,28 @@ class FlashAttnTest(unittest.TestCase):
             torch.manual_seed(3)
             self.assertTrue(torch.equal(o, self.module.flash_attn_func(q, k, v, dropout_p=0.25, **options)))
         self.assertFalse(torch.equal(o, self.module.flash_attn_func(q, k, v, dropout_p=0.25, **options)))
+
+    def test_gradients_are_of_what_dropout_leaves(self):
+        tensors = self.tensors(kv_heads=4)
+        o, _, P = self.module.flash_attn_func(*tensors, dropout_p=0.25, return_attn_probs=True)
+        q, k, v = exact = [x.detach().cpu().double().requires_grad_() for x in tensors]
+        whole = torch.softmax(q.transpose(1, 2) @ k.permute(0, 2, 3, 1) * 0.125, -1)
+        wanted = (whole * (P.cpu() > 0) / 0.75) @ v.transpose(1, 2)
+        self.check(o, tensors, (wanted.transpose(1, 2), exact))
+
+    def test_probabilities_are_computed_where_they_are_asked_for(self):
+        q, k, v = self.tensors()
+        with mock.patch.object(self.module, "_probabilities", side_effect=AssertionError):
+            self.module.flash_attn_func(q, k, v, dropout_p=0.25)
+            compiled = torch.compile(self.module.flash_attn_func, backend="aot_eager", fullgraph=True)
+            self.assertFalse(torch.equal(compiled(q, k, v, dropout_p=0.25), compiled(q, k, v, dropout_p=0.25)))
+
+    def test_under_autocast(self):
+        tensors = self.tensors(dtype="float32", d=20)
+        with torch.autocast(self.device, torch.bfloat16):
+            o = self.module.flash_attn_func(*tensors, causal=True)
+        self.assertEqual(o.dtype, torch.bfloat16)
+        self.check(o, tensors, self.right(*tensors, causal=True), 5e-2)
 
     def test_more_entries_and_heads_than_a_launch_takes(self):
         tensors = self.tensors(batch=5, rows=20, keys=20, heads=6, kv_heads=3)
@@ -1073,6 +1123,15 @@ class FlashAttnTest(unittest.TestCase):
         torch.use_deterministic_algorithms(True)
         self.addCleanup(torch.use_deterministic_algorithms, False)
         self.assertEqual(flashladder.torch.stages_for(q)[1].number, 39)
+        with mock.patch.object(flashladder, "backward", side_effect=flashladder.backward) as backward:
+            self.module.flash_attn_func(q, k, v).float().sum().backward()
+        self.assertEqual(backward.call_args.args[0].number, 39)
+        cu = torch.tensor([0, 40], dtype=torch.int32, device=self.device)
+        packed = [x[0, :40] for x in (q, k, v)]
+        with self.assertRaisesRegex(ValueError, "no stage has a backward pass with packed sequences that is known to give"):
+            self.module.flash_attn_varlen_func(*packed, cu, cu, 40, 40, deterministic=True)
+        with torch.no_grad():
+            self.module.flash_attn_varlen_func(*packed, cu, cu, 40, 40, deterministic=True)
         torch.use_deterministic_algorithms(True, warn_only=True)
         with self.assertWarnsRegex(UserWarning, "no stage has a backward pass with softcap"):
             flashladder.torch.attention(*(x.transpose(1, 2) for x in (q, k, v)), softcap=2.0)
@@ -1097,8 +1156,10 @@ class FlashAttnTest(unittest.TestCase):
                  lambda: self.module.flash_attn_kvpacked_func(q, torch.stack([k, v, v], 2))),
                 (NotImplementedError, "block_table: K and V that lie in pages are not taken",
                  lambda: varlen(q[0], k[0], v[0], cu, cu, 40, 50, block_table=cu)),
-                (NotImplementedError, "deterministic=True: the backward pass of packed sequences",
-                 lambda: varlen(q[0], k[0], v[0], cu, cu, 40, 50, deterministic=True)),
+                (ValueError, "head dimension 160, softcap, window", lambda: func(*self.tensors(d=160), softcap=2.0, window_size=(9, 0))),
+                (TypeError, "alibi_slopes is a list: give tensors of PyTorch", lambda: func(q, k, v, alibi_slopes=[0.5])),
+                (TypeError, "cu_seqlens_k is a NoneType: give tensors of PyTorch",
+                 lambda: varlen(q[0], k[0], v[0], cu, None, 40, 50)),
                 (NotImplementedError, "return_attn_probs=True with dropout_p: the probabilities of packed sequences",
                  lambda: varlen(q[0], k[0], v[0], cu, cu, 40, 50, dropout_p=0.1, return_attn_probs=True)),
                 (AttributeError, "flashladder.flash_attn has no flash_attn_with_kvcache: there are no stages for inference yet",

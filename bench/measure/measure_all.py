@@ -48,7 +48,7 @@ RESULTS = {
     "policies_sinks.json": module("measure.policies", "--variant", "sinks", "--stage", "77"),
     "policies_dropout.json": module("measure.policies", "--variant", "dropout:0.1", "--stage", "78"),
     "policies_blocks.json": module("measure.policies", "--variant", "blocks:0.25", "--stage", "79"),
-    # A bias of all scores of 16,384 rows would take 64 GiB.
+    # A bias of 32 heads and 16,384 rows, and its gradient, would take 64 GiB.
     "policies_bias.json": module("measure.policies", "--variant", "bias", "--stage", "76", "--N", "1024", "2048", "4096"),
     "backward_peers_bf16.json": module("measure.compare", "--backward"),
     "profile.json": module("measure.nsight", "--profile"),

@@ -103,7 +103,8 @@ class Variant:
 
     @classmethod
     def parse(cls, text):
-        """Of `--variant window:256,softcap:30`, as ./ladder climb takes it; dropout's seed is 0. Throws Missing."""
+        """Of `--variant window:256,softcap:30`, as ./ladder climb takes it, but that dropout's seed is 0, and the block map one
+        for all heads, with the blocks of the rows' own keys. Throws Missing."""
         found = {}
         for part in text.split(",") if text else []:
             name, *values = part.split(":")

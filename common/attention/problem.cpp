@@ -152,6 +152,14 @@ Interval<std::int64_t> Problem::keys(std::int64_t i) const {
   return {at.key0 + first, at.key0 + std::max(first, end)};
 }
 
+bool Problem::sees_any_key(std::int64_t head, std::int64_t i) const {
+  const auto [first, end] = keys(i);
+  for (std::int64_t j = first; j < end; j = (j / BlockMap::size + 1) * BlockMap::size) {
+    if (is_in_live_block(head, i, j)) return true;
+  }
+  return false;
+}
+
 std::int64_t Problem::distance(std::int64_t i, std::int64_t j) const {
   if (packing.sequences == 0) return std::abs(i + Nk - Nq - j);
   const Place at = place(i);

@@ -173,6 +173,9 @@ struct Problem {
     return !block_map.given() || block_map.is_live(head / q_heads, head % q_heads, i, j);
   }
 
+  /// Whether row i of query head `head` of all batch entries sees a key; without regard to a bias.
+  bool sees_any_key(std::int64_t head, std::int64_t i) const;
+
   /// Pairs (query, key) that see each other, in one head; without regard to a block map.
   std::int64_t visible_pairs() const;
 

@@ -180,11 +180,10 @@ Verdict check_sample(const Result<float>& result, const Problem& p, const std::v
                   allowed);
     return fail(text);
   }
-  // A row whose keys a bias or a block map hides is known to the oracle alone.
+  // A row whose keys a bias hides is known to the oracle alone.
   for (std::int64_t row = 0; row < heads_of(p) * p.Nq; ++row) {
-    const bool hidden =
-        (p.has_bias() || p.block_map.given()) && result.L[row] == -std::numeric_limits<float>::infinity();
-    const bool sees_none = hidden || p.keys(row % p.Nq).size() == 0;
+    const bool hidden = p.has_bias() && result.L[row] == -std::numeric_limits<float>::infinity();
+    const bool sees_none = hidden || !p.sees_any_key(row / p.Nq, row % p.Nq);
     const float L = result.L[row];
     if (sees_none && !p.sinks ? L != -std::numeric_limits<float>::infinity() : !std::isfinite(L))
       return fail("L[" + std::to_string(row) + "] is " + std::to_string(L));

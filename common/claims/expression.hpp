@@ -114,10 +114,6 @@ inline const Expr sequences = {"sequences", [](const Symbols& n) { return n.prob
 inline const Expr seen = {"seen", &Symbols::seen_tiles};
 inline const Expr seen_keys = {"seen_keys", &Symbols::seen_keys};  ///< Keys of those tiles.
 
-/// 1 with a block map. @hideinitializer
-inline const Expr has_block_map = {"[block map]",
-                                   [](const Symbols& n) { return n.problem.block_map.given() ? 1 : 0; }};
-
 // Of row tile i, for sum().
 inline const Expr rows_i = {"rows_i", &Symbols::rows};           ///< Rows of it.
 inline const Expr visible_i = {"visible_i", &Symbols::visible};  ///< Keys that some row of it sees.

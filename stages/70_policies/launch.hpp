@@ -15,6 +15,8 @@ template <class Chosen, class Policy>
 void forward_with(const Forward& f, Chosen chosen, const Policy& policy) {
   constexpr Row row = chosen;
   constexpr auto tile = row.tile;
+  static_assert(!Policy::skips_tiles || (skipped_block % tile.Br == 0 && skipped_block % tile.Bc == 0),
+                "a tile is part of one block that is skipped or not");
   using T = std::conditional_t<row.dtype == Dtype::fp16, f16, bf16>;
   const ForwardBuffers<T> x(f);
   const unsigned heads = x.heads, batch = x.batch, Tr = policy.sequences().blocks(f.problem.Nq, tile.Br);

@@ -40,6 +40,9 @@ struct Unpacked {
   __device__ __forceinline__ int padded_row0(const Part&, int /*Br*/) const { return 0; }
 };
 
+/// Rows, and keys, of a block that a policy may skip: a multiple of what any tile has.
+constexpr int skipped_block = 128;
+
 /// Every tile between the first and the last that are seen has a row that sees some key of it.
 struct EveryTile {
   /// The next one that has, from position x on, which is where a tile begins; `end` where there is none

@@ -22,6 +22,9 @@ template <class Chosen, class Policy, class More = NoMore>
 void backward_with(const Backward& f, Chosen chosen, const Policy& policy, More more = {}) {
   constexpr Row row = chosen;
   constexpr auto tile = row.tile;
+  static_assert(!Policy::skips_tiles ||
+                    (stage_70::skipped_block % tile.Br == 0 && stage_70::skipped_block % tile.Bc == 0),
+                "a tile is part of one block that is skipped or not");
   using T = std::conditional_t<row.dtype == Dtype::fp16, f16, bf16>;
   constexpr int d = row.d, Br = tile.Br, Bc = tile.Bc, num_buffers = tile.num_buffers;
   const BackwardBuffers<T> x(f);

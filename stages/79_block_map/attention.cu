@@ -39,8 +39,8 @@ const Stage stage{
         "a tensor says which blocks of 128 rows and 128 keys are computed; tiles of the others are "
         "skipped, wherever they are",
     .claim =
-        "tiles are those of live blocks, and all else is in proportion; of the map 4 bytes a block are "
-        "read",
+        "tiles are those of live blocks, and all else is in proportion; of the map each warp reads 4 bytes "
+        "of each block on its way",
     .before = 72,
     .supports = {.dtypes = half_dtypes,
                  .head_dims = multiples_of_8_up_to<128>,

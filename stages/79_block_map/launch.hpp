@@ -9,7 +9,7 @@ namespace {
 /// Calls `body` with the policy of a call, on top of `base`; without a map nothing is skipped.
 template <class Call, class Base, class Body>
 void with_block_map(const Call& f, const Base& base, Body body) {
-  static_assert(block_size == BlockMap::size);
+  static_assert(skipped_block == BlockMap::size);
   const BlockMap& map = f.problem.block_map;
   const DeviceBuffer<int> live = view_if_given<int>(f, "block_map");
   const std::int64_t head = map.rows * map.keys;

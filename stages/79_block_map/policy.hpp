@@ -6,7 +6,7 @@
 namespace flashladder::stage_79 {
 namespace {
 
-constexpr int block_size = 128;  // rows, and keys, of a block: a multiple of what any tile has
+using stage_70::skipped_block;
 
 /// A row or a column of a block map: blocks of keys that some rows see, or the reverse. A warp asks for 32
 /// of them at a time, a lane for each, and keeps the answers as bits.
@@ -20,7 +20,7 @@ struct Line {
   /// The first position from x on that is in a live block; `end` where there is none before it.
   __device__ __forceinline__ int next(int x, int end) {
     if (blocks == 0) return x;
-    for (int block = x / block_size; block * block_size < end; block = 32 * (known + 1)) {
+    for (int block = x / skipped_block; block * skipped_block < end; block = 32 * (known + 1)) {
       if (block / 32 != known) {
         known = block / 32;
         const int mine = 32 * known + threadIdx.x % 32;
@@ -28,7 +28,7 @@ struct Line {
       }
       const unsigned from_here = bits >> block % 32;
       if (from_here == 0) continue;
-      const int first = (block + lowest_bit(from_here)) * block_size;
+      const int first = (block + lowest_bit(from_here)) * skipped_block;
       return first >= end ? end : first > x ? first : x;
     }
     return end;
@@ -53,10 +53,10 @@ struct LiveBlocks : Base {
   static constexpr bool skips_tiles = true;
   using LiveTiles = Line;
   __device__ __forceinline__ Line live_keys(const Head& head, int i) const {
-    return {live + (head.begin + i / block_size * std::int64_t{keys}), 1, keys, -1, 0};
+    return {live + (head.begin + i / skipped_block * std::int64_t{keys}), 1, keys, -1, 0};
   }
   __device__ __forceinline__ Line live_rows(const Head& head, int j) const {
-    return {live + (head.begin + j / block_size), keys, rows, -1, 0};
+    return {live + (head.begin + j / skipped_block), keys, rows, -1, 0};
   }
 };
 

@@ -73,7 +73,8 @@ const Stage stage{
         "policies stand on top of each other: a window, a bias, a softcap, ALiBi, sinks, dropout, and a "
         "block map or packed sequences in one call",
     .claim =
-        "tiles, bytes and FLOPs are those of packed sequences alone, and of each variant its own numbers",
+        "tiles, bytes and FLOPs are those of packed sequences, or of the block map, alone, and of each "
+        "variant its own numbers",
     .before = 74,
     .supports = {.dtypes = half_dtypes,
                  .head_dims = multiples_of_8_up_to<128>,

@@ -15,7 +15,7 @@ void of_heads(ClosedForm& form) {
 
 /// What stage 79 reads of the map.
 Expr map_read(Forms<ClosedForm> Claim::*pass) {
-  return {"map_read", [pass](const Symbols& n) {
+  return {"warps map_read", [pass](const Symbols& n) {
             const Forms<ClosedForm>& forms = claim_of(find_stage(79))->*pass;
             return forms.find("global.block_map.read_elements")->value(n);
           }};

@@ -145,6 +145,8 @@ def forward(
     seqused_k    with them, int32 [sequences]: of each sequence only the first so many keys are used
     check_seqlens  on a GPU these three are read there alone, and wrong ones do harm: True copies them to the host first
                  and checks them, as it is always done on the CPU
+    block_map    int32 [batch, heads, ceil(rows / 128), ceil(keys / 128)], the first two 1 where all share it: where it is 0,
+                 these 128 queries see none of these 128 keys, and the block costs nothing. Not with packed sequences
 
     Returns (o, lse), arrays of q's library: o [batch, heads, rows, d] of q's dtype, lse [batch, heads, rows] in float32.
     Both are contiguous, but in PyTorch o's dimensions lie in memory in the order of q's, unless q repeats some: where q is

@@ -34,7 +34,8 @@ def flash_attn_func(
 ) -> Any:
     """softmax(softmax_scale * Q K^T) V, with gradients for q, k and v.
 
-    q     [batch, rows, heads, d], in fp16, bf16 or, plain, fp32; d up to 256, with ALiBi or dropout up to 128
+    q     [batch, rows, heads, d], in fp16, bf16 or, plain, fp32; d up to 256, and up to 128 with ALiBi, dropout, or both a window
+          and a softcap
     k, v  [batch, keys, kv_heads, d]; heads is a multiple of kv_heads
     dropout_p          the share of probabilities that is left out, in effect the nearest multiple of 1/256; its seed comes
                        from PyTorch's generator of the CPU
@@ -43,12 +44,13 @@ def flash_attn_func(
     window_size        (left, right): how many keys around its own, i + keys - rows, a query sees; -1: all
     softcap            a score s becomes softcap * tanh(s / softcap); 0: it stays
     alibi_slopes       fp32 [heads] or [batch, heads]: slope * |i + keys - rows - j| is taken from a score
-    deterministic      the backward pass gives the same bits every time; in 16 bits and without variants
+    deterministic      the backward pass gives the same bits every time; in 16 bits and without variants. False: as
+                       torch.use_deterministic_algorithms() asks for
     return_attn_probs  return more than O, for tests
 
     Returns O, as q. With return_attn_probs (O, L, P): L the logsumexp of each row in fp32 [batch, heads, rows], without a
-    gradient, and P None without dropout, else the probabilities in fp32 [batch, heads, rows, keys], with the sign changed
-    where they are left out.
+    gradient, and P, without dropout an empty tensor, else the probabilities in fp32 [batch, heads, rows, keys], with the sign
+    changed where they are left out.
     """
     _require_dims(4, "[batch, rows, heads, d]", q=q)
     _require_dims(4, "[batch, keys, kv_heads, d]", k=k, v=v)
@@ -57,25 +59,26 @@ def flash_attn_func(
         raise ValueError(f"q {list(q.shape)}, k {list(k.shape)} and v {list(v.shape)} do not fit together: [batch, rows, heads, d] "
                          "and twice [batch, keys, kv_heads, d], of which kv_heads divides heads")
     how = _options(d, dropout_p, softmax_scale, causal, window_size, softcap, deterministic)
+    _require_dims(None, "", alibi_slopes=alibi_slopes)
     if alibi_slopes is not None and alibi_slopes.shape not in ((heads,), (batch, heads)):
         raise ValueError(f"alibi_slopes has shape {list(alibi_slopes.shape)}: give [{heads}] or [{batch}, {heads}], a slope for "
                          "each head")
     if 0 in (*q.shape, *k.shape):
         o, lse = _of_nothing(q, k, v)
-        return (o, lse, None) if return_attn_probs else o
+        return (o, lse, q.new_empty(0)) if return_attn_probs else o
     # A batch entry at a time where slopes differ; and no more entries than a launch takes.
     each = 1 if alibi_slopes is not None and alibi_slopes.dim() == 2 else MOST_BLOCKS
     parts = []
     for begin in range(0, batch, each):
         of_part = slice(begin, begin + each)
         slopes = alibi_slopes[begin] if each == 1 and alibi_slopes is not None else alibi_slopes
-        parts.append(_attention(*(x[of_part].transpose(1, 2) for x in (q, k, v)), alibi_slopes=slopes, **_with_seed(how)))
+        parts.append(_attention(*(x[of_part].transpose(1, 2) for x in (q, k, v)), wants_P=return_attn_probs, alibi_slopes=slopes,
+                                **_with_seed(how)))
     o, lse = (parts[0][:2] if len(parts) == 1 else [torch.cat(of_all) for of_all in list(zip(*parts))[:2]])
     o = o.transpose(1, 2)
     if not return_attn_probs:
         return o
-    P = torch.cat([part[2] for part in parts]) if dropout_p else None
-    return o, lse, P
+    return o, lse, torch.cat([part[2] for part in parts]) if dropout_p else q.new_empty(0)
 
 
 def flash_attn_kvpacked_func(
@@ -139,30 +142,30 @@ def flash_attn_varlen_func(
     max_seqlen_q, max_seqlen_k  are not needed here
     alibi_slopes                fp32 [heads]
 
-    Returns O, as q; with return_attn_probs (O, L [heads, all rows], None), and then there must be no dropout.
+    Returns O, as q; with return_attn_probs (O, L [heads, all rows], an empty tensor), and then there must be no dropout.
     """
     if block_table is not None:
         _refuse("block_table", "K and V that lie in pages are not taken; give them as flash-attn takes them without it")
-    if deterministic:
-        _refuse("deterministic=True", "the backward pass of packed sequences adds to dQ in no fixed order")
     if return_attn_probs and dropout_p:
         _refuse("return_attn_probs=True with dropout_p", "the probabilities of packed sequences are not given")
     _require_dims(3, "[all rows, heads, d]", q=q)
     _require_dims(3, "[all keys, kv_heads, d]", k=k, v=v)
+    _require_dims(1, "[sequences + 1]", cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
     rows, heads, d = q.shape
     if k.shape != v.shape or k.shape[2] != d or (k.shape[1] and heads % k.shape[1]):
         raise ValueError(f"q {list(q.shape)}, k {list(k.shape)} and v {list(v.shape)} do not fit together: [all rows, heads, d] and "
                          "twice [all keys, kv_heads, d], of which kv_heads divides heads")
+    _require_dims(None, "", alibi_slopes=alibi_slopes)
     if alibi_slopes is not None and alibi_slopes.shape != (heads,):
         raise ValueError(f"alibi_slopes has shape {list(alibi_slopes.shape)}: give [{heads}], a slope for each head of all sequences")
     how = _options(d, dropout_p, softmax_scale, causal, window_size, softcap, deterministic)
     if 0 in (*q.shape, *k.shape):
         o, lse = _of_nothing(q[None], k[None], v[None])
-        return (o[0], lse[0], None) if return_attn_probs else o[0]
+        return (o[0], lse[0], q.new_empty(0)) if return_attn_probs else o[0]
     o, lse, _ = _attention(*(x[None].transpose(1, 2) for x in (q, k, v)), alibi_slopes=alibi_slopes, cu_seqlens_q=cu_seqlens_q,
                            cu_seqlens_k=cu_seqlens_k, **_with_seed(how))
     o = o.transpose(1, 2)[0]
-    return (o, lse[0], None) if return_attn_probs else o
+    return (o, lse[0], q.new_empty(0)) if return_attn_probs else o
 
 
 def flash_attn_varlen_kvpacked_func(
@@ -216,11 +219,14 @@ def _refuse(name: str, why: str) -> NoReturn:
     raise NotImplementedError(f"{name}: {why}")
 
 
-def _require_dims(dims: int, shape: str, **tensors: torch.Tensor) -> None:
+def _require_dims(dims: int | None, shape: str, **tensors: torch.Tensor | None) -> None:
+    """Tensors with so many dimensions; None: any, or no tensor."""
     for name, x in tensors.items():
+        if x is None and dims is None:
+            continue
         if not isinstance(x, torch.Tensor):
             raise TypeError(f"{name} is a {type(x).__name__}: give tensors of PyTorch")
-        if x.dim() != dims:
+        if dims is not None and x.dim() != dims:
             raise ValueError(f"{name} has shape {list(x.shape)}: give {shape}")
 
 
@@ -237,7 +243,7 @@ def _options(d: int, dropout_p: float, softmax_scale: float | None, causal: bool
     if d > 256:
         raise ValueError(f"the head dimension is {d}: give at most 256")
     return {"dropout_p": dropout_p, "scale": d**-0.5 if softmax_scale is None and d else softmax_scale, "causal": causal,
-            "window_size": window_size, "softcap": softcap, "deterministic": bool(deterministic)}
+            "window_size": window_size, "softcap": softcap, "deterministic": True if deterministic else None}
 
 
 def _with_seed(how: dict[str, Any]) -> dict[str, Any]:
@@ -245,25 +251,29 @@ def _with_seed(how: dict[str, Any]) -> dict[str, Any]:
     return how | {"dropout_seed": flashladder.torch.drawn_seed() if how["dropout_p"] else None}
 
 
-def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **how: Any) -> tuple[torch.Tensor, torch.Tensor, Any]:
-    """O, L and, with dropout and not packed, P, of [batch, heads, rows, d]. Columns of zeros make d a multiple of 8, which
+def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, wants_P: bool = False,
+               **how: Any) -> tuple[torch.Tensor, torch.Tensor, Any]:
+    """O, L and, with dropout and where it is wanted, P, of [batch, heads, rows, d]. Columns of zeros make d a multiple of 8, which
     the stages of 16 bits take; more heads than a launch takes are several calls."""
+    q, k, v = map(flashladder.torch.autocast, (q, k, v))
     d, group = q.shape[-1], q.shape[1] // k.shape[1]
     if q.shape[1] > MOST_BLOCKS:
         if how.get("cu_seqlens_q") is not None:
             _refuse(f"{q.shape[1]} heads", f"packed sequences have at most {MOST_BLOCKS}")
+        if group > MOST_BLOCKS:
+            _refuse(f"{group} heads that share one of k and v", f"at most {MOST_BLOCKS} do")
         each, parts = MOST_BLOCKS // group, []
         for begin in range(0, k.shape[1], each):
             heads, kv_heads = slice(begin * group, (begin + each) * group), slice(begin, begin + each)
             slopes = how["alibi_slopes"]
             of_part = how | {"alibi_slopes": None if slopes is None else slopes[heads]}
-            parts.append(_attention(q[:, heads], k[:, kv_heads], v[:, kv_heads], **_with_seed(of_part)))
+            parts.append(_attention(q[:, heads], k[:, kv_heads], v[:, kv_heads], wants_P, **_with_seed(of_part)))
         o, lse, P = (None if of_all[0] is None else torch.cat(of_all, 1) for of_all in zip(*parts))
         return o, lse, P
     more = -d % 8 if q.element_size() == 2 else 0
     padded = [torch.nn.functional.pad(x, (0, more)) if more else x for x in (q, k, v)]
     o, lse = flashladder.torch.attention(*padded, return_lse=True, **how)
-    P = _probabilities(q, k, lse, **how) if how["dropout_p"] and how.get("cu_seqlens_q") is None else None
+    P = _probabilities(q, k, lse, **how) if wants_P and how["dropout_p"] else None
     return o[..., :d], lse, P
 
 
@@ -286,7 +296,7 @@ def _probabilities(q: torch.Tensor, k: torch.Tensor, lse: torch.Tensor, scale: f
     if right >= 0:
         hidden |= -ahead > right
     P = torch.exp(S - lse[..., None]).masked_fill(hidden, 0)
-    left_out = torch.empty(batch * heads, rows, keys, dtype=torch.uint8)
+    left_out = torch.empty(batch * heads, rows, keys, dtype=torch.uint8, device="cpu")
     _core.left_out(dropout_p, flashladder.torch.number_of(dropout_seed), left_out)
     return torch.where(left_out.view(P.shape).to(q.device) != 0, -P, P)
 

@@ -18,12 +18,14 @@ import warnings
 from typing import Any, NoReturn
 
 import torch
+from torch.autograd import forward_ad
 
 import flashladder
 
 __all__ = ["attention", "stages_for"]
 
 FIRST_VARIANT = 70  # the stages from here on are no faster rungs, but other kinds of attention
+NO_PAIR = "stage is {!r}: give one stage, or a pair of which the second has the backward pass"
 DETERMINISTIC = 39  # its backward pass gives the same bits every time, for some time and memory
 
 
@@ -63,7 +65,8 @@ def attention(
              not named is of the stage that takes it and least else
 
     window_size, softcap, prefix, alibi_slopes, bias, sinks, dropout_p, cu_seqlens_q, cu_seqlens_k, block_map
-             as in flashladder.forward, in 16 bits; dropout_seed=None draws a seed from PyTorch's generator of the CPU.
+             as in flashladder.forward, in 16 bits; dropout_seed may be a tensor of one int64 on the CPU, and None draws a
+             seed from PyTorch's generator of the CPU.
              The slopes get no gradient
     deterministic  whether a backward pass that is not named gives the same bits every time: in 16 bits that of stage 39,
              without variants; None: as torch.use_deterministic_algorithms() asks for. Else sums are atomic, in no fixed order
@@ -74,35 +77,42 @@ def attention(
     first, as those of PyTorch's own attention are; float64 stays.
 
     torch.compile, with fullgraph=True too, and torch.export keep both passes whole; torch.func.grad takes no operator of this
-    kind, and torch.func.vmap calls it once for each entry.
+    kind, forward mode is refused, and torch.func.vmap calls it once for each entry.
 
     Where a gradient is required, q, k, v, o and the logsumexp of each row are kept for the backward pass. Stages that
     need more (Stage.saved) compute it in the backward pass, with memory for all scores: they are there to be looked at.
     The gradients have no gradients of their own. Errors are those of stages_for, flashladder.forward and
     flashladder.backward.
     """
-    for name, x in (("q", q), ("k", k), ("v", v)):
+    for name, x in (("q", q), ("k", k), ("v", v), ("bias", bias), ("sinks", sinks), ("alibi_slopes", alibi_slopes),
+                    ("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k), ("block_map", block_map)):
+        if x is None and len(name) > 1:
+            continue
         if not isinstance(x, torch.Tensor):
             kind = f"{type(x).__module__}.{type(x).__name__}".removeprefix("builtins.")
             raise TypeError(f"{name} is a {kind}: give tensors of PyTorch")
         if x.layout != torch.strided:
             raise ValueError(f"{name} is laid out as {x.layout}: give {name}.to_dense()")
+        if not torch.compiler.is_compiling() and forward_ad._current_level >= 0 and forward_ad.unpack_dual(x).tangent is not None:
+            raise NotImplementedError(f"{name} has a tangent: attention has gradients, and no derivatives in forward mode")
+    if deterministic not in (None, True, False):
+        raise TypeError(f"deterministic is {flashladder._shown(deterministic)}: give True, False or None")
     if isinstance(scale, torch.Tensor) and scale.requires_grad:
         raise ValueError("scale requires a gradient, and gets none here: multiply q with it instead")
-    if isinstance(alibi_slopes, torch.Tensor) and alibi_slopes.requires_grad:
+    if alibi_slopes is not None and alibi_slopes.requires_grad:
         raise ValueError("alibi_slopes requires a gradient, and gets none here: give alibi_slopes.detach()")
-    device = q.device.type
-    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
-        dtype = torch.get_autocast_dtype(device)
-        q, k, v = (x if x.dtype == torch.float64 else x.to(dtype) for x in (q, k, v))
+    q, k, v = map(autocast, (q, k, v))
     if not dropout_p:
         seed = None
     elif dropout_seed is None:
         seed = drawn_seed()
     elif isinstance(dropout_seed, torch.Tensor):
         seed = dropout_seed
+        if (seed.shape, seed.dtype, seed.device.type) != ((), torch.int64, "cpu"):
+            raise ValueError(f"dropout_seed is {seed.dtype} {list(seed.shape)} on {seed.device}: give one number of int64 on the CPU")
     else:
-        seed = torch.tensor(flashladder._seed(dropout_seed) - (1 << 63))
+        number = flashladder._seed(dropout_seed)
+        seed = torch.tensor(number if number < 1 << 63 else number - (1 << 64), device="cpu")
     trains = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, bias, sinks))
     how = flashladder._how(causal, scale, window_size, softcap, prefix, dropout_p)
     o, lse = torch.ops.flashladder.attention(
@@ -113,12 +123,20 @@ def attention(
 
 def drawn_seed() -> torch.Tensor:
     """A seed for dropout, from PyTorch's generator of the CPU: a tensor, which torch.compile draws anew at each call."""
-    return torch.randint(-(2**63), 2**63 - 1, ())
+    return torch.randint(-(2**63), 2**63 - 1, (), device="cpu")
 
 
 def number_of(seed: torch.Tensor) -> int:
-    """What flashladder.forward takes as dropout_seed, which has no sign."""
-    return int(seed) + (1 << 63)
+    """What flashladder.forward takes as dropout_seed: the same 64 bits, without a sign."""
+    return int(seed) & (1 << 64) - 1
+
+
+def autocast(x: torch.Tensor) -> torch.Tensor:
+    """q, k or v as torch.autocast casts what PyTorch's own attention is given."""
+    device = x.device.type
+    if x.dtype != torch.float64 and torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        return x.to(torch.get_autocast_dtype(device))
+    return x
 
 
 def _numbers(stage: Any) -> list[int]:
@@ -127,7 +145,7 @@ def _numbers(stage: Any) -> list[int]:
         return []
     named = stage if isinstance(stage, (tuple, list)) else (stage,)
     if len(named) != 2 and isinstance(stage, (tuple, list)):
-        raise ValueError(f"stage is {stage!r}: give one stage, or a pair of which the second has the backward pass")
+        raise ValueError(NO_PAIR.format(stage))
     return [-1 if which is None else flashladder._find(which).number for which in named]
 
 
@@ -151,7 +169,7 @@ def stages_for(
     is_pair = isinstance(stage, (tuple, list))
     named = stage if is_pair else (stage, stage)
     if len(named) != 2:
-        raise ValueError(f"stage is {stage!r}: give one stage, or a pair of which the second has the backward pass")
+        raise ValueError(NO_PAIR.format(stage))
     pair, dtype, d = [], str(q.dtype).removeprefix("torch."), q.shape[-1] if q.dim() else 0
     for which, needed in zip(named, ("forward", "backward") if trains else ("forward",)):
         found = None if which is None else flashladder._find(which, needed if is_pair else "")
