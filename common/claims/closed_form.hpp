@@ -36,6 +36,12 @@ struct ClosedForm {
   }
 };
 
+/// What becomes of a form where heads have block maps of their own: of_each_head; but one with `seen` in it
+/// tells of all heads anyway.
+inline void over_block_maps(ClosedForm& form) {
+  if (form.text().find("seen") == std::string::npos) form.count = claims::of_each_head(form.count);
+}
+
 /// What a stage of kernels claims: stages/NN_name/claim.cpp.
 struct Claim {
   /// What a block works on, the most where it depends on the problem. Where neither this nor tile_for is

@@ -110,6 +110,8 @@ inline const Expr has_sinks = {"[sinks]", [](const Symbols& n) { return n.proble
 /// Packed sequences; 0 where none are. @hideinitializer
 inline const Expr sequences = {"sequences", [](const Symbols& n) { return n.problem.packing.sequences; }};
 
+/// Live tiles of all query heads.
+inline const Expr live = named("live", of_each_head(BH* sum(Expr("live_i", &Symbols::live))));
 /// Tiles of keys with a row that sees one of them, of all key/value heads.
 inline const Expr seen = {"seen", &Symbols::seen_tiles};
 inline const Expr seen_keys = {"seen_keys", &Symbols::seen_keys};  ///< Keys of those tiles.

@@ -9,11 +9,6 @@ using namespace claims;
 
 namespace {
 
-/// Each head has live tiles of its own.
-void of_heads(ClosedForm& form) {
-  form.count = of_each_head(form.count);
-}
-
 /// Numbers of the map that a warp reads on its way from position `first` to `end`: of `blocks` blocks, 32
 /// at a time.
 std::int64_t read(std::int64_t first, std::int64_t end, std::int64_t blocks) {
@@ -49,17 +44,14 @@ constexpr bool least = true, random_too = true;  // a maximum comes late: see st
 
 Claim claim() {
   Claim claim = stage_70::claim_of_64_or_128();
-  claim.forward.change = claim.backward.change = of_heads;
-  const Expr tiles = of_each_head(BH * sum(live_i));
+  claim.forward.change = claim.backward.change = over_block_maps;
   claim.forward.forms = {
       {"global.block_map.read_elements", warps * Expr("map_read", read_forward)},
-      {"most_exp_before_product", min(tiles, 1) * Br * (16 + R) / (32 * warps), least, random_too},
+      {"most_exp_before_product", min(live, 1) * Br * (16 + R) / (32 * warps), least, random_too},
   };
   claim.backward.forms = {
       {"global.block_map.read_elements", warps * Expr("map_read", read_backward)},
-      {"flops_during_copies", (8 * num_buffers - 6) * Br * Bc * D * (tiles - seen)},
-      {"global.K.read_elements", seen_keys * d},
-      {"global.V.read_elements", seen_keys * d},
+      {"flops_during_copies", (8 * num_buffers - 6) * Br * Bc * D * (live - seen)},
   };
   return claim;
 }

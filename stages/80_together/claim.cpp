@@ -8,11 +8,6 @@ using namespace claims;
 
 namespace {
 
-/// Each head has live tiles of its own where there is a block map; with that there are no packed sequences.
-void of_heads(ClosedForm& form) {
-  form.count = of_each_head(form.count);
-}
-
 /// What stage 79 reads of the map.
 Expr map_read(Forms<ClosedForm> Claim::*pass) {
   return {"warps map_read", [pass](const Symbols& n) {
@@ -27,7 +22,7 @@ Expr map_read(Forms<ClosedForm> Claim::*pass) {
 Claim claim() {
   Claim claim;
   claim.forward.as_before = claim.backward.as_before = true;
-  claim.forward.change = claim.backward.change = of_heads;
+  claim.forward.change = claim.backward.change = over_block_maps;
   claim.forward.dropped = {"exp", "exp2", "mul", "div", "fma", "most_exp_before_product"};
   claim.backward.dropped = {"exp", "exp2", "mul", "div", "fma", "blocks"};
   // What the kernel for dsinks adds: a block for each head.
@@ -42,8 +37,6 @@ Claim claim() {
       {"global.dbias.written_elements", bias_numbers},
       {"global.dbias.atomic_elements", in_memory},
       {"global.block_map.read_elements", map_read(&Claim::backward)},
-      {"global.K.read_elements", sum_of_sequences(seen_keys * d)},
-      {"global.V.read_elements", sum_of_sequences(seen_keys * d)},
       {"flops_during_copies",
        (8 * num_buffers - 6) * Br * Bc * D * (in_all(BH * sum(live_i)) - sum_of_sequences(seen))},
       {"atomics", in_all(BH * sum(live_i) * Br * D) + in_memory},
