@@ -51,9 +51,9 @@ std::int64_t Symbols::keys() const {
 }
 
 std::int64_t Symbols::whole() const {
-  const auto [first, end] = problem.mask().whole_tiles(i * Br, rows(), Bc);
+  const Interval<std::int64_t> whole = problem.mask().whole_tiles(i * Br, rows(), Bc);
   std::int64_t tiles = 0;
-  for_live([&](std::int64_t tile) { tiles += tile >= first && tile < end ? 1 : 0; });
+  for_live([&](std::int64_t tile) { tiles += tile >= whole.first && tile < whole.end ? 1 : 0; });
   return tiles;
 }
 
