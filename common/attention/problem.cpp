@@ -17,6 +17,11 @@ std::string in_words(float x) {
   return text.str();
 }
 
+std::string shape_in_words(std::int64_t batch, std::int64_t heads, std::int64_t rows, std::int64_t keys) {
+  return "[" + std::to_string(batch) + ", " + std::to_string(heads) + ", " + std::to_string(rows) + ", " +
+         std::to_string(keys) + "]";
+}
+
 /// Throws UsageError unless `begins` are where sequences begin in `length` rows or keys, and the last ends.
 void validate_begins(const char* name, const char* of, const std::vector<int>& begins,
                      std::int64_t sequences, std::int64_t length) {
@@ -69,12 +74,8 @@ void validate_bias(const Problem& p) {
   if (!p.has_bias()) return;
   const auto fits = [](std::int64_t size, std::int64_t full) { return size == 1 || size == full; };
   if (!fits(p.bias_batch, p.batch) || !fits(p.bias_heads, p.q_heads) || !fits(p.bias_rows, p.Nq)) {
-    const auto words = [&](std::int64_t batch, std::int64_t heads, std::int64_t rows) {
-      return "[" + std::to_string(batch) + ", " + std::to_string(heads) + ", " + std::to_string(rows) +
-             ", " + std::to_string(p.Nk) + "]";
-    };
-    throw UsageError("the bias is " + words(p.bias_batch, p.bias_heads, p.bias_rows) +
-                     " and the scores are " + words(p.batch, p.q_heads, p.Nq) +
+    throw UsageError("the bias is " + shape_in_words(p.bias_batch, p.bias_heads, p.bias_rows, p.Nk) +
+                     " and the scores are " + shape_in_words(p.batch, p.q_heads, p.Nq, p.Nk) +
                      ": each of its sizes must be the same, or 1 where all share its numbers");
   }
   if (p.packing.sequences > 0) {
@@ -89,14 +90,10 @@ void validate_block_map(const Problem& p) {
   if (!map.given()) return;
   const std::int64_t rows = (p.Nq + BlockMap::size - 1) / BlockMap::size,
                      keys = (p.Nk + BlockMap::size - 1) / BlockMap::size;
-  const auto words = [](std::int64_t batch, std::int64_t heads, std::int64_t i, std::int64_t j) {
-    return "[" + std::to_string(batch) + ", " + std::to_string(heads) + ", " + std::to_string(i) + ", " +
-           std::to_string(j) + "]";
-  };
   if ((map.batch != 1 && map.batch != p.batch) || (map.heads != 1 && map.heads != p.q_heads) ||
       map.rows != rows || map.keys != keys) {
-    throw UsageError("the block map is " + words(map.batch, map.heads, map.rows, map.keys) +
-                     " and must be " + words(p.batch, p.q_heads, rows, keys) + ", of blocks of " +
+    throw UsageError("the block map is " + shape_in_words(map.batch, map.heads, map.rows, map.keys) +
+                     " and must be " + shape_in_words(p.batch, p.q_heads, rows, keys) + ", of blocks of " +
                      std::to_string(BlockMap::size) +
                      " rows and keys; its first two sizes may be 1, where all share it");
   }
@@ -184,11 +181,10 @@ double Problem::forward_flops() const {
     double pairs = 0;
     for (std::int64_t i = 0; i < Nq; ++i) {
       const auto [first, end] = mask().keys(i);
-      for (std::int64_t j = first; j < end; ++j) {
-        const std::int64_t next = std::min(end, (j / BlockMap::size + 1) * BlockMap::size);
+      for (std::int64_t j = first, next; j < end; j = next) {
+        next = std::min(end, (j / BlockMap::size + 1) * BlockMap::size);
         for (std::int64_t head = 0; head < batch * q_heads; ++head)
           pairs += is_in_live_block(head, i, j) ? static_cast<double>(next - j) : 0;
-        j = next - 1;
       }
     }
     return 4.0 * pairs * static_cast<double>(d);
