@@ -52,12 +52,8 @@ def flash_attn_func(
     gradient, and P, without dropout an empty tensor, else the probabilities in fp32 [batch, heads, rows, keys], with the sign
     changed where they are left out.
     """
-    _require_dims(4, "[batch, rows, heads, d]", q=q)
-    _require_dims(4, "[batch, keys, kv_heads, d]", k=k, v=v)
-    batch, rows, heads, d = q.shape
-    if k.shape != v.shape or k.shape[0] != batch or k.shape[3] != d or (k.shape[2] and heads % k.shape[2]):
-        raise ValueError(f"q {list(q.shape)}, k {list(k.shape)} and v {list(v.shape)} do not fit together: [batch, rows, heads, d] "
-                         "and twice [batch, keys, kv_heads, d], of which kv_heads divides heads")
+    _require_fit(q, k, v, "[batch, rows, heads, d]", "[batch, keys, kv_heads, d]")
+    batch, _, heads, d = q.shape
     how = _options(d, dropout_p, softmax_scale, causal, window_size, softcap, deterministic)
     _require_dims(None, "", alibi_slopes=alibi_slopes)
     if alibi_slopes is not None and alibi_slopes.shape not in ((heads,), (batch, heads)):
@@ -148,13 +144,9 @@ def flash_attn_varlen_func(
         _refuse("block_table", "K and V that lie in pages are not taken; give them as flash-attn takes them without it")
     if return_attn_probs and dropout_p:
         _refuse("return_attn_probs=True with dropout_p", "the probabilities of packed sequences are not given")
-    _require_dims(3, "[all rows, heads, d]", q=q)
-    _require_dims(3, "[all keys, kv_heads, d]", k=k, v=v)
+    _require_fit(q, k, v, "[all rows, heads, d]", "[all keys, kv_heads, d]")
     _require_dims(1, "[sequences + 1]", cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k)
-    rows, heads, d = q.shape
-    if k.shape != v.shape or k.shape[2] != d or (k.shape[1] and heads % k.shape[1]):
-        raise ValueError(f"q {list(q.shape)}, k {list(k.shape)} and v {list(v.shape)} do not fit together: [all rows, heads, d] and "
-                         "twice [all keys, kv_heads, d], of which kv_heads divides heads")
+    _, heads, d = q.shape
     _require_dims(None, "", alibi_slopes=alibi_slopes)
     if alibi_slopes is not None and alibi_slopes.shape != (heads,):
         raise ValueError(f"alibi_slopes has shape {list(alibi_slopes.shape)}: give [{heads}], a slope for each head of all sequences")
@@ -228,6 +220,16 @@ def _require_dims(dims: int | None, shape: str, **tensors: torch.Tensor | None) 
             raise TypeError(f"{name} is a {type(x).__name__}: give tensors of PyTorch")
         if dims is not None and x.dim() != dims:
             raise ValueError(f"{name} has shape {list(x.shape)}: give {shape}")
+
+
+def _require_fit(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, q_shape: str, k_shape: str) -> None:
+    """Tensors of these shapes, the names of their dimensions, which make one problem."""
+    _require_dims(q_shape.count(",") + 1, q_shape, q=q)
+    _require_dims(k_shape.count(",") + 1, k_shape, k=k, v=v)
+    heads, kv_heads = q.shape[-2], k.shape[-2]
+    if k.shape != v.shape or k.shape[:-3] != q.shape[:-3] or k.shape[-1] != q.shape[-1] or (kv_heads and heads % kv_heads):
+        raise ValueError(f"q {list(q.shape)}, k {list(k.shape)} and v {list(v.shape)} do not fit together: {q_shape} and twice "
+                         f"{k_shape}, of which kv_heads divides heads")
 
 
 def _unpacked(packed: torch.Tensor, name: str, parts: int, shape: str) -> tuple[torch.Tensor, ...]:
