@@ -99,24 +99,20 @@ def mask(
     attention() takes: no mask, or numbers for the keys alone, wherever these say it all; else one for all rows and keys."""
     from transformers import masking_utils
 
-    window = local_size is not None and mask_function is not masking_utils.causal_mask_function
     end = q_offset + q_length - kv_offset  # behind the key of the last row
-    plain = allow_is_causal_skip and isinstance(end, int) and not torch.compiler.is_compiling()
-    if plain and (mask_function is masking_utils.causal_mask_function or (window and end <= (local_size or 0) and kv_offset == 0)):
-        keys = min(end, kv_length)
+    known = allow_is_causal_skip and isinstance(end, int) and not torch.compiler.is_compiling()
+    if known and end <= kv_length and (mask_function is masking_utils.causal_mask_function or
+                                       (local_size is not None and end <= local_size and kv_offset == 0)):
         padding = masking_utils.prepare_padding_mask(attention_mask, kv_length, kv_offset)
-        seen = None if padding is None else padding[:, kv_offset : kv_offset + keys]
-        if keys == end and (seen is None or bool(seen.all())):
-            if keys == kv_length:
+        seen = None if padding is None else padding[:, kv_offset : kv_offset + end]
+        if seen is None or bool(seen.all()):
+            if end == kv_length:
                 return None
-            seen = None
-        if keys == end:
-            device = more.get("device", "cpu")
-            found = torch.ones(batch_size, keys, device=device, dtype=torch.int8) if seen is None else seen.to(torch.int8)
-            return found[:, None, None].contiguous()
-    found = masking_utils.sdpa_mask(batch_size, q_length, kv_length, q_offset, kv_offset, mask_function or
-                                    masking_utils.causal_mask_function, attention_mask, local_size, allow_is_causal_skip=False, **more)
-    return found
+            seen = torch.ones(batch_size, end, device=more.get("device", "cpu"))
+        return seen.to(torch.int8)[:, None, None].contiguous()
+    return masking_utils.sdpa_mask(batch_size, q_length, kv_length, q_offset, kv_offset,
+                                   mask_function or masking_utils.causal_mask_function, attention_mask, local_size,
+                                   allow_is_causal_skip=False, **more)
 
 
 def _with_column(
