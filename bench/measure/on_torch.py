@@ -160,9 +160,11 @@ class Variant:
         """Queries and keys that see each other, of N each."""
         left, right = (N if side < 0 else side for side in self.window_size)
         right = 0 if causal else right
-        # Of the keys before each, how many are in live blocks; of each row of blocks.
-        block_map = map_of(torch, self.blocks, N, "cpu").tolist() if self.blocks else [[1] * (N // BLOCK + 1)] * (N // BLOCK + 1)
-        before = [[0, *itertools.accumulate(int(row[j // BLOCK] != 0) for j in range(N))] for row in block_map]
+        # Of the keys before each, how many are in live blocks; of each row of blocks. Without a map, all of them.
+        before = [range(N + 1)] * (N // BLOCK + 1)
+        if self.blocks:
+            before = [[0, *itertools.accumulate(row[j // BLOCK] for j in range(N))]
+                      for row in map_of(torch, self.blocks, N, "cpu").tolist()]
         return sum(before[i // BLOCK][max(min(i + right, N - 1) + 1, min(self.prefix, N))] - before[i // BLOCK][max(i - left, 0)]
                    for i in range(N))
 
