@@ -39,6 +39,7 @@ RESULTS = {
     "peers_bf16.json": module("measure.compare"),
     "peers_hopper_bf16.json": module("measure.compare", "--hopper"),
     "other.json": bench("/(other|host)/"),
+    "host.json": module("measure.host_time"),
     "busy_bf16.json": module("measure.compare", "--busy", "--hopper", "--peers", "fa2", "cudnn", "flash-attn-4"),
     "policies_window.json": module("measure.policies", "--variant", "window:1024", "--stage", "72"),
     "policies_prefix.json": module("measure.policies", "--variant", "prefix:1024", "--stage", "73"),

@@ -314,7 +314,7 @@ def training_block(data):
         cells = []
         for row in (rows[model, N, name] for name in names):
             speed = f"{row['tflops']:.0f} ({100 * row['mfu']:.0f} %)" if "tflops" in row else ""
-            memory = f"{(row['torch_bytes'] + row['workspace_bytes']) / 2**30:.1f} GiB" if row.get("torch_bytes") else ""
+            memory = f"{(row['torch_bytes'] + row.get('workspace_bytes', 0)) / 2**30:.1f} GiB" if row.get("torch_bytes") else ""
             cells.append(", ".join(filter(None, (speed, memory, gpu_pictures.remark(c, row)))))
         lines.append(f"| {model} | {N} | " + " | ".join(cells) + " |")
     return "\n".join([*lines, "", "![TFLOP/s of training by model, length and attention](h200_training_speed.png)"]) + "\n"

@@ -10,8 +10,8 @@ paper (Dao 2023, section 4.2, which follows Megatron-LM),
 in which a causal mask halves nothing; parameters are all of the model's, the embedding once. MFU is their share of what
 a large matrix product reaches in the same run. The same model, weights and tokens serve all attentions, which take turns.
 An attention whose output or gradients are not right is never timed. One that does not fit into memory has its batch
-halved until it does, down to 1. GiB are the most that PyTorch's allocator had in use and the most that the stages' own
-workspaces had, added up.
+halved until it does, down to 1. GiB are the most that PyTorch's allocator had in use, which gives the stages' own
+workspaces, too.
 """
 
 import argparse
@@ -127,18 +127,18 @@ def turn(torch, model, tokens, attention, steps, device):
     return times
 
 
-def clear(torch, flashladder, model, device):
+def clear(torch, model, device):
     """Frees what a turn left: else one attention's memory would be in the way of the next. Returns the most bytes that
-    were in use since the last call, of PyTorch's allocator and of the stages' workspaces, which have a pool of their own."""
+    were in use since the last call, those of the stages themselves, too."""
     model.zero_grad(set_to_none=True)
     gc.collect()
     if device == "cpu":
-        return None, None
+        return None
     torch.cuda.synchronize()
     most = torch.cuda.max_memory_allocated()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
-    return most, flashladder._core.trim_workspaces()
+    return most
 
 
 def one_model(torch, flashladder, chosen, name, N, runs, dtype, device):
@@ -151,7 +151,7 @@ def one_model(torch, flashladder, chosen, name, N, runs, dtype, device):
         tokens = torch.randint(sizes["vocabulary"], (batch, N + 1))
     parameters = sum(weight.numel() for weight in model.parameters())
     times, batches, memory, absent = {run: [] for run in runs}, dict.fromkeys(runs, batch), {}, {}
-    clear(torch, flashladder, model, device)
+    clear(torch, model, device)
     for _ in range(chosen.rounds):
         for run, attention in runs.items():
             while run not in absent:
@@ -160,7 +160,7 @@ def one_model(torch, flashladder, chosen, name, N, runs, dtype, device):
                     times[run] += turn(torch, model, tokens[:batches[run]], attention, chosen.steps, device)
                 except Exception as error:  # of whatever kind: a peer's own
                     why = str(error) or type(error).__name__
-                memory[run] = clear(torch, flashladder, model, device)
+                memory[run] = clear(torch, model, device)
                 if not why:
                     break
                 if "out of memory" not in why:
@@ -176,11 +176,9 @@ def one_model(torch, flashladder, chosen, name, N, runs, dtype, device):
             yield row | {"absent": absent[run]}
         else:
             flops = step_flops(parameters, sizes, N, batches[run] * N)
-            of_torch, of_stages = memory[run]
             lower, median, upper = statistics.quantiles(times[run], n=4) if len(times[run]) > 1 else 3 * times[run]
             yield row | {"tflops": flops / median / 1e9, "ms": median, "ms_lower_quartile": lower,
-                         "ms_upper_quartile": upper, "steps": len(times[run]), "torch_bytes": of_torch,
-                         "workspace_bytes": of_stages}
+                         "ms_upper_quartile": upper, "steps": len(times[run]), "torch_bytes": memory[run]}
 
 
 def main():
@@ -217,7 +215,7 @@ def main():
                 if "tflops" in row:
                     row["mfu"] = row["tflops"] / peak
                     cells = [str(row["batch"]), f"{row['tflops']:.3g}", f"{100 * row['mfu']:.1f} %", f"{row['ms']:.1f}",
-                             f"{(row['torch_bytes'] + row['workspace_bytes']) / 2**30:.1f}" if device == "cuda" else ""]
+                             f"{row['torch_bytes'] / 2**30:.1f}" if device == "cuda" else ""]
                 else:
                     cells = ["", row["absent"], "", "", ""]
                 print(f"| {model} | {N} | {row['name']} | " + " | ".join(cells) + " |", flush=True)

@@ -91,6 +91,12 @@ std::string unavailable(Backend backend) {
   return answer;
 }
 
+int current_gpu() {
+  int device = -1;
+  if (unavailable(Backend::cuda).empty()) require(cudaGetDevice(&device), "the current GPU");
+  return device;
+}
+
 namespace {
 
 /// An attribute of the current GPU.
@@ -158,20 +164,6 @@ std::int64_t free_memory(Backend backend) {
   return static_cast<std::int64_t>(free + reserved - used);
 }
 
-std::int64_t trim_workspaces() {
-  if (!unavailable(Backend::cuda).empty()) return 0;
-  int device = 0;
-  cudaMemPool_t pool;
-  std::uint64_t most = 0;
-  std::uint64_t zero = 0;  // the one value that CUDA takes for a mark: from here on
-  require(cudaGetDevice(&device), "the current GPU");
-  require(cudaDeviceGetDefaultMemPool(&pool, device), "the memory pool");
-  require(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemHigh, &most), "the memory pool");
-  require(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrUsedMemHigh, &zero), "the memory pool");
-  require(cudaMemPoolTrimTo(pool, 0), "the memory pool");
-  return static_cast<std::int64_t>(most);
-}
-
 void synchronise(Backend backend) {
   if (backend == Backend::cuda) require(cudaDeviceSynchronize(), "the kernel failed on the GPU");
 }
@@ -183,6 +175,10 @@ std::string unavailable(Backend backend) {
              ? ""
              : "this build has no GPU stages, because CMake found no CUDA compiler: put nvcc on "
                "the PATH and set up again, or use --backend emulator";
+}
+
+int current_gpu() {
+  return -1;
 }
 
 int gpu_architecture() {
@@ -204,10 +200,6 @@ std::vector<std::pair<std::string, std::string>> gpu_facts() {
 std::int64_t free_memory(Backend backend) {
   if (backend == Backend::cuda) no_cuda();
   return Workspace::available_memory();
-}
-
-std::int64_t trim_workspaces() {
-  return 0;
 }
 
 void synchronise(Backend backend) {

@@ -25,6 +25,9 @@ Backend best_backend();
 /// time, a driver, a GPU, a GPU that is new enough) and what to do.
 std::string unavailable(Backend backend);
 
+/// The number of the current GPU of this OS thread; -1 without one.
+int current_gpu();
+
 /// Of the current GPU: 80 for compute capability 8.0. Throws Error, as unavailable says it, without one.
 int gpu_architecture();
 
@@ -49,10 +52,6 @@ std::vector<std::pair<std::string, std::string>> gpu_facts();
 
 /// Bytes of memory free for a stage of `backend`.
 std::int64_t free_memory(Backend backend);
-
-/// Gives back what the current GPU's pool of freed workspaces keeps; call it once all kernels are done.
-/// Returns the most bytes of workspaces in use at one time since the last such call; 0 without a GPU.
-std::int64_t trim_workspaces();
 
 /// Memory that the kernels of a backend reach: the GPU's for cuda, else the host's.
 class BackendMemory {

@@ -6,6 +6,7 @@
 #include <initializer_list>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <utility>
 
 namespace flashladder {
@@ -155,7 +156,7 @@ const Wrong* Bound::blind_to() const {
 }
 
 Bound make_bound(const std::vector<double>& oracle, const std::vector<const std::vector<float>*>& plains,
-                 Dtype dtype, std::vector<Wrong> wrongs) {
+                 Dtype dtype, std::vector<Wrong> wrongs, Rest rest) {
   double error = 0, error_norm = 0;
   for (const std::vector<float>* plain : plains) {
     const Difference found = difference(*plain, oracle);
@@ -170,7 +171,8 @@ Bound make_bound(const std::vector<double>& oracle, const std::vector<const std:
     squares += x * x;
   }
   const double storing = unit_roundoff(dtype) * std::sqrt(squares);
-  return {2 * error + 2 * rounding, 2 * worse(error_norm, storing), std::move(wrongs)};
+  return {2 * worse(error, rest.max_abs) + 2 * rounding, 2 * worse(worse(error_norm, storing), rest.norm),
+          std::move(wrongs)};
 }
 
 namespace {
@@ -186,11 +188,11 @@ auto all_ways(F f) {
 
 template <class R>
 Bound bound_of(const std::vector<double>& oracle, const std::vector<R>& plains,
-               std::vector<float> R::*tensor, Dtype dtype, std::vector<Wrong> wrongs) {
+               std::vector<float> R::*tensor, Dtype dtype, std::vector<Wrong> wrongs, Rest rest = {}) {
   std::vector<const std::vector<float>*> tensors;
   tensors.reserve(plains.size());
   for (const R& plain : plains) tensors.push_back(&(plain.*tensor));
-  return make_bound(oracle, tensors, dtype, std::move(wrongs));
+  return make_bound(oracle, tensors, dtype, std::move(wrongs), rest);
 }
 
 /// The wrong outputs of a tensor; none where it is 0 everywhere.
@@ -250,6 +252,35 @@ Verdict check_against(const Result<float>& result, const Expected& expected, con
 
 namespace {
 
+/// The w of dQ and of dK: of D, each product of a row is rounded once; that is what multiplies the keys
+/// that the row sees, of which the largest stands for all, and its row of Q.
+std::pair<Rest, Rest> rests(const Inputs& inputs, const Result<float>& saved,
+                            const std::vector<float>& dO) {
+  const Problem& p = inputs.problem;
+  const double u = unit_roundoff(Dtype::fp32) * std::abs(p.softmax_scale());
+  double longest = 0, largest = 0;  // of K, squared
+  for (std::size_t at = 0; at < inputs.K.size(); at += p.d) {
+    const auto row = inputs.K.begin() + static_cast<std::ptrdiff_t>(at);
+    longest = std::max(longest, std::inner_product(row, row + p.d, row, 0.0));
+    for (std::int64_t c = 0; c < p.d; ++c) largest = std::max(largest, std::pow(row[c], 2.0));
+  }
+  Rest of_dQ, of_dK;                                        // squared
+  std::vector<double> columns(p.batch * p.kv_heads * p.d);  // of dK
+  for (std::int64_t i = 0; i < p.batch * p.q_heads * p.Nq; ++i) {
+    const std::int64_t at = i * p.d, b = i / p.Nq / p.q_heads, h = i / p.Nq % p.q_heads;
+    double products = 0;
+    for (std::int64_t c = 0; c < p.d; ++c) products += std::pow(u * dO[at + c] * saved.O[at + c], 2);
+    of_dQ.norm += products * longest;
+    of_dQ.max_abs = std::max(of_dQ.max_abs, products * largest);
+    for (std::int64_t c = 0; c < p.d; ++c)
+      columns[(b * p.kv_heads + p.kv_head(h)) * p.d + c] += products * std::pow(inputs.Q[at + c], 2.0);
+  }
+  of_dK.norm = std::accumulate(columns.begin(), columns.end(), 0.0);
+  of_dK.max_abs = *std::ranges::max_element(columns);
+  return {{std::sqrt(of_dQ.max_abs), std::sqrt(of_dQ.norm)},
+          {std::sqrt(of_dK.max_abs), std::sqrt(of_dK.norm)}};
+}
+
 /// `oracle`, with the bounds that plain computations from what was saved give.
 /// @param definition  whether the oracle is from the definition, and not from what was saved
 ExpectedGradients expect_gradients(Gradients<double> oracle, const Inputs& inputs, Result<float> saved,
@@ -262,13 +293,15 @@ ExpectedGradients expect_gradients(Gradients<double> oracle, const Inputs& input
   for (const Dropped which : {Dropped::heaviest, Dropped::first, Dropped::last})
     changes[which] = change_without_pair(inputs, definition ? nullptr : &saved, dO, which);
   const auto bound = [&](const char* name, std::vector<double> Gradients<double>::*exact,
-                         std::vector<float> Gradients<float>::*tensor, Dtype stored) {
+                         std::vector<float> Gradients<float>::*tensor, Dtype stored, Rest rest = {}) {
     return bound_of(expected.oracle.*exact, plains, tensor, stored,
                     wrongs_of(name, expected.oracle.*exact,
-                              [&](Dropped which) { return std::move(changes[which].*exact); }));
+                              [&](Dropped which) { return std::move(changes[which].*exact); }),
+                    rest);
   };
-  expected.dQ = bound("dQ", &Gradients<double>::dQ, &Gradients<float>::dQ, dtype);
-  expected.dK = bound("dK", &Gradients<double>::dK, &Gradients<float>::dK, dtype);
+  const auto [rest_of_dQ, rest_of_dK] = rests(inputs, saved, dO);
+  expected.dQ = bound("dQ", &Gradients<double>::dQ, &Gradients<float>::dQ, dtype, rest_of_dQ);
+  expected.dK = bound("dK", &Gradients<double>::dK, &Gradients<float>::dK, dtype, rest_of_dK);
   expected.dV = bound("dV", &Gradients<double>::dV, &Gradients<float>::dV, dtype);
   expected.dbias = bound("dbias", &Gradients<double>::dbias, &Gradients<float>::dbias, Dtype::fp32);
   // One number a head, a sum over its rows that may cancel: no input is needed to show all of its mistakes.

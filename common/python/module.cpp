@@ -27,6 +27,8 @@
 #include "common/check/inputs.hpp"
 #include "common/check/run.hpp"
 #include "common/claims/closed_form.hpp"
+#include "common/python/array.hpp"
+#include "common/simt/device_memory.hpp"
 #include "common/simt/emulator.hpp"
 #include "common/simt/kernel_error.hpp"
 #include "common/simt/stream.hpp"
@@ -36,7 +38,6 @@ namespace nb = nanobind;
 namespace {
 
 using namespace flashladder;
-using Array = nb::ndarray<nb::ro>;
 using DlCode = nb::dlpack::dtype_code;
 
 [[noreturn]] void wrong_type(const std::string& why) {
@@ -89,29 +90,30 @@ std::string shape_of(const Array& array) {
 
 /// [batch, heads, rows, d] with the strides of `array`, whose memory this is. Where there is one of
 /// something, its stride means nothing, and libraries give any number for it.
-template <class A>
-Tensor where_it_lies(const A& array, void* data, Dtype dtype) {
+Tensor where_it_lies(const Array& array, Dtype dtype) {
   const auto stride = [&](std::size_t i) { return array.shape(i) > 1 ? array.stride(i) : 0; };
-  return {data, dtype, {stride(0), stride(1), stride(2)}};
+  return {array.data(), dtype, {stride(0), stride(1), stride(2)}};
 }
 
 /// One of the caller's arrays, checked: [batch, heads, rows, d], where it lies.
 struct Given {
   std::string name;  ///< For messages.
-  Array array;       ///< Keeps the memory.
+  Array array;
   Dtype dtype = Dtype::fp32;
 
   /// Throws TypeError or ValueError where `stage` cannot read it.
   Given(const std::string& argument, nb::handle object, const Stage& stage) : name(argument) {
-    const std::string mend = ": convert it, for example with " + name + ".astype(\"" +
-                             name_of(stage.supports.dtypes.front()) + "\") in NumPy or " + name +
-                             ".to(torch." + name_of(stage.supports.dtypes.front()) + ") in PyTorch";
-    if (!nb::try_cast(object, array)) {
+    const auto mend = [&] {
+      const std::string wanted = name_of(stage.supports.dtypes.front());
+      return ": convert it, for example with " + name + ".astype(\"" + wanted + "\") in NumPy or " + name +
+             ".to(torch." + wanted + ") in PyTorch";
+    };
+    if (!array.view(object)) {
       std::string of;
       if (nb::hasattr(object, "dtype"))
         of = " of dtype " + std::string(nb::str(nb::object(object.attr("dtype"))).c_str());
       wrong_type(name + " is an array" + of + ", which DLPack does not describe, and stage " +
-                 label(stage) + " takes " + dtypes_of(stage) + mend);
+                 label(stage) + " takes " + dtypes_of(stage) + mend());
     }
     if (array.ndim() != 4)
       throw UsageError(name + " has shape " + shape_of(array) + ": give [batch, heads, rows, d]");
@@ -120,7 +122,7 @@ struct Given {
     if (known == std::end(dtypes) || std::ranges::count(stage.supports.dtypes, known->dtype) == 0) {
       const std::string have = known == std::end(dtypes) ? name_of(array.dtype()) : known->name;
       wrong_type(name + " is " + have + ", and stage " + label(stage) + " takes " + dtypes_of(stage) +
-                 mend);
+                 mend());
     }
     dtype = known->dtype;
 
@@ -138,18 +140,24 @@ struct Given {
       throw UsageError(name + " does not begin at a multiple of its element's size: copy it");
   }
 
-  std::int64_t size(std::size_t i) const { return static_cast<std::int64_t>(array.shape(i)); }
+  std::int64_t size(std::size_t i) const { return array.shape(i); }
   /// What a stage reads: the caller's memory itself.
-  Tensor tensor() const { return where_it_lies(array, const_cast<void*>(array.data()), dtype); }
+  Tensor tensor() const { return where_it_lies(array, dtype); }
 };
 
 /// What a tensor is called in Python: in small letters, L is lse, and slopes are flash-attention's.
-std::string python_name(std::string_view name) {
-  if (name == "L") return "lse";
-  if (name == "slopes") return "alibi_slopes";
-  std::string small;
-  for (const char c : name) small += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return small;
+const std::string& python_name(std::string_view name) {
+  static const std::map<std::string_view, std::string> names = [] {
+    std::map<std::string_view, std::string> all;
+    for (const NamedTensor& one : all_tensors) {
+      for (const char* c = one.name; *c != 0; ++c)
+        all[one.name] += static_cast<char>(std::tolower(static_cast<unsigned char>(*c)));
+    }
+    all["L"] = "lse";
+    all["slopes"] = "alibi_slopes";
+    return all;
+  }();
+  return names.at(name);
 }
 
 float checked_scale(std::optional<double> scale) {
@@ -160,7 +168,7 @@ float checked_scale(std::optional<double> scale) {
   return value;
 }
 
-/// Puts what Python's _how() says into a problem.
+/// Puts what Python's _for_core() says into a problem; what it leaves out is as for plain attention.
 void set_how(Problem& problem, const nb::dict& how) {
   problem.causal = nb::cast<bool>(how["causal"]);
   problem.scale = checked_scale(nb::cast<std::optional<double>>(how["scale"]));
@@ -168,22 +176,27 @@ void set_how(Problem& problem, const nb::dict& how) {
   problem.window = {left, right};
   problem.softcap = static_cast<float>(nb::cast<double>(how["softcap"]));
   problem.prefix = nb::cast<std::int64_t>(how["prefix"]);
-  problem.dropout = {static_cast<float>(nb::cast<double>(how["dropout_p"])),
-                     nb::cast<std::uint64_t>(how["dropout_seed"])};
-  problem.alibi = nb::cast<bool>(how["alibi"]);
-  std::tie(problem.bias_batch, problem.bias_heads, problem.bias_rows) =
-      nb::cast<std::tuple<std::int64_t, std::int64_t, std::int64_t>>(how["bias"]);
-  problem.sinks = nb::cast<bool>(how["sinks"]);
-  const nb::dict packing = nb::cast<nb::dict>(how["packing"]);
-  const auto positions = [&](const char* name) {
-    return packing.contains(name) ? nb::cast<std::vector<int>>(packing[name]) : std::vector<int>();
-  };
-  problem.packing = {nb::cast<std::int64_t>(packing["sequences"]), nb::cast<bool>(packing["partly_used"]),
-                     positions("cu_seqlens_q"), positions("cu_seqlens_k"), positions("seqused_k")};
-  const nb::dict map = nb::cast<nb::dict>(how["block_map"]);
-  const auto size = [&](const char* name) { return nb::cast<std::int64_t>(map[name]); };
-  problem.block_map = {size("batch"), size("heads"), size("rows"), size("keys"),
-                       nb::cast<std::vector<int>>(map["live"])};
+  problem.dropout.p = static_cast<float>(nb::cast<double>(how["dropout_p"]));
+  if (how.contains("dropout_seed")) problem.dropout.seed = nb::cast<std::uint64_t>(how["dropout_seed"]);
+  problem.alibi = how.contains("alibi");
+  problem.sinks = how.contains("sinks");
+  if (how.contains("bias"))
+    std::tie(problem.bias_batch, problem.bias_heads, problem.bias_rows) =
+        nb::cast<std::tuple<std::int64_t, std::int64_t, std::int64_t>>(how["bias"]);
+  if (how.contains("packing")) {
+    const nb::dict packing = nb::cast<nb::dict>(how["packing"]);
+    const auto positions = [&](const char* name) {
+      return packing.contains(name) ? nb::cast<std::vector<int>>(packing[name]) : std::vector<int>();
+    };
+    problem.packing = {nb::cast<std::int64_t>(packing["sequences"]), nb::cast<bool>(packing["partly_used"]),
+                       positions("cu_seqlens_q"), positions("cu_seqlens_k"), positions("seqused_k")};
+  }
+  if (how.contains("block_map")) {
+    const nb::dict map = nb::cast<nb::dict>(how["block_map"]);
+    const auto size = [&](const char* name) { return nb::cast<std::int64_t>(map[name]); };
+    problem.block_map = {size("batch"), size("heads"), size("rows"), size("keys"),
+                         nb::cast<std::vector<int>>(map["live"])};
+  }
 }
 
 /// The problem that q, k and v make. Throws ValueError or TypeError where they make none, or one that
@@ -236,13 +249,13 @@ Tensor numbers(const NamedTensor& tensor, const Problem& problem, nb::handle obj
                                                   : std::span(all).first(tensor.columns == nullptr ? 3 : 4);
   Array array;
   const NamedDtype& dtype = *std::ranges::find(dtypes, tensor.dtype(problem), &NamedDtype::dtype);
-  if (!nb::try_cast(object, array) || array.dtype() != dtype.dlpack)
+  if (!array.view(object) || array.dtype() != dtype.dlpack)
     wrong_type(name + " is not an array of " + dtype.name + ": " +
                (tensor.output_of ? "give it as the forward pass left it" : "convert it"));
   bool same = array.ndim() == shape.size();
   std::string wanted;
   for (std::size_t i = 0; i < shape.size(); ++i) {
-    same = same && static_cast<std::int64_t>(array.shape(i)) == shape[i];
+    same = same && array.shape(i) == shape[i];
     wanted += (i == 0 ? "[" : ", ") + std::to_string(shape[i]);
   }
   if (!same) throw UsageError(name + " has shape " + shape_of(array) + ": it must have " + wanted + "]");
@@ -252,7 +265,7 @@ Tensor numbers(const NamedTensor& tensor, const Problem& problem, nb::handle obj
       throw UsageError(name + " is not contiguous: copy it, with numpy.ascontiguousarray(" + name +
                        ") or " + name + ".contiguous()");
   }
-  return tensor.contiguous(problem, const_cast<void*>(array.data()));
+  return tensor.contiguous(problem, array.data());
 }
 
 // --- running
@@ -269,6 +282,24 @@ void emulate(simt::Emulator& emulator, Run run) {
   run();
 }
 
+/// Memory for a stage itself, from the allocator of the caller's library, which has it back after the call:
+/// on the stream of the call what comes later may use it.
+class ExtraMemory : public simt::DeviceMemory {
+ public:
+  /// @param extra  Python's: of a size in bytes the memory's owner and its address
+  explicit ExtraMemory(nb::handle extra) : extra_(extra) {}
+
+  void* allocate(std::size_t bytes) override {
+    const nb::gil_scoped_acquire held;
+    owners_.push_back(nb::cast<nb::tuple>(extra_(bytes)));
+    return reinterpret_cast<void*>(nb::cast<std::uintptr_t>(owners_.back()[1]));
+  }
+
+ private:
+  nb::handle extra_;
+  std::vector<nb::tuple> owners_;
+};
+
 /// Calls `pass` with a workspace on the GPU; what it launches goes to `stream`.
 template <class Body>
 void run_cuda(void* stream, Body pass) {
@@ -284,9 +315,12 @@ void run_cuda(void* stream, Body pass) {
   }
 }
 
-/// Calls `pass` with a workspace, on the backend of `stage`.
+/// Calls `pass` with a workspace, on the backend of `stage`. `extra` as ExtraMemory takes it, or None for
+/// CUDA's pool.
 template <class Body>
-void run(const Stage& stage, std::uintptr_t stream, Body pass) {
+void run(const Stage& stage, std::uintptr_t stream, nb::handle extra, Body pass) {
+  ExtraMemory memory(extra);
+  const simt::UseMemory use(extra.is_none() ? nullptr : &memory);
   const nb::gil_scoped_release released;
   if (stage.backend == Backend::cuda) return run_cuda(reinterpret_cast<void*>(stream), pass);
   Workspace workspace;
@@ -321,15 +355,17 @@ const Stage& chosen(int number, const std::string& backend) {
 /// The result that `object` is, as flashladder/__init__.py makes it: the numbers of a row one after the
 /// other.
 Tensor written(const NamedTensor& tensor, const Problem& problem, nb::handle object) {
-  const auto array = nb::cast<nb::ndarray<>>(object);
-  return tensor.has_head_rows() ? where_it_lies(array, array.data(), problem.dtype)
+  Array array;
+  if (!array.view(object)) throw Error(python_name(tensor.name) + " is no array");
+  return tensor.has_head_rows() ? where_it_lies(array, problem.dtype)
                                 : tensor.contiguous(problem, array.data());
 }
 
 /// A pass of stage `number`. `arrays` has each tensor that the stage is given, by its name in Python.
+/// `stream` and `extra` are as run() takes them.
 template <class Call>
 void run_on_arrays(int number, const std::string& backend, const nb::dict& arrays, const nb::dict& how,
-                   std::uintptr_t stream) {
+                   std::uintptr_t stream, nb::handle extra) {
   const Stage& stage = chosen(number, backend);
   Problem problem;  // until it is known, one that has only what all have
   const auto is_given = [&](const NamedTensor& one) { return one.given(Call::pass, stage.saved, problem); };
@@ -343,10 +379,10 @@ void run_on_arrays(int number, const std::string& backend, const nb::dict& array
   }
   const Given &q = inputs.at("Q"), &k = inputs.at("K");
   problem = problem_of(stage, q, k, inputs.at("V"), how);
-  std::map<std::string_view, Tensor> tensors;
+  std::vector<std::pair<const NamedTensor*, Tensor>> tensors;
   for (const NamedTensor& one : all_tensors) {
     if (!is_given(one)) continue;
-    Tensor& tensor = tensors[one.name];
+    Tensor tensor;
     if (one.output_of == Call::pass) {
       tensor = written(one, problem, array_of(one));
     } else if (one.has_head_rows()) {
@@ -355,16 +391,44 @@ void run_on_arrays(int number, const std::string& backend, const nb::dict& array
     } else {
       tensor = numbers(one, problem, array_of(one));
     }
+    tensors.emplace_back(&one, tensor);
   }
-  run(stage, stream, [&](Workspace& workspace) {
+  run(stage, stream, extra, [&](Workspace& workspace) {
     Call call{.problem = problem, .workspace = workspace};
-    for (const auto& [name, tensor] : tensors) named_tensor(name).of(call) = tensor;
+    for (const auto& [one, tensor] : tensors) one->of(call) = tensor;
     if constexpr (Call::pass == Pass::forward) {
       run_forward(stage, call);
     } else {
       run_backward(stage, call);
     }
   });
+}
+
+/// The current stream of the library that the arrays are of, for a call that reads them where they lie.
+/// None where they must be looked at first: they have no ExchangeApi, are not of one type, or not all on
+/// the CPU or on the current GPU.
+std::optional<std::uintptr_t> common_stream(const nb::dict& arrays) {
+  constexpr std::int32_t cpu = 1, cuda = 2;  // DLPack's
+  const ExchangeApi* api = nullptr;
+  DlTensor first{};
+  for (const auto& [name, array] : arrays) {
+    const ExchangeApi* const own = ExchangeApi::of(array);
+    DlTensor view;
+    if (own == nullptr || (api != nullptr && own != api)) return {};
+    if (own->view(array.ptr(), &view) != 0) {
+      PyErr_Clear();  // the other way says what is wrong, in words
+      return {};
+    }
+    if (api == nullptr) first = view;
+    if (view.device_type != first.device_type || view.device != first.device) return {};
+    api = own;
+  }
+  if (api == nullptr || first.device_type == cpu)
+    return api == nullptr ? std::optional<std::uintptr_t>() : 0;
+  if (first.device_type != cuda || current_gpu() != first.device) return {};
+  void* stream = nullptr;
+  if (api->current_stream(cuda, first.device, &stream) != 0) throw nb::python_error();
+  return reinterpret_cast<std::uintptr_t>(stream);
 }
 
 // --- the ledger
@@ -639,13 +703,13 @@ NB_MODULE(_core, m) {
       "unavailable",
       [](int stage, const std::string& backend) { return unavailable_text(find_stage(stage), backend); },
       nb::arg("stage"), nb::arg("backend"));
-  m.def("trim_workspaces", &trim_workspaces);
   m.def("as_bfloat16", &as_bfloat16, nb::arg("bits"));
   m.def("left_out", &left_out, nb::arg("p"), nb::arg("seed"), nb::arg("into"));
+  m.def("common_stream", &common_stream, nb::arg("arrays"));
   m.def("forward", &run_on_arrays<Forward>, nb::arg("stage"), nb::arg("backend"), nb::arg("arrays"),
-        nb::kw_only(), nb::arg("how"), nb::arg("stream"));
+        nb::kw_only(), nb::arg("how"), nb::arg("stream"), nb::arg("extra").none());
   m.def("backward", &run_on_arrays<Backward>, nb::arg("stage"), nb::arg("backend"), nb::arg("arrays"),
-        nb::kw_only(), nb::arg("how"), nb::arg("stream"));
+        nb::kw_only(), nb::arg("how"), nb::arg("stream"), nb::arg("extra").none());
   m.def("ledger", &ledger, nb::arg("stage"), nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::kw_only(),
         nb::arg("how"), nb::arg("banks"), nb::arg("check"));
   m.def("random_ledger", &random_ledger, nb::arg("stage"), nb::arg("batch"), nb::arg("heads"),

@@ -69,6 +69,10 @@ __device__ __forceinline__ smem_tile<T, R, C>& dynamic_tile(std::size_t offset) 
   return *reinterpret_cast<smem_tile<T, R, C>*>(dynamic_smem<unsigned char>(offset));
 }
 
+/// The two elements from p on, as one access of 8 bytes.
+__device__ __forceinline__ float2 load2(const float* p) {
+  return *reinterpret_cast<const float2*>(p);
+}
 /// The four elements from p on, as one access of 16 bytes.
 __device__ __forceinline__ float4 load4(const float* p) {
   return *reinterpret_cast<const float4*>(p);

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "common/error.hpp"
+#include "common/simt/device_memory.hpp"
 #include "common/simt/stream.hpp"
 
 namespace flashladder::simt {
@@ -49,7 +50,11 @@ class DeviceBuffer {
 
   /// Owns `elements` elements. Throws Error when there is not enough memory.
   DeviceBuffer(const std::string& name, std::int64_t elements)
-      : name_(name), elements_(elements), owns_(true) {
+      : name_(name), elements_(elements), owns_(current_memory == nullptr) {
+    if (!owns_) {
+      data_ = static_cast<T*>(current_memory->allocate(std::max<std::size_t>(bytes(), 1)));
+      return;
+    }
     // From a pool that keeps what is freed: neither waits for the kernels that run.
     static const cudaError_t pool_ready = keep_freed_memory();
     require(pool_ready, "the memory pool");

@@ -379,6 +379,12 @@ smem_tile<T, R, C> dynamic_tile(std::size_t offset, Where where = Where::here())
   return smem_tile<T, R, C>(declare_dynamic(name.text, where, offset, sizeof(T) * R * C, sizeof(T)));
 }
 
+/// The two elements from p on, as one access of 8 bytes.
+template <class T>
+requires(sizeof(T) == 4) float2 load2(gmem<T> p, Where where = Where::here()) {
+  gmem<T>::template check<2>(p.buffer(), p.offset(), where);
+  return gmem<T>::template load<float2>(p.buffer(), p.offset(), where);
+}
 /// The four elements from p on, as one access of 16 bytes.
 template <class T>
 requires(sizeof(T) == 4) float4 load4(gmem<T> p, Where where = Where::here()) {

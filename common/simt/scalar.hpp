@@ -181,6 +181,15 @@ inline f32 __fdividef(f32 a, f32 b) {
 #define __logf ::flashladder::simt::logf
 #define __log2f ::flashladder::simt::log2f
 
+/// Two f32 that are loaded together.
+struct alignas(8) float2 {
+  flashladder::simt::f32 x;  ///< Element 0.
+  flashladder::simt::f32 y;  ///< Element 1.
+};
+/// Two f32 as one vector.
+inline float2 make_float2(flashladder::simt::f32 x, flashladder::simt::f32 y) {
+  return {x, y};
+}
 /// Four f32 that are loaded and stored together.
 struct alignas(16) float4 {
   flashladder::simt::f32 x;  ///< Element 0.

@@ -30,6 +30,7 @@ using simt::dynamic_tile;
 using simt::f16;
 using simt::f32;
 using simt::gmem;
+using simt::load2;
 using simt::load4;
 using simt::mac;
 using simt::smem;

@@ -32,6 +32,45 @@ __device__ __forceinline__ f32 subtracted(f32 m) {
   return Policy::begins_later ? finite(m) : m;
 }
 
+/// S begins with what the policy adds to it.
+template <class Policy, int row_frags, int chunks>
+__device__ __forceinline__ void begin_with_bias(
+    f32 (&S)[row_frags][chunks][4],  // [16 * row_frags, 8 * chunks]
+    const Policy& policy, const typename Policy::Head& head, int i,
+    int j) {  // this lane's first row and key
+  if (policy.has_pairs()) {
+#pragma unroll
+    for (int f = 0; f < row_frags; ++f) {
+#pragma unroll
+      for (int c = 0; c < chunks; ++c) {
+#pragma unroll
+        for (int a = 0; a < 2; ++a) {
+          const float2 pair = policy.pair(head, {i, j, 16 * f + a * row_lanes, 8 * c});
+          S[f][c][2 * a] = pair.x, S[f][c][2 * a + 1] = pair.y;
+        }
+      }
+    }
+  } else {
+#pragma unroll
+    for (int f = 0; f < row_frags; ++f) {
+#pragma unroll
+      for (int c = 0; c < chunks; ++c) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+          S[f][c][e] = policy.number(head, {i, j, 16 * f + e / 2 * row_lanes, 8 * c + e % 2});
+      }
+    }
+  }
+#pragma unroll
+  for (int f = 0; f < row_frags; ++f) {
+#pragma unroll
+    for (int c = 0; c < chunks; ++c) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) S[f][c][e] = policy.over_scale(S[f][c][e]);
+    }
+  }
+}
+
 template <class T, class Policy, int d, int Br, int Bc, int warps, int num_buffers, int unroll>
 __global__ void __launch_bounds__(32 * warps) fa2_forward(
     gmem<const T> Qg,  // [batch, q_heads, Nq, columns]
@@ -129,6 +168,7 @@ __global__ void __launch_bounds__(32 * warps) fa2_forward(
 
     // S = Q K^T
     f32 S_frag[row_frags][Bc / 8][4] = {};
+    if (Policy::has_bias) stage_70::begin_with_bias(S_frag, policy, head, i0 + r0, j0 + 2 * quad_lane);
 #pragma unroll unroll
     for (int k = 0; k < d; k += 16) {
       std::uint32_t Q_frag[row_frags][4];

@@ -94,9 +94,16 @@ struct Plain {
   __device__ __forceinline__ f32 score(f32 s, const Head&, const Element&) const { return s; }
   /// The derivative of score() where it has returned this.
   __device__ __forceinline__ f32 slope(f32, const Head&, const Element&) const { return 1.f; }
-  /// Whether take_gradient() does anything.
+  /// Whether numbers are added to the scores, before score(). S begins with over_scale() of them, since its
+  /// sums are multiplied with the scale: all of a thread's numbers are on the way together, and have no
+  /// registers but those of S.
   static constexpr bool has_bias = false;
-  /// Is given dS, the gradient of what score() is given: that of all that is added there.
+  __device__ __forceinline__ f32 number(const Head&, const Element&) const { return 0.f; }
+  __device__ __forceinline__ f32 over_scale(f32 number) const { return number; }
+  /// The numbers of a key and the next one by one access, where all may be read so.
+  __device__ __forceinline__ bool has_pairs() const { return false; }
+  __device__ __forceinline__ float2 pair(const Head&, const Element&) const { return {}; }
+  /// Is given dS, the gradient of the sum of score and bias.
   __device__ __forceinline__ void take_gradient(f32, const Head&, const Element&) const {}
 
   /// Whether a head has a score of its own, whose exponential is in the sum l of each row.

@@ -126,6 +126,31 @@ __device__ __forceinline__ void mask_before(
   }
 }
 
+/// S begins with what the policy adds to it.
+template <class Policy, int key_frags, int row_chunks>
+__device__ __forceinline__ void begin_with_bias(
+    f32 (&x)[key_frags][row_chunks][4],  // S^T: [16 * key_frags, 8 * row_chunks]
+    const Policy& policy, const typename Policy::Head& head, int i0,
+    int j0) {  // this lane's first row and key
+#pragma unroll
+  for (int f = 0; f < key_frags; ++f) {
+#pragma unroll
+    for (int c = 0; c < row_chunks; ++c) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        x[f][c][e] = policy.number(head, {i0, j0, 8 * c + e % 2, 16 * f + e / 2 * 8});
+    }
+  }
+#pragma unroll
+  for (int f = 0; f < key_frags; ++f) {
+#pragma unroll
+    for (int c = 0; c < row_chunks; ++c) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) x[f][c][e] = policy.over_scale(x[f][c][e]);
+    }
+  }
+}
+
 /// S becomes what the policy makes of it, and `slope` its derivative.
 template <class Policy, int key_frags, int row_chunks>
 __device__ __forceinline__ void change_scores(
@@ -528,6 +553,8 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
         const bool of_dS = turns == 2 ? turn == 1 : second;
         f32 x[key_frags][step / 8][4];  // S^T, then P^T; or dP^T - D, then dS^T
         begin_sums(x, D, of_dS && !Policy::drops, buffer, r, lane);
+        if (Policy::has_bias && !of_dS)
+          stage_71::begin_with_bias(x, policy, head, i0 + r + 2 * quad_lane, j0 + k0 + quad);
         // S^T = K Q^T, or dP^T - D = V dO^T - D
         product<unroll>(x, of_dS ? V : K, of_dS ? dO : Q, k0, buffer * Br + r, lane);
         if (!of_dS) {

@@ -20,7 +20,9 @@ Claim claim() {
       {"global.slopes.read_elements", has_alibi * BH * Tr * 32 * warps},
       {"global.bias.read_elements", in_memory},
       {"fma", 2 * BH * scores},
-      {"mul", BH * (Br * (sum(live_i) * (Bc + R) + (D + R) * live_blocks + Tr * D) + 2 * scores) + BH * Nq,
+      {"mul",
+       BH * (Br * (sum(live_i) * (Bc + R) + (D + R) * live_blocks + Tr * D) + (2 + has_bias) * scores) +
+           BH * Nq,
        least, random_too},
   };
   const Expr lanes("lanes", [](const Symbols& n) { return n.D % 64 == 0 ? 8 : 4; });
@@ -30,7 +32,8 @@ Claim claim() {
       {"global.dbias.written_elements", bias_numbers},
       {"global.dbias.atomic_elements", in_memory},
       {"fma", 3 * BH * scores},
-      {"mul", 6 * BH * scores + BH * (Nq * (1 + d) + 16 * ceil_div(Nq, 16) * D) + BHkv * Tc * Bc * D},
+      {"mul",
+       (6 + has_bias) * BH * scores + BH * (Nq * (1 + d) + 16 * ceil_div(Nq, 16) * D) + BHkv * Tc * Bc * D},
       {"blocks", BHkv * Tc + BH * (Tr * Br * lanes / 128 + ceil_div(ceil_div(Nq, 16) * D, 128)) +
                      ceil_div(bias_numbers, 1024)},
       {"atomics", BH * sum(live_i) * Br * D + in_memory},

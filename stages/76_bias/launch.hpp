@@ -1,6 +1,9 @@
 #pragma once
 // How a stage makes the policies of stage 76. It includes policy.hpp before: who tries a wrong policy has
 // another one.
+#include <cmath>
+#include <cstdint>
+
 #include "common/kernel/host.hpp"
 
 namespace flashladder::stage_76 {
@@ -22,8 +25,11 @@ void with_bias(const Call& f, const Base& base, Body body) {
     launch("clear", clear, dim3(tiles(dbias.elements(), clear_elements)), clear_threads, 0, dbias,
            dbias.elements());
   const std::int64_t row = p.Nk, head = p.bias_rows * row;
+  const bool in_pairs = p.Nk % 2 == 0 && reinterpret_cast<std::uintptr_t>(f.bias.data) % 8 == 0;
+  const float scale = p.softmax_scale();  // forward, its sign has been moved into Q
   body(Bias<Base>{base, bias, dbias, p.bias_batch == 1 ? 0 : p.bias_heads * head,
-                  p.bias_heads == 1 ? 0 : head, p.bias_rows == 1 ? 0 : row, p.has_bias()});
+                  p.bias_heads == 1 ? 0 : head, p.bias_rows == 1 ? 0 : row, p.has_bias(), in_pairs,
+                  1 / (Call::pass == Pass::forward ? std::abs(scale) : scale)});
 }
 
 }  // namespace

@@ -42,7 +42,9 @@ struct Bias : Base {
   gmem<f32> dbias;                     // as bias; its sums begin with 0
   std::int64_t batch_step, head_step;  // from one to the next; 0 where all share the same
   std::int64_t row_step;
-  bool given;  // whether there are any
+  bool given;     // whether there are any
+  bool in_pairs;  // whether two neighbours may be one access: a pair begins at a multiple of 8 bytes
+  float inverse;  // of the scale that sums of products are multiplied with
 
   struct Head : Base::Head {
     std::int64_t begin;  // of its numbers
@@ -53,18 +55,26 @@ struct Bias : Base {
   }
   /// Whether an element of a tile has a number, which those behind the last row and key have not.
   __device__ __forceinline__ bool has_number(const Head& head, const stage_70::Element& at) const {
-    return at.i + at.di < head.Nq && at.j + at.dj < head.Nk;
+    return at.di < head.Nq - at.i && at.dj < head.Nk - at.j;
   }
+  /// The first part is the same for all elements of a thread, the second one for all threads.
   __device__ __forceinline__ std::int64_t place(const Head& head, const stage_70::Element& at) const {
-    return head.begin + (at.i + at.di) * row_step + at.j + at.dj;
+    return (head.begin + at.i * row_step + at.j) + (at.di * row_step + at.dj);
   }
-
-  static constexpr bool changes_scores = true;
-  __device__ __forceinline__ f32 score(f32 s, const Head& head, const stage_70::Element& at) const {
-    if (has_number(head, at)) s += bias[place(head, at)];
-    return Base::score(s, head, at);
+  static constexpr bool changes_scores = true, has_bias = true;
+  __device__ __forceinline__ f32 number(const Head& head, const stage_70::Element& at) const {
+    return has_number(head, at) ? static_cast<f32>(bias[place(head, at)]) : f32(0.f);
   }
-  static constexpr bool has_bias = true;
+  /// A finite number, such as a mask's -3e38, stays finite.
+  __device__ __forceinline__ f32 over_scale(f32 number) const {
+    constexpr float most = 3.402823466e38f;
+    const f32 quotient = number * inverse;
+    return fabsf(number) <= most ? fminf(fmaxf(quotient, -most), most) : quotient;
+  }
+  __device__ __forceinline__ bool has_pairs() const { return in_pairs; }
+  __device__ __forceinline__ float2 pair(const Head& head, const stage_70::Element& at) const {
+    return has_number(head, at) ? load2(bias + place(head, at)) : make_float2(0.f, 0.f);
+  }
   /// Where rows, heads or batch entries share a number, blocks add to the same place.
   __device__ __forceinline__ void take_gradient(f32 dS, const Head& head,
                                                 const stage_70::Element& at) const {

@@ -18,8 +18,8 @@ All others are CUDA kernels: they run on a GPU, where the arrays lie there and t
 on the CPU in an emulator, slowly.
 
 Errors say what is wrong, where, and how to mend it: ValueError (shapes, strides, devices, unknown stages), TypeError
-(dtypes, things that are no arrays), RuntimeError (a backend that cannot run here, a GPU that fails), MemoryError, and
-KernelError (a kernel did what it must not).
+(dtypes, things that are no arrays), RuntimeError (a backend that cannot run here, a GPU that fails), MemoryError, or
+on a GPU what the arrays' library raises then (torch.OutOfMemoryError), and KernelError (a kernel did what it must not).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from __future__ import annotations
 import contextlib
 import operator
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,6 +89,7 @@ class Stage:
 
 
 _stages = tuple(Stage(**fields) for fields in _core.stages())
+_by_name = {name: one for one in _stages for name in (one.number, one.name, f"{one.number:02}", f"{one.number:02}_{one.name}")}
 
 
 def stages() -> list[Stage]:
@@ -166,15 +167,8 @@ def forward(
     found = _find(stage, "forward")
     own = _present(alibi_slopes=alibi_slopes, bias=bias, sinks=sinks, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
                    seqused_k=seqused_k, block_map=block_map)
-    how = _for_core(_how(causal, scale, window_size, softcap, prefix, dropout_p), dropout_seed, own, check_seqlens)
-    library, on_gpu = _examine(q=q, k=k, v=v, **own)
-    backend = _choose(found, backend, on_gpu)
-    with library.current(q, on_gpu) as stream:
-        o = library.empty_like(q)
-        lse = library.empty(q.shape[:-1], None)
-        arrays = _all_readable(stream if on_gpu else None, q=q, k=k, v=v, o=o, lse=lse, **own)
-        _core.forward(found.number, backend, arrays, how=how, stream=stream)
-        return library.result(o), library.result(lse)
+    numbers = _how(causal, scale, window_size, softcap, prefix, dropout_p)
+    return _forward(found, q, k, v, own, numbers, _seed(dropout_seed), backend, check_seqlens)
 
 
 def backward(
@@ -224,20 +218,9 @@ def backward(
     found = _find(stage, "backward")
     own = _present(alibi_slopes=alibi_slopes, bias=bias, sinks=sinks, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
                    block_map=block_map)
-    how = _for_core(_how(causal, scale, window_size, softcap, prefix, dropout_p), dropout_seed, own, check_seqlens)
-    kept = _kept(found, saved)
-    library, on_gpu = _examine(q=q, k=k, v=v, o=o, lse=lse, do=do, **kept, **own)
-    backend = _choose(found, backend, on_gpu)
-    with library.current(q, on_gpu) as stream:
-        made = {name: library.empty(x.shape, q.dtype) for name, x in (("dq", q), ("dk", k), ("dv", v))}
-        if bias is not None:
-            made["dbias"] = library.empty(bias.shape, None)
-        if sinks is not None:
-            made["dsinks"] = library.empty(q.shape[1:2], None)
-        wait = stream if on_gpu else None
-        arrays = _all_readable(wait, q=q, k=k, v=v, o=o, lse=lse, do=do, **made, **kept, **own)
-        _core.backward(found.number, backend, arrays, how=how, stream=stream)
-        return tuple(library.result(x) for x in made.values())
+    numbers = _how(causal, scale, window_size, softcap, prefix, dropout_p)
+
+    return _backward(found, q, k, v, o, lse, do, saved, own, numbers, _seed(dropout_seed), backend, check_seqlens)
 
 
 def saved(
@@ -322,7 +305,7 @@ def ledger(
     found = _find(stage, "backward" if backward else "forward")
     own = _present(alibi_slopes=alibi or None, bias=bias, sinks=sinks or None, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
                    block_map=block_map)
-    variant = _for_core(_how(causal, scale, window_size, softcap, prefix, dropout_p), dropout_seed, own)
+    variant = _for_core(_how(causal, scale, window_size, softcap, prefix, dropout_p), _seed(dropout_seed), own)
     how: dict[str, Any] = {"how": variant, "banks": bool(banks), "check": bool(check)}
     given = [x is not None for x in (q, k, v)]
     if any(given):
@@ -350,6 +333,67 @@ def ledger(
                           "memory: give smaller sizes") from None
 
 
+# --- calls
+
+
+def _forward(found: Stage, q: Any, k: Any, v: Any, own: dict[str, Any], numbers: dict[str, Any], seed: int,
+             backend: str | None = None, check_seqlens: bool = False) -> tuple[Any, Any]:
+    """forward(), of arguments that have been looked at: own are the arrays of variants, numbers as _how() has them."""
+    def results(library: _Library) -> dict[str, Any]:
+        return {"o": library.empty_like(q), "lse": library.empty(q.shape[:-1], None)}
+
+    o, lse = _run("forward", found, backend, numbers, seed, check_seqlens, {"q": q, "k": k, "v": v, **own}, own, results)
+    return o, lse
+
+
+def _backward(found: Stage, q: Any, k: Any, v: Any, o: Any, lse: Any, do: Any, saved: Any, own: dict[str, Any],
+              numbers: dict[str, Any], seed: int, backend: str | None = None, check_seqlens: bool = False) -> tuple[Any, ...]:
+    """backward() of such."""
+    def results(library: _Library) -> dict[str, Any]:
+        made = {name: library.empty(x.shape, q.dtype) for name, x in (("dq", q), ("dk", k), ("dv", v))}
+        if "bias" in own:
+            made["dbias"] = library.empty(own["bias"].shape, None)
+        if "sinks" in own:
+            made["dsinks"] = library.empty(q.shape[1:2], None)
+        return made
+
+    given = {"q": q, "k": k, "v": v, "o": o, "lse": lse, "do": do, **_kept(found, saved), **own}
+    return _run("backward", found, backend, numbers, seed, check_seqlens, given, own, results)
+
+
+def _run(which: str, stage: Stage, backend: str | None, numbers: dict[str, Any], seed: int, check_seqlens: bool,
+         given: dict[str, Any], own: dict[str, Any], results: Callable[[_Library], dict[str, Any]]) -> tuple[Any, ...]:
+    """Calls a pass on `given`, of which `own` are variants' arrays; `results` makes the arrays that it writes."""
+    run = getattr(_core, which)
+    if _are_plain(given) and (stream := _core.common_stream(given)) is not None:
+        q = given["q"]
+        library: _Library = _Torch(q)
+        made = results(library)
+        how = _for_core(numbers, seed, own, check_seqlens)
+        run(stage.number, _choose(stage, backend, q.is_cuda), given | own | made, how=how, stream=stream, extra=_torch_extra)
+        return tuple(made.values())
+    how = _for_core(numbers, seed, own, check_seqlens)
+    library, on_gpu = _examine(**given)
+    backend = _choose(stage, backend, on_gpu)
+    with library.current(given["q"], on_gpu) as stream:
+        made = results(library)
+        arrays = _all_readable(stream if on_gpu else None, **(given | own | made))  # of `own` as _for_core left them
+        run(stage.number, backend, arrays, how=how, stream=stream, extra=library.extra)
+        return tuple(library.result(x) for x in made.values())
+
+
+def _are_plain(arrays: dict[str, Any]) -> bool:
+    """Whether they are tensors of PyTorch whose memory is all that there is to know."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return False
+    needs_graph = torch.is_grad_enabled()
+    for x in arrays.values():
+        if type(x) is not torch.Tensor or x.layout is not torch.strided or (needs_graph and x.requires_grad):
+            return False
+    return True
+
+
 # --- stages and backends
 
 
@@ -367,12 +411,9 @@ def _find(stage: int | str | Stage, needed: str = "") -> Stage:
     """The stage, which has the pass that is needed: "forward" or "backward"; "": any."""
     if not isinstance(stage, Stage):
         wanted = stage if isinstance(stage, str) else _integer(stage, "stage", "a number, a name or a Stage")
-        for one in _stages:
-            if wanted in (one.number, one.name, f"{one.number:02}", f"{one.number:02}_{one.name}"):
-                stage = one
-                break
-        else:
+        if wanted not in _by_name:
             raise ValueError(f"stage {stage!r} does not exist: this build has {', '.join(map(str, _stages))}")
+        stage = _by_name[wanted]
     if needed and not getattr(stage, needed):
         others = ", ".join(str(one) for one in _stages if getattr(one, needed))
         raise ValueError(f"stage {stage} has no {needed} pass: those that have one are {others}")
@@ -430,17 +471,24 @@ def _how(causal: bool, scale: float | None, window_size: tuple[int, int], softca
             "dropout_p": _number(dropout_p, "dropout_p", "a number from 0 to below 1")}
 
 
-def _for_core(numbers: dict[str, Any], dropout_seed: int, own: dict[str, Any], check_seqlens: bool = False) -> dict[str, Any]:
+def _for_core(numbers: dict[str, Any], seed: int, own: dict[str, Any], check_seqlens: bool = False) -> dict[str, Any]:
     """What is asked for beside q, k and v, as _core takes it: _how()'s numbers and `own`, the arrays of variants that are
     given."""
-    return numbers | {"dropout_seed": _seed(dropout_seed), "alibi": "alibi_slopes" in own, "bias": _bias(own.get("bias")),
-                      "sinks": "sinks" in own, "packing": _packing(own, check_seqlens), "block_map": _block_map(own)}
+    how = numbers | {"dropout_seed": seed} if seed else numbers
+    if not own:
+        return how
+    how = how | {name: True for name, array in (("alibi", "alibi_slopes"), ("sinks", "sinks")) if array in own}
+    if "bias" in own:
+        how["bias"] = _bias(own["bias"])
+    if not own.keys().isdisjoint(_SEQUENCES):
+        how["packing"] = _packing(own, check_seqlens)
+    if "block_map" in own:
+        how["block_map"] = _block_map(own)
+    return how
 
 
 def _bias(bias: Any) -> tuple[int, int, int]:
-    """The first three sizes of a bias, or of a random one that is to have them; zeros where there is none."""
-    if bias is None:
-        return 0, 0, 0
+    """The first three sizes of a bias, or of a random one that is to have them."""
     sizes = bias if isinstance(bias, tuple) else tuple(getattr(bias, "shape", ()))[:-1]
     if len(sizes) != 3 or min(sizes) < 1:
         shape = f"has shape {list(bias.shape)}" if hasattr(bias, "shape") else f"is {_shown(bias)}"
@@ -451,10 +499,8 @@ def _bias(bias: Any) -> tuple[int, int, int]:
 
 def _packing(own: Mapping[str, Any], check_seqlens: bool) -> dict[str, Any]:
     """How sequences are packed, with the positions where the host knows them, or is to know them."""
-    given = {name: own[name] for name in ("cu_seqlens_q", "cu_seqlens_k", "seqused_k") if name in own}
-    packing: dict[str, Any] = {"sequences": 0, "partly_used": "seqused_k" in given}
-    if not given:
-        return packing
+    given = {name: own[name] for name in _SEQUENCES if name in own}
+    packing: dict[str, Any] = {"partly_used": "seqused_k" in given}
     if "cu_seqlens_q" not in given or "cu_seqlens_k" not in given:
         raise ValueError(f"{' and '.join(given)} {'is' if len(given) == 1 else 'are'} given without the others: "
                          "cu_seqlens_q and cu_seqlens_k go together, and seqused_k goes with both")
@@ -472,8 +518,6 @@ def _packing(own: Mapping[str, Any], check_seqlens: bool) -> dict[str, Any]:
 
 def _block_map(own: dict[str, Any]) -> dict[str, Any]:
     """The sizes of a block map, and its numbers where the host knows them. In `own` its numbers follow each other."""
-    if "block_map" not in own:
-        return {"batch": 0, "heads": 0, "rows": 0, "keys": 0, "live": []}
     x = own["block_map"]
     if not hasattr(x, "__dlpack_device__") or not hasattr(x, "shape"):
         raise TypeError(f"block_map is a {type(x).__name__}: give an array of int32 of q's library, on its device")
@@ -516,7 +560,9 @@ def _window(window_size: tuple[int, int]) -> tuple[int, int]:
 
 def _flag(causal: bool) -> bool:
     """causal, which must be a bool: a scale that is given in its place would pass for True."""
-    if isinstance(causal, bool) or _is(causal, "numpy", "bool_"):
+    if causal is True or causal is False:
+        return causal
+    if _is(causal, "numpy", "bool_"):
         return bool(causal)
     raise TypeError(f"causal is {_shown(causal)}: give True or False; a factor on the scores is scale, the next "
                     "argument")
@@ -527,6 +573,8 @@ def _scale(scale: float | None) -> float | None:
 
 
 def _number(value: float, name: str, wanted: str) -> float:
+    if type(value) is float:
+        return value
     try:
         if isinstance(value, (str, bytes, bool)):  # float() takes these too
             raise TypeError
@@ -545,6 +593,7 @@ def _shown(value: Any) -> str:
 
 
 _CPU, _CUDA, _CUDA_HOST, _CUDA_MANAGED = 1, 2, 3, 13  # DLPack's device types
+_SEQUENCES = ("cu_seqlens_q", "cu_seqlens_k", "seqused_k")  # the arrays that say where packed ones lie
 
 
 def _examine(**arrays: Any) -> tuple[_Library, bool]:
@@ -577,6 +626,9 @@ class _Library:
         if not hasattr(self.module, "from_dlpack"):
             raise TypeError(f"{self.module.__name__} has no from_dlpack, through which the results would be handed "
                             "over: give arrays of NumPy")
+
+    # Memory of the current GPU for a stage itself, by its size in bytes: its owner and its address. None: CUDA's own pool.
+    extra: Callable[[int], tuple[Any, int]] | None = None
 
     @contextlib.contextmanager
     def current(self, array: Any, on_gpu: bool) -> Iterator[int]:
@@ -637,9 +689,15 @@ class _NumPy(_Library):
         return array
 
 
+def _torch_extra(size: int) -> tuple[Any, int]:
+    torch = sys.modules["torch"]
+    memory = torch.empty(size, dtype=torch.uint8, device="cuda")
+    return memory, memory.data_ptr()
+
+
 class _Torch(_Library):
     def __init__(self, array: Any) -> None:
-        self.module, self.device = sys.modules["torch"], array.device
+        self.module, self.device, self.extra = sys.modules["torch"], array.device, _torch_extra
 
     @contextlib.contextmanager
     def current(self, array: Any, on_gpu: bool) -> Iterator[int]:
@@ -650,9 +708,11 @@ class _Torch(_Library):
             yield self.module.cuda.current_stream().cuda_stream
 
     def empty(self, shape: Any, dtype: Any) -> Any:
-        return self.module.empty(tuple(shape), dtype=dtype or self.module.float32, device=self.device)
+        return self.module.empty(shape, dtype=dtype or self.module.float32, device=self.device)
 
     def empty_like(self, array: Any) -> Any:
+        if array.is_contiguous():
+            return self.module.empty_like(array)
         return self.module.empty_strided(tuple(array.shape), _strides_like(array), dtype=array.dtype, device=self.device)
 
     def arithmetic(self, array: Any) -> tuple[Any, Any]:
@@ -668,7 +728,11 @@ class _Torch(_Library):
 
 class _CuPy(_Library):
     def __init__(self, array: Any) -> None:
-        self.module = sys.modules["cupy"]
+        self.module, self.extra = sys.modules["cupy"], self._memory
+
+    def _memory(self, size: int) -> tuple[Any, int]:
+        memory = self.module.cuda.alloc(size)
+        return memory, memory.ptr
 
     @contextlib.contextmanager
     def current(self, array: Any, on_gpu: bool) -> Iterator[int]:

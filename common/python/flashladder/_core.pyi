@@ -1,6 +1,9 @@
 """The compiled part: only flashladder itself calls it."""
 
+from collections.abc import Callable
 from typing import Any
+
+Extra = Callable[[int], tuple[Any, int]]
 
 version: str
 
@@ -15,14 +18,14 @@ class KernelError(RuntimeError):
 
 def stages() -> list[dict[str, Any]]: ...
 def unavailable(stage: int, backend: str) -> str: ...
-def trim_workspaces() -> int: ...
 def as_bfloat16(bits: Any) -> Any: ...
 def left_out(p: float, seed: int, into: Any) -> None: ...
+def common_stream(arrays: dict[str, Any]) -> int | None: ...
 def forward(
-    stage: int, backend: str, arrays: dict[str, Any], *, how: dict[str, Any], stream: int
+    stage: int, backend: str, arrays: dict[str, Any], *, how: dict[str, Any], stream: int, extra: Extra | None
 ) -> None: ...
 def backward(
-    stage: int, backend: str, arrays: dict[str, Any], *, how: dict[str, Any], stream: int
+    stage: int, backend: str, arrays: dict[str, Any], *, how: dict[str, Any], stream: int, extra: Extra | None
 ) -> None: ...
 def ledger(
     stage: int, q: Any, k: Any, v: Any, *, how: dict[str, Any], banks: bool, check: bool

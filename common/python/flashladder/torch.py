@@ -84,24 +84,19 @@ def attention(
     The gradients have no gradients of their own. Errors are those of stages_for, flashladder.forward and
     flashladder.backward.
     """
-    for name, x in (("q", q), ("k", k), ("v", v), ("bias", bias), ("sinks", sinks), ("alibi_slopes", alibi_slopes),
-                    ("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k), ("block_map", block_map)):
-        if x is None and len(name) > 1:
-            continue
-        if not isinstance(x, torch.Tensor):
-            kind = f"{type(x).__module__}.{type(x).__name__}".removeprefix("builtins.")
-            raise TypeError(f"{name} is a {kind}: give tensors of PyTorch")
-        if x.layout != torch.strided:
-            raise ValueError(f"{name} is laid out as {x.layout}: give {name}.to_dense()")
-        if not torch.compiler.is_compiling() and forward_ad._current_level >= 0 and forward_ad.unpack_dual(x).tangent is not None:
-            raise NotImplementedError(f"{name} has a tangent: attention has gradients, and no derivatives in forward mode")
+    given = flashladder._present(q=q, k=k, v=v, bias=bias, sinks=sinks, alibi_slopes=alibi_slopes, cu_seqlens_q=cu_seqlens_q,
+                                 cu_seqlens_k=cu_seqlens_k, block_map=block_map)
+    watched = len(given) < 3 or _is_watched(*given.values())
+    if watched or forward_ad._current_level >= 0:
+        _require_tensors(given if len(given) >= 3 else {"q": q, "k": k, "v": v})
     if deterministic not in (None, True, False):
         raise TypeError(f"deterministic is {flashladder._shown(deterministic)}: give True, False or None")
     if isinstance(scale, torch.Tensor) and scale.requires_grad:
         raise ValueError("scale requires a gradient, and gets none here: multiply q with it instead")
     if alibi_slopes is not None and alibi_slopes.requires_grad:
         raise ValueError("alibi_slopes requires a gradient, and gets none here: give alibi_slopes.detach()")
-    q, k, v = map(autocast, (q, k, v))
+    if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
+        q, k, v = map(autocast, (q, k, v))
     if not dropout_p:
         seed = None
     elif dropout_seed is None:
@@ -113,12 +108,37 @@ def attention(
     else:
         number = flashladder._seed(dropout_seed)
         seed = torch.tensor(number if number < 1 << 63 else number - (1 << 64), device="cpu")
-    trains = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, bias, sinks))
+    trains = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or any(
+        [x is not None and x.requires_grad for x in (bias, sinks)]))
     how = flashladder._how(causal, scale, window_size, softcap, prefix, dropout_p)
-    o, lse = torch.ops.flashladder.attention(
-        q, k, v, bias, sinks, alibi_slopes, cu_seqlens_q, cu_seqlens_k, block_map, seed, how["causal"], how["scale"],
-        how["window_size"], how["softcap"], how["prefix"], how["dropout_p"], _numbers(stage), trains, deterministic)
+    call = torch.ops.flashladder.attention if watched else _Attention.apply if trains else _forward
+    o, lse = call(q, k, v, bias, sinks, alibi_slopes, cu_seqlens_q, cu_seqlens_k, block_map, seed, how["causal"], how["scale"],
+                  how["window_size"], how["softcap"], how["prefix"], how["dropout_p"], _numbers(stage), trains, deterministic)
     return (o, lse) if return_lse else o
+
+
+def _is_watched(*tensors: torch.Tensor) -> bool:
+    """Whether something looks at the operators that are called: a compiler, a mode, a transform, tensors of a kind of their own.
+    Where nothing does, they are left out: an operator in Python takes the host longer than a small kernel takes a GPU."""
+    if (torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or torch._C._is_torch_function_mode_enabled()
+            or torch._C._functorch.peek_interpreter_stack() is not None):
+        return True
+    for x in tensors:
+        if type(x) is not torch.Tensor and type(x) is not torch.nn.Parameter or x.is_meta or x.layout is not torch.strided:
+            return True
+    return False
+
+
+def _require_tensors(given: dict[str, Any]) -> None:
+    """Tensors of PyTorch that attention takes, by name."""
+    for name, x in given.items():
+        if not isinstance(x, torch.Tensor):
+            kind = f"{type(x).__module__}.{type(x).__name__}".removeprefix("builtins.")
+            raise TypeError(f"{name} is a {kind}: give tensors of PyTorch")
+        if x.layout != torch.strided:
+            raise ValueError(f"{name} is laid out as {x.layout}: give {name}.to_dense()")
+        if not torch.compiler.is_compiling() and forward_ad._current_level >= 0 and forward_ad.unpack_dual(x).tangent is not None:
+            raise NotImplementedError(f"{name} has a tangent: attention has gradients, and no derivatives in forward mode")
 
 
 def drawn_seed() -> torch.Tensor:
@@ -134,29 +154,19 @@ def number_of(seed: torch.Tensor) -> int:
 def autocast(x: torch.Tensor) -> torch.Tensor:
     """q, k or v as torch.autocast casts what PyTorch's own attention is given."""
     device = x.device.type
-    if x.dtype != torch.float64 and torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+    if device in ("cuda", "cpu") and x.dtype != torch.float64 and torch.is_autocast_enabled(device):
         return x.to(torch.get_autocast_dtype(device))
     return x
 
 
-def _numbers(stage: Any) -> list[int]:
+def _numbers(stage: Any) -> tuple[int, ...]:
     """What attention() is given as `stage`, by numbers, -1 where none is named."""
     if stage is None:
-        return []
+        return ()
     named = stage if isinstance(stage, (tuple, list)) else (stage,)
     if len(named) != 2 and isinstance(stage, (tuple, list)):
         raise ValueError(NO_PAIR.format(stage))
-    return [-1 if which is None else flashladder._find(which).number for which in named]
-
-
-def _asked(causal: bool, bias: Any, sinks: Any, window_size: tuple[int, int], softcap: float, prefix: int, alibi_slopes: Any,
-           dropout_p: float, cu_seqlens_q: Any, cu_seqlens_k: Any, block_map: Any, **_: Any) -> frozenset[str]:
-    """What is asked for beside plain attention, as Stage.variants has it."""
-    left, right = flashladder._window(window_size)
-    asked = {"window": left != -1 or (right != -1 and not causal), "softcap": softcap != 0, "prefix": prefix != 0,
-             "alibi": alibi_slopes is not None, "bias": bias is not None, "sinks": sinks is not None, "dropout": dropout_p != 0,
-             "packed sequences": cu_seqlens_q is not None or cu_seqlens_k is not None, "block map": block_map is not None}
-    return frozenset(name for name, is_asked in asked.items() if is_asked)
+    return tuple([-1 if which is None else flashladder._find(which).number for which in named])
 
 
 def stages_for(
@@ -251,37 +261,60 @@ _OPERATORS.define(f"attention_backward(Tensor do, Tensor q, Tensor k, Tensor v, 
                   "bool? deterministic) -> (Tensor, Tensor, Tensor, Tensor, Tensor)")
 
 
-def _call(variant: tuple[Any, ...]) -> tuple[dict[str, Any], frozenset[str], Any]:
-    """Of the arguments in _VARIANT what flashladder.forward is given, what is asked for, and `stage` as stages_for takes it."""
-    how = dict(zip(_NAMES, variant, strict=True))
-    seed, numbers = how.pop("seed"), [None if number < 0 else number for number in how.pop("stages")]
-    how["window_size"] = tuple(how["window_size"])
-    asked = _asked(**how)
-    stage = None if not numbers else numbers[0] if len(numbers) == 1 else tuple(numbers)
-    return how | {"dropout_seed": 0 if seed is None else number_of(seed)}, asked, stage
-
-
-def _forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *more: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    *variant, trains, deterministic = more
-    how, asked, stage = _call(tuple(variant))
-    first, _ = stages_for(q, stage, trains, asked, deterministic)
+def _forward(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: Any, sinks: Any, alibi_slopes: Any, cu_seqlens_q: Any, cu_seqlens_k: Any,
+    block_map: Any, seed: torch.Tensor | None, causal: bool, scale: float | None, window_size: Any, softcap: float, prefix: int,
+    dropout_p: float, stages: Any, trains: bool, deterministic: bool | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    own = flashladder._present(alibi_slopes=alibi_slopes, bias=bias, sinks=sinks, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
+                               block_map=block_map)
+    numbers = {"causal": causal, "scale": scale, "window_size": tuple(window_size), "softcap": softcap, "prefix": prefix,
+               "dropout_p": dropout_p}
+    first, _ = _chosen(q, stages, trains, own, numbers, deterministic)
     rows = _rows(q)
-    o, lse = flashladder.forward(first, rows, _rows(k), _rows(v), **how)
+    o, lse = flashladder._forward(first, rows, _rows(k), _rows(v), own, numbers, 0 if seed is None else number_of(seed))
     return o if rows is q else _shapes_forward(q)[0].copy_(o), lse  # it lies as it is said to
 
 
 def _backward(
-    do: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, *more: Any
+    do: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, bias: Any, sinks: Any,
+    alibi_slopes: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, block_map: Any, seed: torch.Tensor | None, causal: bool,
+    scale: float | None, window_size: Any, softcap: float, prefix: int, dropout_p: float, stages: Any, deterministic: bool | None,
 ) -> tuple[torch.Tensor, ...]:
-    *variant, deterministic = more
-    how, asked, stage = _call(tuple(variant))
-    _, second = stages_for(q, stage, True, asked, deterministic)
+    own = flashladder._present(alibi_slopes=alibi_slopes, bias=bias, sinks=sinks, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
+                               block_map=block_map)
+    numbers = {"causal": causal, "scale": scale, "window_size": tuple(window_size), "softcap": softcap, "prefix": prefix,
+               "dropout_p": dropout_p}
+    _, second = _chosen(q, stages, True, own, numbers, deterministic)
     assert second is not None
     q, k, v, o, do = map(_rows, (q, k, v, o, do))
-    saved = flashladder.saved(second, q, k, how["causal"], how["scale"])
-    dq, dk, dv, *others = flashladder.backward(second, q, k, v, o, lse, do, saved=saved, **how)
-    dbias, dsinks = (others.pop(0) if how[name] is not None else q.new_empty(0, dtype=torch.float32) for name in ("bias", "sinks"))
+    saved = flashladder.saved(second, q, k, causal, scale) if second.saved else None
+    dq, dk, dv, *others = flashladder._backward(second, q, k, v, o, lse, do, saved, own, numbers, 0 if seed is None else number_of(seed))
+    dbias, dsinks = (q.new_empty(0, dtype=torch.float32) if given is None else others.pop(0) for given in (bias, sinks))
     return dq, dk, dv, dbias, dsinks
+
+
+def _chosen(q: torch.Tensor, stages: Any, trains: bool, own: dict[str, Any], numbers: dict[str, Any],
+            deterministic: bool | None) -> tuple[flashladder.Stage, flashladder.Stage | None]:
+    """As stages_for, of what an operator is given; what it has said is remembered."""
+    left, right = numbers["window_size"]
+    windowed = left != -1 or (right != -1 and not numbers["causal"])
+    mode = torch.get_deterministic_debug_mode() if trains and deterministic is None else 0
+    asked = (windowed, numbers["softcap"] != 0, numbers["prefix"] != 0, numbers["dropout_p"] != 0, *own)
+    key = (q.dtype, q.shape[-1] if q.dim() else 0, q.device, *stages, trains, deterministic, mode, asked)
+    pair = _pairs.get(key)
+    if pair is None:
+        names = {"alibi_slopes": "alibi", "cu_seqlens_q": "packed sequences", "cu_seqlens_k": "packed sequences", "block_map": "block map"}
+        variants = {name for name, is_asked in zip(("window", "softcap", "prefix", "dropout"), asked) if is_asked}
+        named = [None if number < 0 else number for number in stages]
+        pair = stages_for(q, None if not named else named[0] if len(named) == 1 else tuple(named), trains,
+                          frozenset(variants | {names.get(name, name) for name in own}), deterministic)
+        if mode != 1:  # which warns each time
+            _pairs[key] = pair
+    return pair
+
+
+_pairs: dict[tuple[Any, ...], tuple[flashladder.Stage, flashladder.Stage | None]] = {}
 
 
 def _shapes_forward(q: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -308,9 +341,28 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.T
 
 def _gradients(ctx: Any, do: torch.Tensor, _dlse: Any) -> tuple[Any, ...]:
     q, k, v, o, lse, *tensors = ctx.saved_tensors
-    dq, dk, dv, dbias, dsinks = torch.ops.flashladder.attention_backward(do, q, k, v, o, lse, *tensors, *ctx.others)
+    if do is None:  # nothing depends on O
+        do = torch.zeros_like(o)
+    watched = torch.is_grad_enabled() or _is_watched(do, q)  # with create_graph=True the operator says what is wrong
+    call = torch.ops.flashladder.attention_backward if watched else _backward
+    dq, dk, dv, dbias, dsinks = call(do, q, k, v, o, lse, *tensors, *ctx.others)
     learned = (dbias if tensors[0] is not None else None, dsinks if tensors[1] is not None else None)
     return (dq, dk, dv, *learned, *[None] * (len(_NAMES) - 2 + 2))
+
+
+class _Attention(torch.autograd.Function):
+    """The operator without PyTorch's dispatcher."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        output = _forward(*inputs)
+        _keep(ctx, inputs, output)
+        ctx.set_materialize_grads(False)  # L has none: no zeros are made for it
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, do: torch.Tensor, dlse: Any) -> tuple[Any, ...]:
+        return _gradients(ctx, do, dlse)
 
 
 def _no_second_gradients(_ctx: Any, *_: Any) -> NoReturn:
@@ -327,6 +379,8 @@ torch.library.register_autograd("flashladder::attention_backward", _no_second_gr
 
 def _rows(x: torch.Tensor) -> torch.Tensor:
     """x, copied where its rows do not lie as stages take them: PyTorch chooses how dO lies, not the caller."""
+    if x.is_contiguous() and not (x.data_ptr() % 16 or x.shape[-1] % 8):
+        return x
     size = x.element_size()
     begin = 16 if size == 2 else size  # a row begins at a multiple of so many bytes
     steps = [stride * size for stride, n in zip(x.stride()[:-1], x.shape) if n > 1]

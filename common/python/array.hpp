@@ -1,0 +1,87 @@
+#pragma once
+// The caller's arrays as DLPack describes them: of any library through its Python protocol, and, in a small
+// part of that time, of a library whose type has a table of C functions for it (PyTorch from 2.10 on).
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace flashladder {
+
+/// DLPack's DLTensor.
+struct DlTensor {
+  void* data;
+  std::int32_t device_type, device;
+  std::int32_t ndim;
+  nanobind::dlpack::dtype dtype;
+  std::int64_t *shape, *strides;
+  std::uint64_t byte_offset;
+};
+
+/// DLPack's DLPackExchangeAPI (1.3), of which two functions are called here.
+struct ExchangeApi {
+  std::uint32_t major, minor;
+  void* older;
+  void *allocate, *own, *to_python;
+  int (*view)(void* object, DlTensor* into);  ///< Not 0: there is a Python error.
+  int (*current_stream)(std::int32_t device_type, std::int32_t device, void** into);  ///< The same.
+
+  /// That of the type of `object`; nullptr where it has none.
+  static const ExchangeApi* of(nanobind::handle object) {
+    static PyTypeObject* last = nullptr;  // asked for at each call; only one thread at a time has the GIL
+    static const ExchangeApi* of_last = nullptr;
+    PyTypeObject* const type = Py_TYPE(object.ptr());
+    if (type == last) return of_last;
+    constexpr const char* name = "dlpack_exchange_api";
+    const nanobind::object capsule =
+        nanobind::getattr(object.type(), "__dlpack_c_exchange_api__", nanobind::none());
+    if (PyCapsule_IsValid(capsule.ptr(), name) == 0) return nullptr;
+    const auto* const found = static_cast<const ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), name));
+    if (found->major != 1 || found->view == nullptr) return nullptr;
+    Py_INCREF(type);  // for good, so that no other type gets its address
+    last = type;
+    return of_last = found;
+  }
+};
+
+/// Memory with a shape. What it is of must live on: with a table of C functions it does not own it.
+class Array {
+ public:
+  Array() = default;
+
+  /// Whether `object` is one that DLPack describes; then it is what this is of from here on.
+  bool view(nanobind::handle object) {
+    if (const ExchangeApi* const api = ExchangeApi::of(object)) {
+      if (api->view(object.ptr(), &tensor_) != 0) throw nanobind::python_error();
+      return true;
+    }
+    if (!nanobind::try_cast(object, owner_)) return false;
+    tensor_ = {.data = const_cast<void*>(owner_.data()),
+               .device_type = owner_.device_type(),
+               .device = owner_.device_id(),
+               .ndim = static_cast<std::int32_t>(owner_.ndim()),
+               .dtype = owner_.dtype(),
+               .shape = const_cast<std::int64_t*>(owner_.shape_ptr()),
+               .strides = const_cast<std::int64_t*>(owner_.stride_ptr()),
+               .byte_offset = 0};
+    return true;
+  }
+
+  std::size_t ndim() const { return static_cast<std::size_t>(tensor_.ndim); }
+  std::int64_t shape(std::size_t i) const { return tensor_.shape[i]; }
+  /// In elements.
+  std::int64_t stride(std::size_t i) const { return tensor_.strides[i]; }
+  nanobind::dlpack::dtype dtype() const { return tensor_.dtype; }
+  std::int64_t itemsize() const { return tensor_.dtype.bits / 8; }
+  void* data() const { return static_cast<std::byte*>(tensor_.data) + tensor_.byte_offset; }
+  /// DLPack's number of a kind of device, and which of them.
+  std::int32_t device_type() const { return tensor_.device_type; }
+  std::int32_t device() const { return tensor_.device; }
+
+ private:
+  DlTensor tensor_{};
+  nanobind::ndarray<nanobind::ro> owner_;  // of none, where the caller owns it
+};
+
+}  // namespace flashladder
