@@ -23,6 +23,7 @@ from bench.measure.on_torch import (PLAIN, Missing, Variant, bias_of, device_of,
                                     wrong_gradients, wrong_output)
 from bench.results.gpu import TOKENS, WIDTH
 
+FLEX_OPTIONS = {"num_stages": 1}
 PLAIN_STAGES = {"forward": 70, "backward": 71}
 
 
@@ -117,9 +118,23 @@ def flex(torch, variant, causal, N, heads, device, trains):
     if variant.sinks:
         return torch.compile(with_sinks, dynamic=False), learned
     compiled = torch.compile(flex_attention, dynamic=False)
+    options = {}
+
+    def plain(q, k, v):
+        try:
+            return compiled(q, k, v, score_mod=score_mod, block_mask=mask, kernel_options=dict(options))
+        except RuntimeError as error:
+            # Where a score asks for numbers, the kernels that it tries may all be too large for shared memory: then
+            # smaller ones, which its message asks for.
+            if options or "No valid triton configs" not in str(error):
+                raise
+            options.update(FLEX_OPTIONS)
+            torch._dynamo.reset()
+            return plain(q, k, v)
+
     if variant.documents:
-        return lambda q, k, v: unpacked(compiled(packed(q), packed(k), packed(v), score_mod=score_mod, block_mask=mask), N), learned
-    return lambda q, k, v: compiled(q, k, v, score_mod=score_mod, block_mask=mask), learned
+        return lambda q, k, v: unpacked(plain(packed(q), packed(k), packed(v)), N), learned
+    return plain, learned
 
 
 def own_run(torch, flashladder, number, kind, causal, q, k, v, do, which):
