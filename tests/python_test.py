@@ -1469,7 +1469,7 @@ class GpuTest(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "needs arrays on a GPU"):
             flashladder.forward(14, *inputs(), backend="cuda")
         long = torch.zeros(1, 1, 1, 32, device="cuda").expand(1, 1, 1 << 20, 32)
-        with self.assertRaisesRegex(torch.OutOfMemoryError, "out of memory"):
+        with self.assertRaisesRegex((MemoryError, torch.OutOfMemoryError), "out of memory"):
             flashladder.forward(10, long, long, long)
         self.assertEqual(flashladder.forward(14, q, k, v)[0].shape, q.shape)  # and it goes on
 

@@ -19,11 +19,15 @@ from dataclasses import replace
 
 from bench.measure.compare import DTYPES, measure, speed_of
 from bench.measure.facts import commit_of, new_file, write
-from bench.measure.on_torch import (PLAIN, Missing, Variant, bias_of, device_of, libraries, machine, map_of,
+from bench.measure.on_torch import (PLAIN, Missing, Variant, bias_of, device_of, libraries, machine, map_of, milliseconds,
                                     wrong_gradients, wrong_output)
 from bench.results.gpu import TOKENS, WIDTH
 
-FLEX_OPTIONS = {"num_stages": 1}
+# Where a score or a mask asks for numbers in memory, the kernels that FlexAttention tries may all be too large for shared memory.
+# Then the fastest of these is taken, for each head dimension and pass.
+FLEX_OPTIONS = ({"num_stages": 2}, {"num_stages": 1},
+                {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_M1": 32, "BLOCK_N1": 64, "BLOCK_M2": 64, "BLOCK_N2": 32})
+FLEX_CHOSEN = {}
 PLAIN_STAGES = {"forward": 70, "backward": 71}
 
 
@@ -118,20 +122,10 @@ def flex(torch, variant, causal, N, heads, device, trains):
     if variant.sinks:
         return torch.compile(with_sinks, dynamic=False), learned
     compiled = torch.compile(flex_attention, dynamic=False)
-    options = {}
 
     def plain(q, k, v):
-        try:
-            return compiled(q, k, v, score_mod=score_mod, block_mask=mask, kernel_options=dict(options))
-        except RuntimeError as error:
-            # Where a score asks for numbers, the kernels that it tries may all be too large for shared memory: then
-            # smaller ones, which its message asks for.
-            if options or "No valid triton configs" not in str(error):
-                raise
-            options.update(FLEX_OPTIONS)
-            torch._dynamo.reset()
-            return plain(q, k, v)
-
+        options = FLEX_CHOSEN.get((variant, causal, q.shape[-1], trains))
+        return compiled(q, k, v, score_mod=score_mod, block_mask=mask, kernel_options=options and dict(options))
     if variant.documents:
         return lambda q, k, v: unpacked(plain(packed(q), packed(k), packed(v)), N), learned
     return plain, learned
@@ -175,14 +169,43 @@ def contenders(torch, flashladder, chosen, variant, causal, q, k, v, do, which):
         found["flex"] = lambda: attention(q, k, v), variant, causal
     else:
         inputs = [x.detach().requires_grad_() for x in (q, k, v)]
-        made = []
+        made = {}  # by the options that it was made with
 
         def gradients():
-            if not made:
-                made.append(attention(*inputs))
-            return torch.autograd.grad(made[0], [*inputs, *learned], do, retain_graph=True)
+            options = str(FLEX_CHOSEN.get((variant, causal, q.shape[-1], True)))
+            if options not in made:
+                made.clear()
+                made[options] = attention(*inputs)
+            return torch.autograd.grad(made[options], [*inputs, *learned], do, retain_graph=True)
         found["flex"] = gradients, variant, causal
     return found
+
+
+def choose_flex_options(torch, run, key, device):
+    """Puts into FLEX_CHOSEN what `run` is fastest with, where it does not run without."""
+    if key in FLEX_CHOSEN:
+        return
+    FLEX_CHOSEN[key] = None
+    try:
+        run()
+        return
+    except RuntimeError as error:
+        if "No valid triton configs" not in str(error):
+            raise
+    best = float("inf")
+    for options in FLEX_OPTIONS:
+        before, FLEX_CHOSEN[key] = FLEX_CHOSEN[key], options
+        torch._dynamo.reset()
+        try:
+            run()
+            ms = min(milliseconds(torch, run, device) for _ in range(3))
+        except Exception:  # of whatever kind: these do not fit either
+            ms = float("inf")
+        if ms < best:
+            best = ms
+        else:
+            FLEX_CHOSEN[key] = before
+    torch._dynamo.reset()
 
 
 def rows_of(torch, flashladder, chosen, variant, causal, which, d, N):
@@ -195,6 +218,8 @@ def rows_of(torch, flashladder, chosen, variant, causal, which, d, N):
     runs, absent, flops = {}, {}, {}
     for name, (run, kind, masked) in contenders(torch, flashladder, chosen, variant, causal, q, k, v, do, which).items():
         try:
+            if name == "flex":
+                choose_flex_options(torch, run, (variant, causal, d, which == "backward"), chosen.device)
             made = run()
             if name == "fa2" and variant.dropout_p:  # which leaves out others: judged without
                 judged = contenders(torch, flashladder, chosen, replace(variant, dropout_p=0.0), causal, q, k, v, do, which)
@@ -210,7 +235,9 @@ def rows_of(torch, flashladder, chosen, variant, causal, which, d, N):
             flops[name] = 4 * d * q.shape[0] * q.shape[1] * kind.pairs(torch, masked, N) * (1 if which == "forward" else 2.5)
     rows = []
     for name, measured in measure(torch, runs, chosen.rounds, chosen.device, "rested").items():
-        rows.append(shape | {"name": name, **speed_of([time for time, _ in measured], flops[name])})
+        options = FLEX_CHOSEN.get((variant, causal, d, which == "backward")) if name == "flex" else None
+        rows.append(shape | {"name": name, **speed_of([time for time, _ in measured], flops[name])} | (
+            {"options": options} if options else {}))
     return rows + [shape | {"name": name, "absent": why} for name, why in absent.items()]
 
 

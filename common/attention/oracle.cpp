@@ -14,6 +14,7 @@ struct Exact {
   using Type = double;
   static constexpr bool scales_q = false;
   static constexpr bool begins_with_D = false;
+  static constexpr bool begins_with_bias = false;
   double round(double x) const { return x; }
   std::int64_t index(std::int64_t i, std::int64_t) const { return i; }
   double add(double sum, double a, double b) const { return sum + a * b; }
@@ -21,20 +22,21 @@ struct Exact {
 template <bool descending, bool fused>
 struct Plain {
   using Type = float;
-  static constexpr bool scales_q = descending;  ///< And not the sum: stages do either.
-  static constexpr bool begins_with_D = false;  ///< The sum dP - D, and not with 0: stages do either.
+  static constexpr bool scales_q = descending;     ///< And not the sum: stages do either.
+  static constexpr bool begins_with_D = false;     ///< The sum dP - D, and not with 0: stages do either.
+  static constexpr bool begins_with_bias = false;  ///< The score, over the scale, likewise.
   Dtype dtype;
   float round(float x) const { return round_to(dtype, x); }
   std::int64_t index(std::int64_t i, std::int64_t n) const { return descending ? n - 1 - i : i; }
   float add(float sum, float a, float b) const { return fused ? std::fma(a, b, sum) : sum + a * b; }
 };
 
-/// As tensor cores compute the scores, and dP from -D on: the sum so far and 16 products are aligned to the
-/// largest of them, what is more than one bit below its last place is cut off, and so is what is below the
-/// last place of their sum. (Fasi, Higham, Mikaitis and Pranesh, Numerical behavior of NVIDIA tensor cores,
-/// 2021; one extra bit is the A100's.)
+/// As tensor cores compute the scores, from the bias on, and dP from -D on: the sum so far and 16 products
+/// are aligned to the largest of them, what is more than one bit below its last place is cut off, and so is
+/// what is below the last place of their sum. (Fasi, Higham, Mikaitis and Pranesh, Numerical behavior of
+/// NVIDIA tensor cores, 2021; one extra bit is the A100's.)
 struct TensorCores : Plain<false, true> {
-  static constexpr bool begins_with_D = true;
+  static constexpr bool begins_with_D = true, begins_with_bias = true;
   /// As add_dots below.
   void add_dots(const float* a, const float* columns, std::int64_t N, std::int64_t d,
                 std::vector<float>& x) const {
@@ -152,12 +154,15 @@ void score_row(const Inputs& inputs, const SeeingRow& row, const float* q, const
     for (T& x : scaled) x *= scale_of<T>(p);
   }
   S.assign(row.keys.size(), T(0));
+  if (Way::begins_with_bias && p.has_bias()) {
+    for (std::size_t j = 0; j < S.size(); ++j) S[j] = inputs.bias[row.bias + j] / scale_of<T>(p);
+  }
   add_dots(scaled.data(), K, p.Nk, p.d, way, S);
   if constexpr (!Way::scales_q) {
     const T scale = scale_of<T>(p);
     for (T& s : S) s *= scale;
   }
-  if (p.has_bias()) {
+  if (!Way::begins_with_bias && p.has_bias()) {
     for (std::size_t j = 0; j < S.size(); ++j) S[j] += inputs.bias[row.bias + j];
   }
   for (T& s : S) s = p.score(s);

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 namespace flashladder {
 
@@ -19,12 +20,25 @@ struct DlTensor {
   std::uint64_t byte_offset;
 };
 
-/// DLPack's DLPackExchangeAPI (1.3), of which two functions are called here.
+/// DLPack's DLManagedTensorVersioned: a tensor with its owner.
+struct OwnedTensor {
+  std::uint32_t major, minor;
+  void* owner;
+  void (*release)(OwnedTensor*);
+  std::uint64_t flags;
+  DlTensor tensor;
+};
+
+/// DLPack's DLPackExchangeAPI (1.3), of which these functions are called here.
 struct ExchangeApi {
+  using Fail = void (*)(void* context, const char* kind, const char* message);
   std::uint32_t major, minor;
   void* older;
-  void *allocate, *own, *to_python;
-  int (*view)(void* object, DlTensor* into);  ///< Not 0: there is a Python error.
+  /// A contiguous one of the dtype, shape and device of `like`. Not 0: `fail` has been called.
+  int (*allocate)(DlTensor* like, OwnedTensor** into, void* context, Fail fail);
+  void* own;
+  int (*to_python)(OwnedTensor* from, void** into);  ///< Not 0: there is a Python error.
+  int (*view)(void* object, DlTensor* into);         ///< Not 0: there is a Python error.
   int (*current_stream)(std::int32_t device_type, std::int32_t device, void** into);  ///< The same.
 
   /// That of the type of `object`; nullptr where it has none.
@@ -43,6 +57,36 @@ struct ExchangeApi {
     last = type;
     return of_last = found;
   }
+};
+
+/// Memory of a library's own allocator, of one dimension; given back when it goes out of scope.
+class LibraryMemory {
+ public:
+  /// `bytes` bytes on the device of `place`. Throws the library's error where there are none.
+  LibraryMemory(const ExchangeApi& api, const DlTensor& place, std::int64_t bytes) {
+    std::int64_t stride = 1;
+    DlTensor like = place;
+    like.ndim = 1, like.shape = &bytes, like.strides = &stride;
+    like.dtype = {static_cast<std::uint8_t>(nanobind::dlpack::dtype_code::UInt), 8, 1};
+    const auto fail = [](void*, const char*, const char* message) {
+      const nanobind::gil_scoped_acquire held;
+      if (PyErr_Occurred() == nullptr) PyErr_SetString(PyExc_MemoryError, message);
+    };
+    if (api.allocate(&like, &memory_, nullptr, fail) == 0) return;
+    const nanobind::gil_scoped_acquire held;
+    throw nanobind::python_error();
+  }
+  ~LibraryMemory() {
+    if (memory_ != nullptr) memory_->release(memory_);
+  }
+  LibraryMemory(LibraryMemory&& other) noexcept : memory_(std::exchange(other.memory_, nullptr)) {}
+  LibraryMemory(const LibraryMemory&) = delete;
+  LibraryMemory& operator=(const LibraryMemory&) = delete;
+
+  void* data() const { return static_cast<std::byte*>(memory_->tensor.data) + memory_->tensor.byte_offset; }
+
+ private:
+  OwnedTensor* memory_ = nullptr;
 };
 
 /// Memory with a shape. What it is of must live on: with a table of C functions it does not own it.

@@ -286,18 +286,21 @@ void emulate(simt::Emulator& emulator, Run run) {
 /// on the stream of the call what comes later may use it.
 class ExtraMemory : public simt::DeviceMemory {
  public:
-  /// @param extra  Python's: of a size in bytes the memory's owner and its address
-  explicit ExtraMemory(nb::handle extra) : extra_(extra) {}
+  /// Of the library of `array`, on its device.
+  explicit ExtraMemory(nb::handle array) : api_(ExchangeApi::of(array)) {
+    if (api_ != nullptr && api_->view(array.ptr(), &place_) != 0) throw nb::python_error();
+  }
+  /// Whether the library has a table of C functions to ask it by.
+  bool is_there() const { return api_ != nullptr; }
 
   void* allocate(std::size_t bytes) override {
-    const nb::gil_scoped_acquire held;
-    owners_.push_back(nb::cast<nb::tuple>(extra_(bytes)));
-    return reinterpret_cast<void*>(nb::cast<std::uintptr_t>(owners_.back()[1]));
+    return memory_.emplace_back(*api_, place_, static_cast<std::int64_t>(bytes)).data();
   }
 
  private:
-  nb::handle extra_;
-  std::vector<nb::tuple> owners_;
+  const ExchangeApi* api_;
+  DlTensor place_{};
+  std::list<LibraryMemory> memory_;
 };
 
 /// Calls `pass` with a workspace on the GPU; what it launches goes to `stream`.
@@ -315,12 +318,12 @@ void run_cuda(void* stream, Body pass) {
   }
 }
 
-/// Calls `pass` with a workspace, on the backend of `stage`. `extra` as ExtraMemory takes it, or None for
-/// CUDA's pool.
+/// Calls `pass` with a workspace, on the backend of `stage`; what a stage needs on a GPU is of the library
+/// of `array`, or, if that has no table of C functions, of CUDA's pool.
 template <class Body>
-void run(const Stage& stage, std::uintptr_t stream, nb::handle extra, Body pass) {
-  ExtraMemory memory(extra);
-  const simt::UseMemory use(extra.is_none() ? nullptr : &memory);
+void run(const Stage& stage, std::uintptr_t stream, nb::handle array, Body pass) {
+  ExtraMemory memory(array);
+  const simt::UseMemory use(memory.is_there() ? &memory : nullptr);
   const nb::gil_scoped_release released;
   if (stage.backend == Backend::cuda) return run_cuda(reinterpret_cast<void*>(stream), pass);
   Workspace workspace;
@@ -362,10 +365,10 @@ Tensor written(const NamedTensor& tensor, const Problem& problem, nb::handle obj
 }
 
 /// A pass of stage `number`. `arrays` has each tensor that the stage is given, by its name in Python.
-/// `stream` and `extra` are as run() takes them.
+/// What it launches goes to `stream`.
 template <class Call>
 void run_on_arrays(int number, const std::string& backend, const nb::dict& arrays, const nb::dict& how,
-                   std::uintptr_t stream, nb::handle extra) {
+                   std::uintptr_t stream) {
   const Stage& stage = chosen(number, backend);
   Problem problem;  // until it is known, one that has only what all have
   const auto is_given = [&](const NamedTensor& one) { return one.given(Call::pass, stage.saved, problem); };
@@ -393,7 +396,7 @@ void run_on_arrays(int number, const std::string& backend, const nb::dict& array
     }
     tensors.emplace_back(&one, tensor);
   }
-  run(stage, stream, extra, [&](Workspace& workspace) {
+  run(stage, stream, arrays["q"], [&](Workspace& workspace) {
     Call call{.problem = problem, .workspace = workspace};
     for (const auto& [one, tensor] : tensors) one->of(call) = tensor;
     if constexpr (Call::pass == Pass::forward) {
@@ -429,6 +432,26 @@ std::optional<std::uintptr_t> common_stream(const nb::dict& arrays) {
   void* stream = nullptr;
   if (api->current_stream(cuda, first.device, &stream) != 0) throw nb::python_error();
   return reinterpret_cast<std::uintptr_t>(stream);
+}
+
+/// A contiguous array of `shape` by the library of `like`, on its device, of its dtype or of fp32.
+nb::object empty(nb::handle like, const std::vector<std::int64_t>& shape, bool fp32) {
+  const ExchangeApi* const api = ExchangeApi::of(like);
+  DlTensor wanted;
+  if (api == nullptr) throw Error("an array without DLPack's table of C functions");
+  if (api->view(like.ptr(), &wanted) != 0) throw nb::python_error();
+  wanted.ndim = static_cast<std::int32_t>(shape.size());
+  wanted.shape = const_cast<std::int64_t*>(shape.data());
+  wanted.strides = nullptr;
+  if (fp32) wanted.dtype = dtypes[0].dlpack;
+  OwnedTensor* made = nullptr;
+  void* object = nullptr;
+  const auto fail = [](void*, const char*, const char* message) {
+    if (PyErr_Occurred() == nullptr) PyErr_SetString(PyExc_MemoryError, message);
+  };
+  if (api->allocate(&wanted, &made, nullptr, fail) != 0 || api->to_python(made, &object) != 0)
+    throw nb::python_error();
+  return nb::steal(static_cast<PyObject*>(object));
 }
 
 // --- the ledger
@@ -706,10 +729,11 @@ NB_MODULE(_core, m) {
   m.def("as_bfloat16", &as_bfloat16, nb::arg("bits"));
   m.def("left_out", &left_out, nb::arg("p"), nb::arg("seed"), nb::arg("into"));
   m.def("common_stream", &common_stream, nb::arg("arrays"));
+  m.def("empty", &empty, nb::arg("like"), nb::arg("shape"), nb::arg("fp32"));
   m.def("forward", &run_on_arrays<Forward>, nb::arg("stage"), nb::arg("backend"), nb::arg("arrays"),
-        nb::kw_only(), nb::arg("how"), nb::arg("stream"), nb::arg("extra").none());
+        nb::kw_only(), nb::arg("how"), nb::arg("stream"));
   m.def("backward", &run_on_arrays<Backward>, nb::arg("stage"), nb::arg("backend"), nb::arg("arrays"),
-        nb::kw_only(), nb::arg("how"), nb::arg("stream"), nb::arg("extra").none());
+        nb::kw_only(), nb::arg("how"), nb::arg("stream"));
   m.def("ledger", &ledger, nb::arg("stage"), nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::kw_only(),
         nb::arg("how"), nb::arg("banks"), nb::arg("check"));
   m.def("random_ledger", &random_ledger, nb::arg("stage"), nb::arg("batch"), nb::arg("heads"),

@@ -38,7 +38,8 @@ __device__ __forceinline__ void begin_with_bias(
     f32 (&S)[row_frags][chunks][4],  // [16 * row_frags, 8 * chunks]
     const Policy& policy, const typename Policy::Head& head, int i,
     int j) {  // this lane's first row and key
-  if (policy.has_pairs()) {
+  const bool whole = policy.has_number(head, {i, j, 16 * row_frags - row_lanes, 8 * chunks - 7});
+  if (whole && policy.has_pairs()) {
 #pragma unroll
     for (int f = 0; f < row_frags; ++f) {
 #pragma unroll
@@ -56,8 +57,10 @@ __device__ __forceinline__ void begin_with_bias(
 #pragma unroll
       for (int c = 0; c < chunks; ++c) {
 #pragma unroll
-        for (int e = 0; e < 4; ++e)
-          S[f][c][e] = policy.number(head, {i, j, 16 * f + e / 2 * row_lanes, 8 * c + e % 2});
+        for (int e = 0; e < 4; ++e) {
+          const Element at = {i, j, 16 * f + e / 2 * row_lanes, 8 * c + e % 2};
+          S[f][c][e] = policy.has_number(head, at) ? policy.number(head, at) : f32(0.f);
+        }
       }
     }
   }

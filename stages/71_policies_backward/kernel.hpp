@@ -126,19 +126,37 @@ __device__ __forceinline__ void mask_before(
   }
 }
 
+/// The place of element e of x[f][c] below among this lane's.
+__device__ __forceinline__ constexpr stage_70::Element element(int i0, int j0, int f, int c, int e) {
+  return {i0, j0, 8 * c + e % 2, 16 * f + e / 2 * 8};
+}
+
 /// S begins with what the policy adds to it.
 template <class Policy, int key_frags, int row_chunks>
 __device__ __forceinline__ void begin_with_bias(
     f32 (&x)[key_frags][row_chunks][4],  // S^T: [16 * key_frags, 8 * row_chunks]
     const Policy& policy, const typename Policy::Head& head, int i0,
     int j0) {  // this lane's first row and key
+  if (policy.has_number(head, element(i0, j0, key_frags - 1, row_chunks - 1, 3))) {  // all have one
 #pragma unroll
-  for (int f = 0; f < key_frags; ++f) {
+    for (int f = 0; f < key_frags; ++f) {
 #pragma unroll
-    for (int c = 0; c < row_chunks; ++c) {
+      for (int c = 0; c < row_chunks; ++c) {
 #pragma unroll
-      for (int e = 0; e < 4; ++e)
-        x[f][c][e] = policy.number(head, {i0, j0, 8 * c + e % 2, 16 * f + e / 2 * 8});
+        for (int e = 0; e < 4; ++e) x[f][c][e] = policy.number(head, element(i0, j0, f, c, e));
+      }
+    }
+  } else {
+#pragma unroll
+    for (int f = 0; f < key_frags; ++f) {
+#pragma unroll
+      for (int c = 0; c < row_chunks; ++c) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const stage_70::Element at = element(i0, j0, f, c, e);
+          x[f][c][e] = policy.has_number(head, at) ? policy.number(head, at) : f32(0.f);
+        }
+      }
     }
   }
 #pragma unroll
@@ -164,7 +182,7 @@ __device__ __forceinline__ void change_scores(
     for (int c = 0; c < row_chunks; ++c) {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const stage_70::Element at = {i0, j0, 8 * c + e % 2, 16 * f + e / 2 * 8};
+        const stage_70::Element at = element(i0, j0, f, c, e);
         x[f][c][e] = policy.score(x[f][c][e] * scale, head, at);
         slope[f][c][e] = policy.slope(x[f][c][e], head, at);
       }
@@ -178,13 +196,21 @@ __device__ __forceinline__ void give_gradient(
     const f32 (&x)[key_frags][row_chunks][4],  // dS^T without the scale: [16 * key_frags, 8 * row_chunks]
     const Policy& policy, const typename Policy::Head& head, int i0,
     int j0) {  // this lane's first row and key
+  const bool whole = policy.has_number(head, element(i0, j0, key_frags - 1, row_chunks - 1, 3));
 #pragma unroll
   for (int f = 0; f < key_frags; ++f) {
 #pragma unroll
     for (int c = 0; c < row_chunks; ++c) {
+      if (whole) {
 #pragma unroll
-      for (int e = 0; e < 4; ++e)
-        policy.take_gradient(x[f][c][e], head, {i0, j0, 8 * c + e % 2, 16 * f + e / 2 * 8});
+        for (int e = 0; e < 4; ++e) policy.take_gradient(x[f][c][e], head, element(i0, j0, f, c, e));
+      } else {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const stage_70::Element at = element(i0, j0, f, c, e);
+          if (policy.has_number(head, at)) policy.take_gradient(x[f][c][e], head, at);
+        }
+      }
     }
   }
 }

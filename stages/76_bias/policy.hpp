@@ -63,22 +63,17 @@ struct Bias : Base {
   }
   static constexpr bool changes_scores = true, has_bias = true;
   __device__ __forceinline__ f32 number(const Head& head, const stage_70::Element& at) const {
-    return has_number(head, at) ? static_cast<f32>(bias[place(head, at)]) : f32(0.f);
+    return bias[place(head, at)];
   }
-  /// A finite number, such as a mask's -3e38, stays finite.
-  __device__ __forceinline__ f32 over_scale(f32 number) const {
-    constexpr float most = 3.402823466e38f;
-    const f32 quotient = number * inverse;
-    return fabsf(number) <= most ? fminf(fmaxf(quotient, -most), most) : quotient;
-  }
+  __device__ __forceinline__ f32 over_scale(f32 number) const { return number * inverse; }
   __device__ __forceinline__ bool has_pairs() const { return in_pairs; }
   __device__ __forceinline__ float2 pair(const Head& head, const stage_70::Element& at) const {
-    return has_number(head, at) ? load2(bias + place(head, at)) : make_float2(0.f, 0.f);
+    return load2(bias + place(head, at));
   }
   /// Where rows, heads or batch entries share a number, blocks add to the same place.
   __device__ __forceinline__ void take_gradient(f32 dS, const Head& head,
                                                 const stage_70::Element& at) const {
-    if (has_number(head, at)) atomic_add(dbias + place(head, at), dS);
+    atomic_add(dbias + place(head, at), dS);
   }
 };
 

@@ -19,7 +19,7 @@ on the CPU in an emulator, slowly.
 
 Errors say what is wrong, where, and how to mend it: ValueError (shapes, strides, devices, unknown stages), TypeError
 (dtypes, things that are no arrays), RuntimeError (a backend that cannot run here, a GPU that fails), MemoryError, or
-on a GPU what the arrays' library raises then (torch.OutOfMemoryError), and KernelError (a kernel did what it must not).
+what PyTorch raises then, torch.OutOfMemoryError, and KernelError (a kernel did what it must not).
 """
 
 from __future__ import annotations
@@ -367,10 +367,10 @@ def _run(which: str, stage: Stage, backend: str | None, numbers: dict[str, Any],
     run = getattr(_core, which)
     if _are_plain(given) and (stream := _core.common_stream(given)) is not None:
         q = given["q"]
-        library: _Library = _Torch(q)
+        library: _Library = _QuickTorch(q)
         made = results(library)
         how = _for_core(numbers, seed, own, check_seqlens)
-        run(stage.number, _choose(stage, backend, q.is_cuda), given | own | made, how=how, stream=stream, extra=_torch_extra)
+        run(stage.number, _choose(stage, backend, q.is_cuda), given | own | made, how=how, stream=stream)
         return tuple(made.values())
     how = _for_core(numbers, seed, own, check_seqlens)
     library, on_gpu = _examine(**given)
@@ -378,7 +378,7 @@ def _run(which: str, stage: Stage, backend: str | None, numbers: dict[str, Any],
     with library.current(given["q"], on_gpu) as stream:
         made = results(library)
         arrays = _all_readable(stream if on_gpu else None, **(given | own | made))  # of `own` as _for_core left them
-        run(stage.number, backend, arrays, how=how, stream=stream, extra=library.extra)
+        run(stage.number, backend, arrays, how=how, stream=stream)
         return tuple(library.result(x) for x in made.values())
 
 
@@ -627,9 +627,6 @@ class _Library:
             raise TypeError(f"{self.module.__name__} has no from_dlpack, through which the results would be handed "
                             "over: give arrays of NumPy")
 
-    # Memory of the current GPU for a stage itself, by its size in bytes: its owner and its address. None: CUDA's own pool.
-    extra: Callable[[int], tuple[Any, int]] | None = None
-
     @contextlib.contextmanager
     def current(self, array: Any, on_gpu: bool) -> Iterator[int]:
         """Makes the array's GPU the current one; gives the caller's current stream, 0 for the default one."""
@@ -689,15 +686,9 @@ class _NumPy(_Library):
         return array
 
 
-def _torch_extra(size: int) -> tuple[Any, int]:
-    torch = sys.modules["torch"]
-    memory = torch.empty(size, dtype=torch.uint8, device="cuda")
-    return memory, memory.data_ptr()
-
-
 class _Torch(_Library):
     def __init__(self, array: Any) -> None:
-        self.module, self.device, self.extra = sys.modules["torch"], array.device, _torch_extra
+        self.module, self.device = sys.modules["torch"], array.device
 
     @contextlib.contextmanager
     def current(self, array: Any, on_gpu: bool) -> Iterator[int]:
@@ -726,13 +717,20 @@ class _Torch(_Library):
         return array
 
 
+class _QuickTorch(_Torch):
+    """Of tensors that _core reads themselves: it makes contiguous ones, too."""
+
+    def __init__(self, array: Any) -> None:
+        super().__init__(array)
+        self.like = array
+
+    def empty(self, shape: Any, dtype: Any) -> Any:
+        return _core.empty(self.like, shape, dtype is None)
+
+
 class _CuPy(_Library):
     def __init__(self, array: Any) -> None:
-        self.module, self.extra = sys.modules["cupy"], self._memory
-
-    def _memory(self, size: int) -> tuple[Any, int]:
-        memory = self.module.cuda.alloc(size)
-        return memory, memory.ptr
+        self.module = sys.modules["cupy"]
 
     @contextlib.contextmanager
     def current(self, array: Any, on_gpu: bool) -> Iterator[int]:

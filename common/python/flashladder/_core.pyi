@@ -1,9 +1,6 @@
 """The compiled part: only flashladder itself calls it."""
 
-from collections.abc import Callable
 from typing import Any
-
-Extra = Callable[[int], tuple[Any, int]]
 
 version: str
 
@@ -21,11 +18,12 @@ def unavailable(stage: int, backend: str) -> str: ...
 def as_bfloat16(bits: Any) -> Any: ...
 def left_out(p: float, seed: int, into: Any) -> None: ...
 def common_stream(arrays: dict[str, Any]) -> int | None: ...
+def empty(like: Any, shape: tuple[int, ...], fp32: bool) -> Any: ...
 def forward(
-    stage: int, backend: str, arrays: dict[str, Any], *, how: dict[str, Any], stream: int, extra: Extra | None
+    stage: int, backend: str, arrays: dict[str, Any], *, how: dict[str, Any], stream: int
 ) -> None: ...
 def backward(
-    stage: int, backend: str, arrays: dict[str, Any], *, how: dict[str, Any], stream: int, extra: Extra | None
+    stage: int, backend: str, arrays: dict[str, Any], *, how: dict[str, Any], stream: int
 ) -> None: ...
 def ledger(
     stage: int, q: Any, k: Any, v: Any, *, how: dict[str, Any], banks: bool, check: bool

@@ -66,9 +66,9 @@ def flash_attn_func(
     each = 1 if alibi_slopes is not None and alibi_slopes.dim() == 2 else MOST_BLOCKS
     parts = []
     for begin in range(0, batch, each):
-        of_part = slice(begin, begin + each)
         slopes = alibi_slopes[begin] if each == 1 and alibi_slopes is not None else alibi_slopes
-        parts.append(_attention(*(x[of_part].transpose(1, 2) for x in (q, k, v)), wants_P=return_attn_probs, alibi_slopes=slopes,
+        of_part = (q, k, v) if batch <= each else [x[begin:begin + each] for x in (q, k, v)]
+        parts.append(_attention(*[x.transpose(1, 2) for x in of_part], wants_P=return_attn_probs, alibi_slopes=slopes,
                                 **_with_seed(how)))
     o, lse = (parts[0][:2] if len(parts) == 1 else [torch.cat(of_all) for of_all in list(zip(*parts))[:2]])
     o = o.transpose(1, 2)
@@ -257,7 +257,8 @@ def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, wants_P: bool 
                **how: Any) -> tuple[torch.Tensor, torch.Tensor, Any]:
     """O, L and, with dropout and where it is wanted, P, of [batch, heads, rows, d]. Columns of zeros make d a multiple of 8, which
     the stages of 16 bits take; more heads than a launch takes are several calls."""
-    q, k, v = map(flashladder.torch.autocast, (q, k, v))
+    if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
+        q, k, v = map(flashladder.torch.autocast, (q, k, v))
     d, group = q.shape[-1], q.shape[1] // k.shape[1]
     if q.shape[1] > MOST_BLOCKS:
         if how.get("cu_seqlens_q") is not None:
@@ -276,7 +277,7 @@ def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, wants_P: bool 
     padded = [torch.nn.functional.pad(x, (0, more)) if more else x for x in (q, k, v)]
     o, lse = flashladder.torch.attention(*padded, return_lse=True, **how)
     P = _probabilities(q, k, lse, **how) if wants_P and how["dropout_p"] else None
-    return o[..., :d], lse, P
+    return o[..., :d] if more else o, lse, P
 
 
 @torch.no_grad()

@@ -111,9 +111,14 @@ def attention(
     trains = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or any(
         [x is not None and x.requires_grad for x in (bias, sinks)]))
     how = flashladder._how(causal, scale, window_size, softcap, prefix, dropout_p)
-    call = torch.ops.flashladder.attention if watched else _Attention.apply if trains else _forward
-    o, lse = call(q, k, v, bias, sinks, alibi_slopes, cu_seqlens_q, cu_seqlens_k, block_map, seed, how["causal"], how["scale"],
-                  how["window_size"], how["softcap"], how["prefix"], how["dropout_p"], _numbers(stage), trains, deterministic)
+    more = (alibi_slopes, cu_seqlens_q, cu_seqlens_k, block_map, seed, how["causal"], how["scale"], how["window_size"],
+            how["softcap"], how["prefix"], how["dropout_p"], _numbers(stage), trains, deterministic)
+    if watched:
+        o, lse = torch.ops.flashladder.attention(q, k, v, bias, sinks, *more)
+    elif trains:
+        o, lse = _Attention.apply(q, k, v, bias, sinks, more)
+    else:
+        o, lse = _forward(q, k, v, bias, sinks, *more)
     return (o, lse) if return_lse else o
 
 
@@ -354,15 +359,16 @@ class _Attention(torch.autograd.Function):
     """The operator without PyTorch's dispatcher."""
 
     @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        output = _forward(*inputs)
-        _keep(ctx, inputs, output)
+    def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: Any, sinks: Any,
+                more: tuple[Any, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+        output = _forward(q, k, v, bias, sinks, *more)
+        _keep(ctx, (q, k, v, bias, sinks, *more), output)
         ctx.set_materialize_grads(False)  # L has none: no zeros are made for it
         return output
 
     @staticmethod
     def backward(ctx: Any, do: torch.Tensor, dlse: Any) -> tuple[Any, ...]:
-        return _gradients(ctx, do, dlse)
+        return (*_gradients(ctx, do, dlse)[:5], None)
 
 
 def _no_second_gradients(_ctx: Any, *_: Any) -> NoReturn:
