@@ -28,8 +28,9 @@ from common.course.registry import ROOT, Failure
 STAGES, BACKWARD = "stages.json", "backward.json"
 PEERS, BACKWARD_PEERS = "peers_bf16.json", "backward_peers_bf16.json"
 LOSSES, TRAINING = ("train_gpt.json", "train_gpt_bf16.json"), "training.json"
-ATOMICS, NSIGHT = "atomics.json", "nsight.json"
+ATOMICS, NSIGHT, HOST = "atomics.json", "nsight.json", "host.json"
 BESIDE = ("fa2", "cudnn", "flash-attn-4")  # the peers that stand beside each of them
+HOST_PAGE = ROOT / "docs/flash_attn.md"
 EMULATOR = ROOT / "common/simt/README.md"
 PAGE, ATOMICS_PAGE = ROOT / "docs/training.md", ROOT / "docs/theory/atomics.md"
 MEASURED_PAGE = ROOT / "docs/measured.md"
@@ -43,7 +44,7 @@ OF_ALL = {"peers": "The fastest forward pass over its peers: the geometric mean 
           "busy": "The same, rested and busy",
           "backward_peers": "The backward passes of all stages and their peers", "train_gpt": "The losses of a small GPT",
           "throughput": "The speed of whole models", "atomics": "What atomics and determinism cost",
-          "nsight": "The ledger against the GPU's counters"}
+          "nsight": "The ledger against the GPU's counters", "host": "How long a call keeps the host"}
 # What a variant of attention is measured beside, and what a comparison of it says of each of its rows.
 BESIDE_VARIANT = {"plain, causal": "plain attention", "not packed": "not packed", "fa2": "FlashAttention-2", "flex": "FlexAttention"}
 OF_ROW = {"pass": str, "d": int, "causal": bool, "N": int, "name": str}
@@ -465,6 +466,25 @@ def other_block(found, context):
     return "\n".join(lines) + "\n"
 
 
+def host_table(data):
+    """How long a call in Python keeps the host, beside PyTorch's own."""
+    c, passes = data["context"], {}
+    for row in data["results"]:
+        for key in ("us", "least_us"):
+            positive(HOST, row, key)
+        passes.setdefault(row["pass"], {})[row["name"]] = row
+    lines = [f"Microseconds of the host for a call of attention of bf16 [1, 2, 64, 64] under the causal mask {origin(c)}; the median "
+             f"of {c['rounds']} rounds of {c['calls']} calls, in brackets the least; the GPU has less to do than the host.", "",
+             "| pass | called | us | over PyTorch |", "|---|---|--:|--:|"]
+    for of_pass, found in passes.items():
+        for name, row in found.items():
+            called = "`scaled_dot_product_attention`" if name == "PyTorch" else f"`{name}`" if "window" not in name else \
+                "`attention` with a window"
+            ratio = f"{row['us'] / found['PyTorch']['us']:.2f}" if "PyTorch" in found else ""
+            lines.append(f"| {of_pass} | {called} | {row['us']:.1f} ({row['least_us']:.1f}) | {ratio} |")
+    return "\n".join(lines) + "\n"
+
+
 def policies_blocks(runs):
     """(file, name of the block, its text) of each stage with a variant of attention that was measured."""
     texts = {}
@@ -615,6 +635,7 @@ class Results:
         self.hopper_peers, self.busy = of_scripts(hopper / HOPPER_PEERS), of_scripts(hopper / HOPPER_BUSY)
         self.other = others(hopper / HOPPER_OTHER) if (hopper / HOPPER_OTHER).exists() else None
         self.policies = [of_policies(path) for path in sorted(hopper.glob("policies_*.json"))]
+        self.host = if_there(hopper / HOST, "results")
         self.losses = [run for run in (of_train_gpt(folder / name) for name in LOSSES) if run]
         self.atomics, self.nsight = if_there(folder / ATOMICS, "rows"), if_there(folder / NSIGHT, "results")
 
@@ -636,7 +657,8 @@ class Results:
                  busy_table(self.hopper_peers, self.busy) if self.hopper_peers and self.busy else NOT_YET),
                 *((registry.stage_of(number).readme, "other", other_block(found, context))
                   for number, found, context in filter(None, [self.other])),
-                *policies_blocks(self.policies), (EMULATOR, "nsight", nsight_table(self.nsight))]
+                *policies_blocks(self.policies), (EMULATOR, "nsight", nsight_table(self.nsight)),
+                (HOST_PAGE, "host", host_table(self.host) if self.host else NOT_YET)]
 
     def pictures(self):
         """(file, what it shows, how that is drawn) of all pictures."""
