@@ -532,7 +532,9 @@ def time_text(row):
     """A cell of a table of times; what is absent has its reason."""
     if row is None:
         return "not measured"
-    return f"absent: {row['absent']}".replace("|", "\\|") if row.get("absent") else f"{row['ms']:.3f}"
+    if row.get("absent"):  # of a long message the first sentence
+        return f"absent: {row['absent'].split('. ')[0]}".replace("|", "\\|")
+    return f"{row['ms']:.3f}"
 
 
 def window_lines(number, c, by_row, causal):
