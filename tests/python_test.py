@@ -1568,6 +1568,13 @@ class QuickCallsTest(unittest.TestCase):
             gradients = torch.autograd.grad(watched.sum(), (q, k, v))
         self.assertIn("flashladder.attention.default", seen)
         self.assertIn("flashladder.attention_backward.default", seen)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            flashladder.torch.attention(q, k, v, stage=(2, 0))
+        self.assertIn("flashladder::attention", {event.key for event in profile.key_averages()})
+        with warnings.catch_warnings(action="ignore"):
+            plain = [x.detach() for x in (q, k, v)]
+            traced = torch.jit.trace(lambda q: flashladder.torch.attention(q, *plain[1:], stage=2), plain[0])
+        torch.testing.assert_close(traced(2 * plain[0]), flashladder.torch.attention(2 * plain[0], *plain[1:], stage=2))
         with mock.patch.object(torch.ops.flashladder, "attention", side_effect=AssertionError):
             o = flashladder.torch.attention(q, k, v, stage=(2, 0))
             torch.testing.assert_close(o, watched, rtol=0, atol=0)

@@ -219,7 +219,6 @@ def backward(
     own = _present(alibi_slopes=alibi_slopes, bias=bias, sinks=sinks, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
                    block_map=block_map)
     numbers = _how(causal, scale, window_size, softcap, prefix, dropout_p)
-
     return _backward(found, q, k, v, o, lse, do, saved, own, numbers, _seed(dropout_seed), backend, check_seqlens)
 
 

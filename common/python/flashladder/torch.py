@@ -123,10 +123,12 @@ def attention(
 
 
 def _is_watched(*tensors: torch.Tensor) -> bool:
-    """Whether something looks at the operators that are called: a compiler, a mode, a transform, tensors of a kind of their own.
-    Where nothing does, they are left out: an operator in Python takes the host longer than a small kernel takes a GPU."""
+    """Whether something looks at the operators that are called: a compiler, a tracer, a profiler, a mode, a transform, tensors
+    of a kind of their own. Where nothing does, they are left out: an operator in Python takes the host longer than a small kernel
+    takes a GPU."""
     if (torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or torch._C._is_torch_function_mode_enabled()
-            or torch._C._functorch.peek_interpreter_stack() is not None):
+            or torch._C._functorch.peek_interpreter_stack() is not None or torch._C._get_tracing_state() is not None
+            or torch._C._autograd._profiler_enabled()):
         return True
     for x in tensors:
         if type(x) is not torch.Tensor and type(x) is not torch.nn.Parameter or x.is_meta or x.layout is not torch.strided:
