@@ -1547,6 +1547,51 @@ class QuickCallsTest(unittest.TestCase):
                 with mock.patch.object(flashladder._core, "common_stream", way), self.assertRaisesRegex(error, message):
                     flashladder.forward(2, *arrays)
 
+    def test_numbers_that_are_not_those_in_memory(self):
+        q, k, v = self.tensors()
+        right = flashladder.torch.attention(-q, k, v, stage=(2, 0))
+        torch.testing.assert_close(flashladder.torch.attention(torch._neg_view(q), k, v, stage=(2, 0)), right)
+        torch.testing.assert_close(flashladder.forward(2, torch._neg_view(q), k, v)[0], right)
+        q.requires_grad_()
+        o = flashladder.torch.attention(q, k, v, stage=(2, 0))
+        dq, = torch.autograd.grad(o, q, torch._efficientzerotensor(o.shape), retain_graph=True)
+        self.assertEqual(dq.abs().max(), 0)
+        each = [torch.autograd.grad(o, q, do, retain_graph=True)[0] for do in (o.detach(), torch.ones_like(o))]
+        batched, = torch.autograd.grad(o, q, torch.stack([o.detach(), torch.ones_like(o)]), is_grads_batched=True)
+        torch.testing.assert_close(batched, torch.stack(each))
+
+    def test_results_are_pytorchs_own(self):
+        q, k, v = self.tensors()
+        o, lse = flashladder.forward(2, q, k, v)
+        for x in (o, lse, *flashladder.backward(0, q, k, v, o, lse, o)):
+            self.assertTrue(x.untyped_storage().resizable())  # its memory is of PyTorch's allocator
+
+    def test_what_is_no_tensor_of_four_dimensions(self):
+        q, k, v = self.tensors()
+        bias = torch.zeros(1, 1, 1, 7)
+        for wrong, error, message in (((None, k, v), TypeError, "q is a NoneType"), ((q, k, None), TypeError, "v is a NoneType"),
+                                      ((q, torch.tensor(1.0), v), ValueError, "k has shape \\[\\]")):
+            with self.assertRaisesRegex(error, message):
+                flashladder.torch.attention(*wrong, stage=(2, 0), bias=bias if None in wrong else None)
+        bits = q.view(torch.uint8).view(torch.bits8)
+        with self.assertRaisesRegex(TypeError, "q is an array of dtype torch.bits8, which DLPack does not describe"):
+            flashladder.forward(2, bits, bits, bits)
+        with self.assertRaisesRegex(TypeError, "window_size is"):
+            torch.ops.flashladder.attention(q, k, v, *[None] * 7, False, None, [1], 0.0, 0, 0.0, [2], False, None)
+
+    def test_learned_sinks_are_read_in_the_quick_way(self):
+        q, k, v = (torch.randn(1, 2, 40, 16).to(torch.bfloat16) for _ in range(3))
+        sinks = torch.nn.Parameter(torch.randn(2))
+        with torch.no_grad():
+            (o, _), other = self.both(lambda: flashladder.forward(77, q, k, v, sinks=sinks))
+        self.assertTrue(torch.equal(o, other[0]))
+
+    def test_a_bias_over_a_scale_that_is_too_small(self):
+        q, k, v = (torch.randn(1, 2, 40, 16).to(torch.bfloat16) for _ in range(3))
+        with self.assertRaisesRegex(ValueError, "the scale is too small"):
+            flashladder.forward(76, q, k, v, scale=1e-39, bias=torch.zeros(1, 1, 1, 40))
+        self.assertTrue(flashladder.forward(80, q, k, v, scale=1e-39)[0].isfinite().all())
+
     def test_a_library_without_the_table_and_mixed_arrays(self):
         q, k, v = self.tensors()
         right = flashladder.forward(2, q, k, v)[0]
@@ -1569,13 +1614,15 @@ class QuickCallsTest(unittest.TestCase):
         self.assertIn("flashladder.attention.default", seen)
         self.assertIn("flashladder.attention_backward.default", seen)
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-            flashladder.torch.attention(q, k, v, stage=(2, 0))
-        self.assertIn("flashladder::attention", {event.key for event in profile.key_averages()})
-        with warnings.catch_warnings(action="ignore"):
+            flashladder.torch.attention(q, k, v, stage=(2, 0)).sum().backward()
+        self.assertLessEqual({"flashladder::attention", "flashladder::attention_backward"}, {event.key for event in profile.key_averages()})
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             plain = [x.detach() for x in (q, k, v)]
             traced = torch.jit.trace(lambda q: flashladder.torch.attention(q, *plain[1:], stage=2), plain[0])
         torch.testing.assert_close(traced(2 * plain[0]), flashladder.torch.attention(2 * plain[0], *plain[1:], stage=2))
-        with mock.patch.object(torch.ops.flashladder, "attention", side_effect=AssertionError):
+        with (mock.patch.object(torch.ops.flashladder, "attention", side_effect=AssertionError),
+              mock.patch.object(torch.ops.flashladder, "attention_backward", side_effect=AssertionError)):
             o = flashladder.torch.attention(q, k, v, stage=(2, 0))
             torch.testing.assert_close(o, watched, rtol=0, atol=0)
             for one, wanted in zip(torch.autograd.grad(o.sum(), (q, k, v)), gradients):

@@ -10,8 +10,8 @@ paper (Dao 2023, section 4.2, which follows Megatron-LM),
 in which a causal mask halves nothing; parameters are all of the model's, the embedding once. MFU is their share of what
 a large matrix product reaches in the same run. The same model, weights and tokens serve all attentions, which take turns.
 An attention whose output or gradients are not right is never timed. One that does not fit into memory has its batch
-halved until it does, down to 1. GiB are the most that PyTorch's allocator had in use, which gives the stages' own
-workspaces, too.
+halved until it does, down to 1. GiB are the most that PyTorch's allocator had in use; from PyTorch 2.10 on it gives
+the stages their own memory, too.
 """
 
 import argparse

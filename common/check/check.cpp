@@ -225,8 +225,8 @@ Expected expect_forward(const Inputs& inputs, Dtype dtype) {
       const double right = expected.oracle.L[i], got = plain.L[i];
       // -inf against -inf, a row that sees no key, is no error.
       if (std::isinf(right) && got == right) continue;
-      // So much it costs, too: a plain L may be exact by luck. Tensor cores cut off what does not fit into a
-      // score, which is up to twice what rounding it costs.
+      // So much it costs, too: a plain L may be exact by luck. Tensor cores cut off what does not fit into
+      // a score, which is up to twice what rounding it costs.
       const double storing = (dtype == Dtype::fp32 ? 1 : 2) * unit_roundoff(Dtype::fp32) * std::abs(right);
       expected.L = worse(expected.L, 2 * worse(std::abs(got - right), storing));
     }
@@ -253,8 +253,8 @@ Verdict check_against(const Result<float>& result, const Expected& expected, con
 
 namespace {
 
-/// The w of dQ and of dK: of D, each product of a row is rounded once; that is what multiplies the keys
-/// that the row sees, of which the largest stands for all, and its row of Q.
+/// The w of dQ and of dK, of rows that see a single key: of D, each of their products is rounded once; that
+/// is what multiplies the key, for which the largest stands, and the row of Q.
 std::pair<Rest, Rest> rests(const Inputs& inputs, const Result<float>& saved,
                             const std::vector<float>& dO) {
   const Problem& p = inputs.problem;
@@ -268,6 +268,7 @@ std::pair<Rest, Rest> rests(const Inputs& inputs, const Result<float>& saved,
   Rest of_dQ, of_dK;                                        // squared
   std::vector<double> columns(p.batch * p.kv_heads * p.d);  // of dK
   for (std::int64_t i = 0; i < p.batch * p.q_heads * p.Nq; ++i) {
+    if (inputs.whole().keys(i % p.Nq + (inputs.part ? inputs.part->first : 0)).size() != 1) continue;
     const std::int64_t at = i * p.d, b = i / p.Nq / p.q_heads, h = i / p.Nq % p.q_heads;
     double products = 0;
     for (std::int64_t c = 0; c < p.d; ++c) products += std::pow(u * dO[at + c] * saved.O[at + c], 2);

@@ -34,11 +34,11 @@ struct Wrong {
 ///
 /// The first is the rule of the production kernels' own test suites; the second is far stricter over many
 /// elements. u ||X|| is what storing the exact result may cost, so that a plain result that is exact by
-/// luck, which happens on a handful of elements, does not ask the impossible. w is for dQ and dK, which may
-/// be 0 where nothing else is: with a single key dS = P (dP - D) is a difference of equal sums, what is
-/// left of it is how they were rounded, and a plain computation's own rest is one number, small by luck now
-/// and then. So w is what dQ and dK become of D's products, each rounded once in fp32. The third is for
-/// inputs on which the first two allow more than a mistake changes.
+/// luck, which happens on a handful of elements, does not ask the impossible. w is for dQ and dK of
+/// rows that see a single key: there dS = P (dP - D) is 0, a difference of equal sums. What is left of it
+/// is how they were rounded, and a plain computation's own rest is one number, sometimes small by chance.
+/// So w is what dQ and dK become of D's products, each rounded once in fp32. The third is for inputs on
+/// which the first two allow more than a mistake changes.
 struct Bound {
   double max_abs = 0;              ///< Of a single element.
   double norm = 0;                 ///< Of the whole tensor.

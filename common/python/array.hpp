@@ -6,7 +6,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
 #include <utility>
+
+#include "common/error.hpp"
 
 namespace flashladder {
 
@@ -36,45 +41,43 @@ struct ExchangeApi {
   void* older;
   /// A contiguous one of the dtype, shape and device of `like`. Not 0: `fail` has been called.
   int (*allocate)(DlTensor* like, OwnedTensor** into, void* context, Fail fail);
-  void* own;
-  int (*to_python)(OwnedTensor* from, void** into);  ///< Not 0: there is a Python error.
-  int (*view)(void* object, DlTensor* into);         ///< Not 0: there is a Python error.
+  void *own, *to_python;
+  int (*view)(void* object, DlTensor* into);  ///< Not 0: there is a Python error.
   int (*current_stream)(std::int32_t device_type, std::int32_t device, void** into);  ///< The same.
 
   /// That of the type of `object`; nullptr where it has none.
   static const ExchangeApi* of(nanobind::handle object) {
-    static PyTypeObject* last = nullptr;  // asked for at each call; only one thread at a time has the GIL
-    static const ExchangeApi* of_last = nullptr;
+    static std::map<PyTypeObject*, const ExchangeApi*> known;  // only one thread at a time has the GIL
     PyTypeObject* const type = Py_TYPE(object.ptr());
-    if (type == last) return of_last;
+    if (const auto found = known.find(type); found != known.end()) return found->second;
     constexpr const char* name = "dlpack_exchange_api";
     const nanobind::object capsule =
         nanobind::getattr(object.type(), "__dlpack_c_exchange_api__", nanobind::none());
     if (PyCapsule_IsValid(capsule.ptr(), name) == 0) return nullptr;
-    const auto* const found = static_cast<const ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), name));
-    if (found->major != 1 || found->view == nullptr) return nullptr;
+    const auto* const api = static_cast<const ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), name));
+    if (api->major != 1 || api->view == nullptr) return nullptr;
     Py_INCREF(type);  // for good, so that no other type gets its address
-    last = type;
-    return of_last = found;
+    return known[type] = api;
   }
 };
 
 /// Memory of a library's own allocator, of one dimension; given back when it goes out of scope.
 class LibraryMemory {
  public:
-  /// `bytes` bytes on the device of `place`. Throws the library's error where there are none.
+  /// `bytes` bytes on the device of `place`. Throws Error where there are none.
   LibraryMemory(const ExchangeApi& api, const DlTensor& place, std::int64_t bytes) {
     std::int64_t stride = 1;
     DlTensor like = place;
     like.ndim = 1, like.shape = &bytes, like.strides = &stride;
     like.dtype = {static_cast<std::uint8_t>(nanobind::dlpack::dtype_code::UInt), 8, 1};
-    const auto fail = [](void*, const char*, const char* message) {
-      const nanobind::gil_scoped_acquire held;
-      if (PyErr_Occurred() == nullptr) PyErr_SetString(PyExc_MemoryError, message);
+    std::string why;
+    const auto fail = [](void* into, const char*, const char* message) {
+      const std::string_view all = message;  // of several lines: behind the first one are C++'s frames
+      *static_cast<std::string*>(into) = all.substr(0, all.find('\n'));
     };
-    if (api.allocate(&like, &memory_, nullptr, fail) == 0) return;
-    const nanobind::gil_scoped_acquire held;
-    throw nanobind::python_error();
+    if (api.allocate(&like, &memory_, &why, fail) != 0)
+      throw Error("out of device memory: a buffer needs " + std::to_string((bytes >> 20) + 1) +
+                  " MiB: " + why);
   }
   ~LibraryMemory() {
     if (memory_ != nullptr) memory_->release(memory_);
@@ -95,9 +98,11 @@ class Array {
   Array() = default;
 
   /// Whether `object` is one that DLPack describes; then it is what this is of from here on.
-  bool view(nanobind::handle object) {
-    if (const ExchangeApi* const api = ExchangeApi::of(object)) {
-      if (api->view(object.ptr(), &tensor_) != 0) throw nanobind::python_error();
+  /// @param by_table  read it by its type's table of C functions, which does not look at what else a tensor
+  ///                  may be than memory; it has one
+  bool view(nanobind::handle object, bool by_table) {
+    if (by_table) {
+      if (ExchangeApi::of(object)->view(object.ptr(), &tensor_) != 0) throw nanobind::python_error();
       return true;
     }
     if (!nanobind::try_cast(object, owner_)) return false;

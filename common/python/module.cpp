@@ -102,13 +102,14 @@ struct Given {
   Dtype dtype = Dtype::fp32;
 
   /// Throws TypeError or ValueError where `stage` cannot read it.
-  Given(const std::string& argument, nb::handle object, const Stage& stage) : name(argument) {
+  Given(const std::string& argument, nb::handle object, const Stage& stage, bool by_table = false)
+      : name(argument) {
     const auto mend = [&] {
       const std::string wanted = name_of(stage.supports.dtypes.front());
       return ": convert it, for example with " + name + ".astype(\"" + wanted + "\") in NumPy or " + name +
              ".to(torch." + wanted + ") in PyTorch";
     };
-    if (!array.view(object)) {
+    if (!array.view(object, by_table)) {
       std::string of;
       if (nb::hasattr(object, "dtype"))
         of = " of dtype " + std::string(nb::str(nb::object(object.attr("dtype"))).c_str());
@@ -240,7 +241,7 @@ void require_like(const Given& array, const Given& like) {
 
 /// Numbers that a forward pass leaves for each row, or that a variant has: fp32 or int32, contiguous. The
 /// memory is the caller's, who keeps it while the call lasts.
-Tensor numbers(const NamedTensor& tensor, const Problem& problem, nb::handle object) {
+Tensor numbers(const NamedTensor& tensor, const Problem& problem, nb::handle object, bool by_table) {
   const std::string name = python_name(tensor.name);
   const auto all = tensor.shape(problem);
   // A single number for each row has no dimension of its own, and those of a variant have one.
@@ -249,7 +250,7 @@ Tensor numbers(const NamedTensor& tensor, const Problem& problem, nb::handle obj
                                                   : std::span(all).first(tensor.columns == nullptr ? 3 : 4);
   Array array;
   const NamedDtype& dtype = *std::ranges::find(dtypes, tensor.dtype(problem), &NamedDtype::dtype);
-  if (!array.view(object) || array.dtype() != dtype.dlpack)
+  if (!array.view(object, by_table) || array.dtype() != dtype.dlpack)
     wrong_type(name + " is not an array of " + dtype.name + ": " +
                (tensor.output_of ? "give it as the forward pass left it" : "convert it"));
   bool same = array.ndim() == shape.size();
@@ -286,12 +287,10 @@ void emulate(simt::Emulator& emulator, Run run) {
 /// on the stream of the call what comes later may use it.
 class ExtraMemory : public simt::DeviceMemory {
  public:
-  /// Of the library of `array`, on its device.
+  /// Of the library of `array`, which has a table of C functions, on its device.
   explicit ExtraMemory(nb::handle array) : api_(ExchangeApi::of(array)) {
-    if (api_ != nullptr && api_->view(array.ptr(), &place_) != 0) throw nb::python_error();
+    if (api_->view(array.ptr(), &place_) != 0) throw nb::python_error();
   }
-  /// Whether the library has a table of C functions to ask it by.
-  bool is_there() const { return api_ != nullptr; }
 
   void* allocate(std::size_t bytes) override {
     return memory_.emplace_back(*api_, place_, static_cast<std::int64_t>(bytes)).data();
@@ -318,12 +317,11 @@ void run_cuda(void* stream, Body pass) {
   }
 }
 
-/// Calls `pass` with a workspace, on the backend of `stage`; what a stage needs on a GPU is of the library
-/// of `array`, or, if that has no table of C functions, of CUDA's pool.
+/// Calls `pass` with a workspace, on the backend of `stage`; what a stage needs on a GPU is of `memory`,
+/// or, where that is none, of CUDA's pool.
 template <class Body>
-void run(const Stage& stage, std::uintptr_t stream, nb::handle array, Body pass) {
-  ExtraMemory memory(array);
-  const simt::UseMemory use(memory.is_there() ? &memory : nullptr);
+void run(const Stage& stage, std::uintptr_t stream, std::optional<ExtraMemory>& memory, Body pass) {
+  const simt::UseMemory use(memory ? &*memory : nullptr);
   const nb::gil_scoped_release released;
   if (stage.backend == Backend::cuda) return run_cuda(reinterpret_cast<void*>(stream), pass);
   Workspace workspace;
@@ -357,18 +355,19 @@ const Stage& chosen(int number, const std::string& backend) {
 
 /// The result that `object` is, as flashladder/__init__.py makes it: the numbers of a row one after the
 /// other.
-Tensor written(const NamedTensor& tensor, const Problem& problem, nb::handle object) {
+Tensor written(const NamedTensor& tensor, const Problem& problem, nb::handle object, bool by_table) {
   Array array;
-  if (!array.view(object)) throw Error(python_name(tensor.name) + " is no array");
+  if (!array.view(object, by_table)) throw Error(python_name(tensor.name) + " is no array");
   return tensor.has_head_rows() ? where_it_lies(array, problem.dtype)
                                 : tensor.contiguous(problem, array.data());
 }
 
 /// A pass of stage `number`. `arrays` has each tensor that the stage is given, by its name in Python.
 /// What it launches goes to `stream`.
+/// @param by_table  they are read by their type's table of C functions: common_stream() has seen them
 template <class Call>
 void run_on_arrays(int number, const std::string& backend, const nb::dict& arrays, const nb::dict& how,
-                   std::uintptr_t stream) {
+                   std::uintptr_t stream, bool by_table) {
   const Stage& stage = chosen(number, backend);
   Problem problem;  // until it is known, one that has only what all have
   const auto is_given = [&](const NamedTensor& one) { return one.given(Call::pass, stage.saved, problem); };
@@ -378,7 +377,7 @@ void run_on_arrays(int number, const std::string& backend, const nb::dict& array
   std::map<std::string_view, Given> inputs;  // those of [batch, heads, rows, d]
   for (const NamedTensor& one : all_tensors) {
     if (is_given(one) && one.has_head_rows() && one.output_of != Call::pass)
-      inputs.emplace(one.name, Given(python_name(one.name), array_of(one), stage));
+      inputs.emplace(one.name, Given(python_name(one.name), array_of(one), stage, by_table));
   }
   const Given &q = inputs.at("Q"), &k = inputs.at("K");
   problem = problem_of(stage, q, k, inputs.at("V"), how);
@@ -387,16 +386,18 @@ void run_on_arrays(int number, const std::string& backend, const nb::dict& array
     if (!is_given(one)) continue;
     Tensor tensor;
     if (one.output_of == Call::pass) {
-      tensor = written(one, problem, array_of(one));
+      tensor = written(one, problem, array_of(one), by_table);
     } else if (one.has_head_rows()) {
       require_like(inputs.at(one.name), one.heads == &Problem::q_heads ? q : k);
       tensor = inputs.at(one.name).tensor();
     } else {
-      tensor = numbers(one, problem, array_of(one));
+      tensor = numbers(one, problem, array_of(one), by_table);
     }
     tensors.emplace_back(&one, tensor);
   }
-  run(stage, stream, arrays["q"], [&](Workspace& workspace) {
+  std::optional<ExtraMemory> memory;
+  if (by_table) memory.emplace(arrays["q"]);
+  run(stage, stream, memory, [&](Workspace& workspace) {
     Call call{.problem = problem, .workspace = workspace};
     for (const auto& [one, tensor] : tensors) one->of(call) = tensor;
     if constexpr (Call::pass == Pass::forward) {
@@ -432,26 +433,6 @@ std::optional<std::uintptr_t> common_stream(const nb::dict& arrays) {
   void* stream = nullptr;
   if (api->current_stream(cuda, first.device, &stream) != 0) throw nb::python_error();
   return reinterpret_cast<std::uintptr_t>(stream);
-}
-
-/// A contiguous array of `shape` by the library of `like`, on its device, of its dtype or of fp32.
-nb::object empty(nb::handle like, const std::vector<std::int64_t>& shape, bool fp32) {
-  const ExchangeApi* const api = ExchangeApi::of(like);
-  DlTensor wanted;
-  if (api == nullptr) throw Error("an array without DLPack's table of C functions");
-  if (api->view(like.ptr(), &wanted) != 0) throw nb::python_error();
-  wanted.ndim = static_cast<std::int32_t>(shape.size());
-  wanted.shape = const_cast<std::int64_t*>(shape.data());
-  wanted.strides = nullptr;
-  if (fp32) wanted.dtype = dtypes[0].dlpack;
-  OwnedTensor* made = nullptr;
-  void* object = nullptr;
-  const auto fail = [](void*, const char*, const char* message) {
-    if (PyErr_Occurred() == nullptr) PyErr_SetString(PyExc_MemoryError, message);
-  };
-  if (api->allocate(&wanted, &made, nullptr, fail) != 0 || api->to_python(made, &object) != 0)
-    throw nb::python_error();
-  return nb::steal(static_cast<PyObject*>(object));
 }
 
 // --- the ledger
@@ -729,11 +710,10 @@ NB_MODULE(_core, m) {
   m.def("as_bfloat16", &as_bfloat16, nb::arg("bits"));
   m.def("left_out", &left_out, nb::arg("p"), nb::arg("seed"), nb::arg("into"));
   m.def("common_stream", &common_stream, nb::arg("arrays"));
-  m.def("empty", &empty, nb::arg("like"), nb::arg("shape"), nb::arg("fp32"));
   m.def("forward", &run_on_arrays<Forward>, nb::arg("stage"), nb::arg("backend"), nb::arg("arrays"),
-        nb::kw_only(), nb::arg("how"), nb::arg("stream"));
+        nb::kw_only(), nb::arg("how"), nb::arg("stream"), nb::arg("by_table"));
   m.def("backward", &run_on_arrays<Backward>, nb::arg("stage"), nb::arg("backend"), nb::arg("arrays"),
-        nb::kw_only(), nb::arg("how"), nb::arg("stream"));
+        nb::kw_only(), nb::arg("how"), nb::arg("stream"), nb::arg("by_table"));
   m.def("ledger", &ledger, nb::arg("stage"), nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::kw_only(),
         nb::arg("how"), nb::arg("banks"), nb::arg("check"));
   m.def("random_ledger", &random_ledger, nb::arg("stage"), nb::arg("batch"), nb::arg("heads"),

@@ -171,7 +171,8 @@ __global__ void __launch_bounds__(32 * warps) fa2_forward(
 
     // S = Q K^T
     f32 S_frag[row_frags][Bc / 8][4] = {};
-    if (Policy::has_bias) stage_70::begin_with_bias(S_frag, policy, head, i0 + r0, j0 + 2 * quad_lane);
+    if (Policy::has_bias && policy.has_numbers())
+      stage_70::begin_with_bias(S_frag, policy, head, i0 + r0, j0 + 2 * quad_lane);
 #pragma unroll unroll
     for (int k = 0; k < d; k += 16) {
       std::uint32_t Q_frag[row_frags][4];

@@ -98,11 +98,13 @@ struct Plain {
   /// sums are multiplied with the scale: all of a thread's numbers are on the way together, and have no
   /// registers but those of S.
   static constexpr bool has_bias = false;
+  /// Whether there are any.
+  __device__ __forceinline__ bool has_numbers() const { return false; }
   /// Whether an element of a tile has a number; then those of a thread that come before it have one, too.
   __device__ __forceinline__ bool has_number(const Head&, const Element&) const { return false; }
   __device__ __forceinline__ f32 number(const Head&, const Element&) const { return 0.f; }
   __device__ __forceinline__ f32 over_scale(f32 number) const { return number; }
-  /// Whether the numbers of a key and the next one may be read at once, and they.
+  /// Whether the numbers of a key and of the next one may be read in one access; and these two numbers.
   __device__ __forceinline__ bool has_pairs() const { return false; }
   __device__ __forceinline__ float2 pair(const Head&, const Element&) const { return {}; }
   /// Is given dS, the gradient of the sum of score and number, of an element that has a number.

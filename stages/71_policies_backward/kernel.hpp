@@ -579,7 +579,7 @@ __global__ void __launch_bounds__(32 * warps) fa2_backward(
         const bool of_dS = turns == 2 ? turn == 1 : second;
         f32 x[key_frags][step / 8][4];  // S^T, then P^T; or dP^T - D, then dS^T
         begin_sums(x, D, of_dS && !Policy::drops, buffer, r, lane);
-        if (Policy::has_bias && !of_dS)
+        if (Policy::has_bias && !of_dS && policy.has_numbers())
           stage_71::begin_with_bias(x, policy, head, i0 + r + 2 * quad_lane, j0 + k0 + quad);
         // S^T = K Q^T, or dP^T - D = V dO^T - D
         product<unroll>(x, of_dS ? V : K, of_dS ? dO : Q, k0, buffer * Br + r, lane);

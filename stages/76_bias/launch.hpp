@@ -16,6 +16,9 @@ void with_alibi(const Call& f, const Base& base, Body body) {
   body(Alibi<Base>{base, slopes, f.problem.alibi});
 }
 
+/// Over a smaller one numbers of a bias do not fit into fp32.
+constexpr float least_scale_of_bias = 1e-30f;
+
 /// Calls `body` with the policy of a call, on top of `base`; backward dbias is made 0 before.
 template <class Call, class Base, class Body>
 void with_bias(const Call& f, const Base& base, Body body) {
@@ -27,6 +30,9 @@ void with_bias(const Call& f, const Base& base, Body body) {
   const std::int64_t row = p.Nk, head = p.bias_rows * row;
   const bool in_pairs = p.Nk % 2 == 0 && reinterpret_cast<std::uintptr_t>(f.bias.data) % 8 == 0;
   const float scale = p.softmax_scale();  // forward, its sign has been moved into Q
+  if (p.has_bias() && std::abs(scale) < least_scale_of_bias)
+    throw UsageError(
+        "a bias is divided by the scale, and the scale is too small for that: give one of at least 1e-30");
   body(Bias<Base>{base, bias, dbias, p.bias_batch == 1 ? 0 : p.bias_heads * head,
                   p.bias_heads == 1 ? 0 : head, p.bias_rows == 1 ? 0 : row, p.has_bias(), in_pairs,
                   1 / (Call::pass == Pass::forward ? std::abs(scale) : scale)});

@@ -62,6 +62,7 @@ struct Bias : Base {
     return (head.begin + at.i * row_step + at.j) + (at.di * row_step + at.dj);
   }
   static constexpr bool changes_scores = true, has_bias = true;
+  __device__ __forceinline__ bool has_numbers() const { return given; }
   __device__ __forceinline__ f32 number(const Head& head, const stage_70::Element& at) const {
     return bias[place(head, at)];
   }

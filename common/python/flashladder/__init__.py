@@ -366,10 +366,11 @@ def _run(which: str, stage: Stage, backend: str | None, numbers: dict[str, Any],
     run = getattr(_core, which)
     if _are_plain(given) and (stream := _core.common_stream(given)) is not None:
         q = given["q"]
-        library: _Library = _QuickTorch(q)
+        library: _Library = _Torch(q)
         made = results(library)
         how = _for_core(numbers, seed, own, check_seqlens)
-        run(stage.number, _choose(stage, backend, q.is_cuda), given | own | made, how=how, stream=stream)
+        run(stage.number, _choose(stage, backend, q.is_cuda), given | own | made, how=how, stream=stream,
+            by_table=True)
         return tuple(made.values())
     how = _for_core(numbers, seed, own, check_seqlens)
     library, on_gpu = _examine(**given)
@@ -377,7 +378,7 @@ def _run(which: str, stage: Stage, backend: str | None, numbers: dict[str, Any],
     with library.current(given["q"], on_gpu) as stream:
         made = results(library)
         arrays = _all_readable(stream if on_gpu else None, **(given | own | made))  # of `own` as _for_core left them
-        run(stage.number, backend, arrays, how=how, stream=stream)
+        run(stage.number, backend, arrays, how=how, stream=stream, by_table=False)
         return tuple(library.result(x) for x in made.values())
 
 
@@ -388,9 +389,16 @@ def _are_plain(arrays: dict[str, Any]) -> bool:
         return False
     needs_graph = torch.is_grad_enabled()
     for x in arrays.values():
-        if type(x) is not torch.Tensor or x.layout is not torch.strided or (needs_graph and x.requires_grad):
+        if not _is_memory_alone(x, torch) or (needs_graph and x.requires_grad):
             return False
     return True
+
+
+def _is_memory_alone(x: Any, torch: Any) -> bool:
+    """Whether it is a tensor of PyTorch, and no more: none of a class of its own, sparse, nested, of another transform's batch,
+    or one whose numbers are not those in its memory."""
+    return ((type(x) is torch.Tensor or type(x) is torch.nn.Parameter) and x.layout is torch.strided and not x.is_nested
+            and not x.is_neg() and not x._is_zerotensor() and not torch._C._functorch.is_legacy_batchedtensor(x))
 
 
 # --- stages and backends
@@ -702,7 +710,7 @@ class _Torch(_Library):
 
     def empty_like(self, array: Any) -> Any:
         if array.is_contiguous():
-            return self.module.empty_like(array)
+            return self.module.empty(array.shape, dtype=array.dtype, device=self.device)
         return self.module.empty_strided(tuple(array.shape), _strides_like(array), dtype=array.dtype, device=self.device)
 
     def arithmetic(self, array: Any) -> tuple[Any, Any]:
@@ -714,17 +722,6 @@ class _Torch(_Library):
 
     def result(self, array: Any) -> Any:
         return array
-
-
-class _QuickTorch(_Torch):
-    """Of tensors that _core reads themselves: it makes contiguous ones, too."""
-
-    def __init__(self, array: Any) -> None:
-        super().__init__(array)
-        self.like = array
-
-    def empty(self, shape: Any, dtype: Any) -> Any:
-        return _core.empty(self.like, shape, dtype is None)
 
 
 class _CuPy(_Library):
@@ -779,6 +776,8 @@ def _readable(array: Any, name: str, stream: int | None = None) -> Any:
     """What _core reads in place of the array: the same memory. On a GPU, whatever is still being written to it will
     be complete for what follows on `stream`."""
     array = _detached(array, name)
+    if _is(array, "torch", "Tensor") and (array.is_neg() or array._is_zerotensor()):  # its numbers are not those in its memory
+        array = array.clone()
     if _is(array, "numpy", "ndarray") and array.dtype.name == "bfloat16":  # ml_dtypes; not in NumPy's DLPack
         return _core.as_bfloat16(array.view("uint16"))
     if stream is None:

@@ -7,7 +7,7 @@
     print(q.grad.shape)
 
 Both passes are operators of PyTorch, torch.ops.flashladder.attention and attention_backward: torch.compile and torch.export
-keep them whole. This part of flashladder, and flashladder.flash_attn, need PyTorch.
+keep them whole. A call that nothing looks at leaves them out. This part of flashladder, and flashladder.flash_attn, need PyTorch.
 """
 
 from __future__ import annotations
@@ -84,11 +84,11 @@ def attention(
     The gradients have no gradients of their own. Errors are those of stages_for, flashladder.forward and
     flashladder.backward.
     """
-    given = flashladder._present(q=q, k=k, v=v, bias=bias, sinks=sinks, alibi_slopes=alibi_slopes, cu_seqlens_q=cu_seqlens_q,
-                                 cu_seqlens_k=cu_seqlens_k, block_map=block_map)
-    watched = len(given) < 3 or _is_watched(*given.values())
+    own = flashladder._present(bias=bias, sinks=sinks, alibi_slopes=alibi_slopes, cu_seqlens_q=cu_seqlens_q,
+                               cu_seqlens_k=cu_seqlens_k, block_map=block_map)
+    watched = _is_watched(q, k, v, *own.values())
     if watched or forward_ad._current_level >= 0:
-        _require_tensors(given if len(given) >= 3 else {"q": q, "k": k, "v": v})
+        _require_tensors({"q": q, "k": k, "v": v} | own)
     if deterministic not in (None, True, False):
         raise TypeError(f"deterministic is {flashladder._shown(deterministic)}: give True, False or None")
     if isinstance(scale, torch.Tensor) and scale.requires_grad:
@@ -131,7 +131,7 @@ def _is_watched(*tensors: torch.Tensor) -> bool:
             or torch._C._autograd._profiler_enabled()):
         return True
     for x in tensors:
-        if type(x) is not torch.Tensor and type(x) is not torch.nn.Parameter or x.is_meta or x.layout is not torch.strided:
+        if not flashladder._is_memory_alone(x, torch) or x.is_meta:
             return True
     return False
 
@@ -275,7 +275,7 @@ def _forward(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     own = flashladder._present(alibi_slopes=alibi_slopes, bias=bias, sinks=sinks, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
                                block_map=block_map)
-    numbers = {"causal": causal, "scale": scale, "window_size": tuple(window_size), "softcap": softcap, "prefix": prefix,
+    numbers = {"causal": causal, "scale": scale, "window_size": _checked(window_size), "softcap": softcap, "prefix": prefix,
                "dropout_p": dropout_p}
     first, _ = _chosen(q, stages, trains, own, numbers, deterministic)
     rows = _rows(q)
@@ -290,7 +290,7 @@ def _backward(
 ) -> tuple[torch.Tensor, ...]:
     own = flashladder._present(alibi_slopes=alibi_slopes, bias=bias, sinks=sinks, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
                                block_map=block_map)
-    numbers = {"causal": causal, "scale": scale, "window_size": tuple(window_size), "softcap": softcap, "prefix": prefix,
+    numbers = {"causal": causal, "scale": scale, "window_size": _checked(window_size), "softcap": softcap, "prefix": prefix,
                "dropout_p": dropout_p}
     _, second = _chosen(q, stages, True, own, numbers, deterministic)
     assert second is not None
@@ -299,6 +299,11 @@ def _backward(
     dq, dk, dv, *others = flashladder._backward(second, q, k, v, o, lse, do, saved, own, numbers, 0 if seed is None else number_of(seed))
     dbias, dsinks = (q.new_empty(0, dtype=torch.float32) if given is None else others.pop(0) for given in (bias, sinks))
     return dq, dk, dv, dbias, dsinks
+
+
+def _checked(window_size: Any) -> tuple[int, int]:
+    """It, where attention() has checked it, which an operator that is called by itself has not: it gives a list."""
+    return window_size if type(window_size) is tuple else flashladder._window(tuple(window_size))
 
 
 def _chosen(q: torch.Tensor, stages: Any, trains: bool, own: dict[str, Any], numbers: dict[str, Any],
@@ -387,7 +392,7 @@ torch.library.register_autograd("flashladder::attention_backward", _no_second_gr
 
 def _rows(x: torch.Tensor) -> torch.Tensor:
     """x, copied where its rows do not lie as stages take them: PyTorch chooses how dO lies, not the caller."""
-    if x.is_contiguous() and not (x.data_ptr() % 16 or x.shape[-1] % 8):
+    if x.dim() and x.is_contiguous() and not (x.data_ptr() % 16 or x.shape[-1] % 8):
         return x
     size = x.element_size()
     begin = 16 if size == 2 else size  # a row begins at a multiple of so many bytes
