@@ -376,6 +376,27 @@ __global__ void vectors(gmem<const f32> a, gmem<f32> b) {
   to[t] -= 1.f;
 }
 
+__global__ void pairs(gmem<const f32> a, gmem<f32> b, int first) {
+  const int t = threadIdx.x;
+  const float2 v = load2(a + (2 * t + first));
+  b[t] = 100.f * v.x + v.y;
+}
+
+TEST_CASE("pairs of numbers are read at once, from even places on", "[simt]") {
+  Emulator emulator(options_for(Schedule::forward));
+  const UseEmulator use(emulator);
+  DeviceBuffer<f32> a("a", 66), b("b", 32);
+  std::vector<float> numbers(66), got(32);
+  std::iota(numbers.begin(), numbers.end(), 0.f);
+  a.upload(numbers.data());
+  launch("pairs", pairs, dim3(1), dim3(32), 0, a, b, 2);
+  b.download(got.data());
+  for (int t = 0; t < 32; ++t)
+    CHECK(got[t] == 100 * static_cast<float>(2 * t + 2) + static_cast<float>(2 * t + 3));
+  CHECK(emulator.last().global.at("a").read_bytes == 256);
+  CHECK_THROWS_AS(launch("pairs", pairs, dim3(1), dim3(32), 0, a, b, 1), KernelError);
+}
+
 TEST_CASE("vectors, dynamic shared memory, and elements that are read and written", "[simt]") {
   Emulator emulator(options_for(Schedule::forward));
   const UseEmulator use(emulator);
