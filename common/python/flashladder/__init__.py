@@ -710,7 +710,7 @@ class _Torch(_Library):
 
     def empty_like(self, array: Any) -> Any:
         if array.is_contiguous():
-            return self.module.empty(array.shape, dtype=array.dtype, device=self.device)
+            return self.empty(array.shape, array.dtype)
         return self.module.empty_strided(tuple(array.shape), _strides_like(array), dtype=array.dtype, device=self.device)
 
     def arithmetic(self, array: Any) -> tuple[Any, Any]:

@@ -257,8 +257,7 @@ def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, wants_P: bool 
                **how: Any) -> tuple[torch.Tensor, torch.Tensor, Any]:
     """O, L and, with dropout and where it is wanted, P, of [batch, heads, rows, d]. Columns of zeros make d a multiple of 8, which
     the stages of 16 bits take; more heads than a launch takes are several calls."""
-    if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
-        q, k, v = map(flashladder.torch.autocast, (q, k, v))
+    q, k, v = flashladder.torch.autocast(q, k, v)
     d, group = q.shape[-1], q.shape[1] // k.shape[1]
     if q.shape[1] > MOST_BLOCKS:
         if how.get("cu_seqlens_q") is not None:

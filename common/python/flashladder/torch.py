@@ -95,8 +95,7 @@ def attention(
         raise ValueError("scale requires a gradient, and gets none here: multiply q with it instead")
     if alibi_slopes is not None and alibi_slopes.requires_grad:
         raise ValueError("alibi_slopes requires a gradient, and gets none here: give alibi_slopes.detach()")
-    if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
-        q, k, v = map(autocast, (q, k, v))
+    q, k, v = autocast(q, k, v)
     if not dropout_p:
         seed = None
     elif dropout_seed is None:
@@ -158,8 +157,14 @@ def number_of(seed: torch.Tensor) -> int:
     return int(seed) & (1 << 64) - 1
 
 
-def autocast(x: torch.Tensor) -> torch.Tensor:
-    """q, k or v as torch.autocast casts what PyTorch's own attention is given."""
+def autocast(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """q, k and v as torch.autocast casts what PyTorch's own attention is given."""
+    if not torch.is_autocast_enabled("cuda") and not torch.is_autocast_enabled("cpu"):
+        return tensors
+    return tuple([_cast(x) for x in tensors])
+
+
+def _cast(x: torch.Tensor) -> torch.Tensor:
     device = x.device.type
     if device in ("cuda", "cpu") and x.dtype != torch.float64 and torch.is_autocast_enabled(device):
         return x.to(torch.get_autocast_dtype(device))
@@ -273,10 +278,8 @@ def _forward(
     block_map: Any, seed: torch.Tensor | None, causal: bool, scale: float | None, window_size: Any, softcap: float, prefix: int,
     dropout_p: float, stages: Any, trains: bool, deterministic: bool | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    own = flashladder._present(alibi_slopes=alibi_slopes, bias=bias, sinks=sinks, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
-                               block_map=block_map)
-    numbers = {"causal": causal, "scale": scale, "window_size": _checked(window_size), "softcap": softcap, "prefix": prefix,
-               "dropout_p": dropout_p}
+    own, numbers = _apart(bias, sinks, alibi_slopes, cu_seqlens_q, cu_seqlens_k, block_map, causal, scale, window_size, softcap,
+                          prefix, dropout_p)
     first, _ = _chosen(q, stages, trains, own, numbers, deterministic)
     rows = _rows(q)
     o, lse = flashladder._forward(first, rows, _rows(k), _rows(v), own, numbers, 0 if seed is None else number_of(seed))
@@ -288,10 +291,8 @@ def _backward(
     alibi_slopes: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, block_map: Any, seed: torch.Tensor | None, causal: bool,
     scale: float | None, window_size: Any, softcap: float, prefix: int, dropout_p: float, stages: Any, deterministic: bool | None,
 ) -> tuple[torch.Tensor, ...]:
-    own = flashladder._present(alibi_slopes=alibi_slopes, bias=bias, sinks=sinks, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
-                               block_map=block_map)
-    numbers = {"causal": causal, "scale": scale, "window_size": _checked(window_size), "softcap": softcap, "prefix": prefix,
-               "dropout_p": dropout_p}
+    own, numbers = _apart(bias, sinks, alibi_slopes, cu_seqlens_q, cu_seqlens_k, block_map, causal, scale, window_size, softcap,
+                          prefix, dropout_p)
     _, second = _chosen(q, stages, True, own, numbers, deterministic)
     assert second is not None
     q, k, v, o, do = map(_rows, (q, k, v, o, do))
@@ -301,9 +302,14 @@ def _backward(
     return dq, dk, dv, dbias, dsinks
 
 
-def _checked(window_size: Any) -> tuple[int, int]:
-    """It, where attention() has checked it, which an operator that is called by itself has not: it gives a list."""
-    return window_size if type(window_size) is tuple else flashladder._window(tuple(window_size))
+def _apart(bias: Any, sinks: Any, alibi_slopes: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, block_map: Any, causal: bool,
+           scale: float | None, window_size: Any, softcap: float, prefix: int, dropout_p: float) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The arrays of variants that an operator is given, and the numbers, as flashladder._forward takes them. attention() has checked
+    the window; an operator that is called by itself has not, and gives a list."""
+    own = flashladder._present(alibi_slopes=alibi_slopes, bias=bias, sinks=sinks, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
+                               block_map=block_map)
+    window = window_size if type(window_size) is tuple else flashladder._window(tuple(window_size))
+    return own, {"causal": causal, "scale": scale, "window_size": window, "softcap": softcap, "prefix": prefix, "dropout_p": dropout_p}
 
 
 def _chosen(q: torch.Tensor, stages: Any, trains: bool, own: dict[str, Any], numbers: dict[str, Any],
