@@ -17,31 +17,37 @@ namespace flashladder {
 
 /// DLPack's DLTensor.
 struct DlTensor {
-  void* data;
-  std::int32_t device_type, device;
-  std::int32_t ndim;
-  nanobind::dlpack::dtype dtype;
-  std::int64_t *shape, *strides;
-  std::uint64_t byte_offset;
+  void* data;                     ///< On the device; the first element is byte_offset bytes behind it.
+  std::int32_t device_type;       ///< DLPack's number of a kind of device.
+  std::int32_t device;            ///< Which of them.
+  std::int32_t ndim;              ///< How many dimensions.
+  nanobind::dlpack::dtype dtype;  ///< Of an element.
+  std::int64_t* shape;            ///< [ndim]
+  std::int64_t* strides;          ///< [ndim], in elements.
+  std::uint64_t byte_offset;      ///< In bytes.
 };
 
 /// DLPack's DLManagedTensorVersioned: a tensor with its owner.
 struct OwnedTensor {
-  std::uint32_t major, minor;
-  void* owner;
-  void (*release)(OwnedTensor*);
-  std::uint64_t flags;
-  DlTensor tensor;
+  std::uint32_t major;            ///< DLPack's version.
+  std::uint32_t minor;            ///< The same.
+  void* owner;                    ///< The library's own.
+  void (*release)(OwnedTensor*);  ///< Gives the memory back.
+  std::uint64_t flags;            ///< The library's own.
+  DlTensor tensor;                ///< The memory.
 };
 
 /// DLPack's DLPackExchangeAPI (1.3), of which these functions are called here.
 struct ExchangeApi {
+  /// Is told why there is no memory: the kind of an error, and its message.
   using Fail = void (*)(void* context, const char* kind, const char* message);
-  std::uint32_t major, minor;
-  void* older;
+  std::uint32_t major;  ///< DLPack's version.
+  std::uint32_t minor;  ///< The same.
+  void* older;          ///< A table of an older version, which is not looked at.
   /// A contiguous one of the dtype, shape and device of `like`. Not 0: `fail` has been called.
   int (*allocate)(DlTensor* like, OwnedTensor** into, void* context, Fail fail);
-  void *own, *to_python;
+  void* own;                                  ///< Not called here.
+  void* to_python;                            ///< Not called here.
   int (*view)(void* object, DlTensor* into);  ///< Not 0: there is a Python error.
   int (*current_stream)(std::int32_t device_type, std::int32_t device, void** into);  ///< The same.
 
@@ -82,10 +88,12 @@ class LibraryMemory {
   ~LibraryMemory() {
     if (memory_ != nullptr) memory_->release(memory_);
   }
+  /// `other` has none from here on.
   LibraryMemory(LibraryMemory&& other) noexcept : memory_(std::exchange(other.memory_, nullptr)) {}
   LibraryMemory(const LibraryMemory&) = delete;
   LibraryMemory& operator=(const LibraryMemory&) = delete;
 
+  /// On the device.
   void* data() const { return static_cast<std::byte*>(memory_->tensor.data) + memory_->tensor.byte_offset; }
 
  private:
@@ -117,15 +125,21 @@ class Array {
     return true;
   }
 
+  /// How many dimensions.
   std::size_t ndim() const { return static_cast<std::size_t>(tensor_.ndim); }
+  /// The size of dimension i.
   std::int64_t shape(std::size_t i) const { return tensor_.shape[i]; }
-  /// In elements.
+  /// From one element of dimension i to the next, in elements.
   std::int64_t stride(std::size_t i) const { return tensor_.strides[i]; }
+  /// Of an element.
   nanobind::dlpack::dtype dtype() const { return tensor_.dtype; }
+  /// Of an element, in bytes.
   std::int64_t itemsize() const { return tensor_.dtype.bits / 8; }
+  /// The first element, on the device.
   void* data() const { return static_cast<std::byte*>(tensor_.data) + tensor_.byte_offset; }
-  /// DLPack's number of a kind of device, and which of them.
+  /// DLPack's number of a kind of device.
   std::int32_t device_type() const { return tensor_.device_type; }
+  /// Which of them.
   std::int32_t device() const { return tensor_.device; }
 
  private:
