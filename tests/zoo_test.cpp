@@ -158,6 +158,7 @@ std::vector<Specimen> specimens() {
        [] { on_fresh("skipped", zoo::skipped<true>, true); }},
       {"overflow", offset_overflow, "large", [] { on_two_gigabytes(zoo::overflow<false>); },
        [] { on_two_gigabytes(zoo::overflow<true>); }, false},
+      {"arrived_early", race_shared, "tile", ON_AB(arrived_early, 1, 64)},
       {"released_early", race_shared, "tile", ON_AB(released_early, 1, 64)},
       {"other_mbarrier", race_shared, "tile", ON_AB(other_mbarrier, 1, 64)},
       {"wrong_parity", deadlock, "", ON_AB(wrong_parity, 1, 64)},

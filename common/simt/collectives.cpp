@@ -152,7 +152,8 @@ void barrier(unsigned id, unsigned threads, bool waits, const char* name, Where 
   barrier.where = where;
   barrier.members[me.warp] |= 1u << me.lane;
   if (waits) barrier.waiters[me.warp] |= 1u << me.lane;
-  if (check) block.races.arrive(barrier.clock, me.warp);
+  if (check && waits) block.races.arrive(barrier.clock, me.warp);
+  if (check && !waits) block.races.release(barrier.clock, me.warp);  // what it does next comes behind it
   block.flight.tell(barrier.knowledge);
   if (++barrier.arrived < threads) {
     if (waits) suspend(name, where);

@@ -287,6 +287,21 @@ __global__ void greedy(gmem<f32> a) {
   a[threadIdx.x] = tile[threadIdx.x];
 }
 
+/// Warp 0 tells at a named barrier that the tile is full, goes on without waiting, and fills it then.
+template <bool right>
+__global__ void arrived_early(gmem<const f32> a, gmem<f32> b) {
+  __shared__ smem_array<f32, 32, 1, "tile"> tile;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (warp == 0) {
+    if (!right) named_barrier_arrive(1, 64);
+    tile[lane] = a[lane];  // other: arrived_early
+    if (right) named_barrier_arrive(1, 64);
+  } else {
+    named_barrier_sync(1, 64);
+    b[lane] = tile[31 - lane];  // bug: arrived_early
+  }
+}
+
 // --- mbarriers: warp 0 writes tiles of 32 numbers one after the other into one buffer, warp 1 reads them
 
 /// The consumer lets the producer go on before it has read the tile.
