@@ -284,7 +284,7 @@ class BuildTest(Repository):
         super().setUp()
         shutil.copytree(SOURCE / "docs/site", self.root / "docs/site", ignore=shutil.ignore_patterns("__pycache__"))
         for file in ("docs/__init__.py", "common/__init__.py", *(
-                f"common/course/{name}.py" for name in ("__init__", "diff_model", "program", "registry"))):
+                f"common/course/{name}.py" for name in ("__init__", "diff_model", "ledger", "program", "registry"))):
             self.put(file, (SOURCE / file).read_text())
         self.put("program", f"#!{sys.executable}\nimport sys\nprint({json.dumps(STAGES)!r} if sys.argv[2] == '--json' "
                             f"else {TABLE!r}, end='')\n")

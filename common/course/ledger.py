@@ -12,6 +12,8 @@ PROBLEM = ["--random", "1,2,256,64"]
 # A stage that shows all that it changes only with other options says so in its README: <!-- ledger options: --causal -->.
 # A problem among them takes the place of the usual one.
 OPTIONS = re.compile(r"<!-- ledger options: (.+) -->")
+# How the guide shows a variant of attention at work, where that is not the problem above: <!-- watch options: ... -->.
+WATCHED = re.compile(r"<!-- watch options: (.+) -->")
 TOTALS = {f"{memory}, all {what}: {end}": (f"{memory}.", f".{end}")
           for memory, what, ends in (("global", "buffers", ("read_bytes", "written_bytes", "atomic_bytes")),
                                      ("shared", "arrays", ("read_bytes", "written_bytes"))) for end in ends}
@@ -85,6 +87,19 @@ def ratio(before: float, after: float) -> str:
         return "new" if before == 0 else "gone"
     factor = f"{max(after / before, before / after):.3g}"
     return "≈" if factor == "1" else f"{'×' if after > before else '÷'} {factor}"
+
+
+def watched_with(readme: Path) -> list[str]:
+    """The options with which ./ladder watch plays a stage in the guide. Where its counts are of a variant of attention,
+    they are theirs; none for its usual problem."""
+    text = readme.read_text() if readme.exists() else ""
+    if found := WATCHED.search(text):
+        return found[1].split()
+    found = OPTIONS.search(text)
+    options = found[1].split() if found else []
+    if "--variant" not in options:
+        return []
+    return [*(option for option in options if option != "--causal"), *([] if "--causal" in options else ["--full"])]
 
 
 def options_of(stage: Stage, forward: bool) -> list[str]:

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from common.course.mask import BLOCK, Sequence, left_out, sequences_of, variant_text
 from common.course.registry import Failure, Stage
 from common.course.time_model import OTHER, STORES, TENSOR_CORES, TMA, WAITS, WORK_OF, Model, Step, likeness, steps_of
 
@@ -93,24 +94,28 @@ def movie(stage: Stage, name: str, answer: dict[str, Any], source: tuple[str, li
     """A stage's part of the page: `answer` is the program's, with the trace of this stage alone; `name` how it is called,
     by its number or as a folder of its lab; `source` the name of its file and its lines in HTML."""
     counted, problem = answer["stages"][0], answer["input"]
-    trace = counted["trace"]
+    trace, sequences = counted["trace"], sequences_of(problem)
     backward = answer.get("pass") == "backward"
     blocks = placed(trace)
     if not blocks:
         raise Failure(f"{name}: {error.replace(chr(10), ' ') or 'no block ran'}.")
-    row = None if backward else row_of(blocks, trace)
+    row = None if backward else row_of(blocks, trace, sequences)
     stopped = next((block for block in blocks if not block.ended), None) if error else None
     seen = stopped or (row[0] if row else blocks[0])
     watched = seen.multiprocessor
-    tiles, number_of = tiles_of(blocks, problem)
+    tiles, number_of = tiles_of(blocks, sequences)
     shown = [block for block in blocks if block.multiprocessor == watched]
-    main = max(trace["launches"], key=lambda launch: sum(len(block["steps"]) for block in launch["blocks"]))
-    buffers = [name for name, _, _ in main["buffers"] if name]
+    # Of all launches, that of the most first. A policy may have buffers that are empty.
+    launches = sorted(trace["launches"], key=lambda launch: -len(launch["buffers"]))
+    buffers = [*dict.fromkeys(name for launch in launches for name, _, elements in launch["buffers"] if name and elements)]
     lanes, bars = lanes_of(shown, source[0])
     return {
         "digits": name, "name": stage.name, "title": stage.title, "idea": stage.idea,
-        "problem": problem_text(problem, counted["dtype"]), "heads": problem["batch"] * problem["q_heads"],
-        "Nq": problem["Nq"], "Nk": problem["Nk"], "d": problem["d"], "causal": problem["causal"],
+        "problem": problem_text(problem, counted["dtype"]), "variant": variant_text(problem),
+        "heads": problem["batch"] * problem["q_heads"],
+        "Nq": problem["Nq"], "Nk": problem["Nk"], "d": problem["d"],
+        "sequences": [[one.row0, one.row1, one.key0, one.key1] for one in sequences],
+        "seen": [one.outline() for one in sequences], "left_out": [] if error else left_out(problem, tiles),
         "pass": "backward" if backward else "forward", "multiprocessors": trace["multiprocessors"],
         "end": math.ceil(max(block.end for block in blocks)), "error": error,
         "source": {"path": source[0], "html": source[1], "wrong": wrong_line(error, source[0])},
@@ -118,8 +123,8 @@ def movie(stage: Stage, name: str, answer: dict[str, Any], source: tuple[str, li
                       "shared": launch["shared_bytes"]} for launch in trace["launches"]],
         "blocks": [[block.launch, block.number, block.multiprocessor, round(block.begin), round(block.end)]
                    for block in blocks],
-        "tiles": tiles, "parts": parts_of(shown, number_of, problem), "buffers": buffers,
-        "moves": moves_of(blocks, trace, problem, buffers),
+        "tiles": tiles, "parts": parts_of(shown, number_of, tiles), "buffers": buffers,
+        "moves": moves_of(blocks, counted, problem, buffers),
         "shared": arrays_of(trace["launches"]), "registers": in_registers(trace, blocks, backward),
         "note": DRAWN if "drawn" in buffers else "",
         "watched": watched, "lanes": lanes, "kinds": [BACKWARD.get(kind, kind) if backward else kind for kind in KINDS],
@@ -165,7 +170,8 @@ def problem_text(problem: dict[str, Any], dtype: str) -> str:
         heads += f" for {plural(problem['kv_heads'], 'head')} of keys"
     rows = f"Nq = Nk = {problem['Nq']}" if problem["Nq"] == problem["Nk"] else f"Nq = {problem['Nq']}, Nk = {problem['Nk']}"
     batch = [f"batch {problem['batch']}"] if problem["batch"] > 1 else []
-    return ", ".join([*batch, heads, rows, f"d = {problem['d']}", *(["causal"] if problem["causal"] else []), dtype])
+    masks = [*(["causal"] if problem["causal"] else []), *([variant_text(problem)] if variant_text(problem) else [])]
+    return ", ".join([*batch, heads, rows, f"d = {problem['d']}", *masks, dtype])
 
 
 def placed(trace: dict[str, Any]) -> list[Block]:
@@ -192,8 +198,14 @@ def placed(trace: dict[str, Any]) -> list[Block]:
 # --- Tiles --------------------------------------------------------------------------------------------------------
 
 
-def tiles_of(blocks: list[Block], problem: dict[str, Any]) -> tuple[list[list[int]], dict[tuple[int, int, int], int]]:
-    """The tiles in the order in which they begin, and their numbers by (number of the block here, tile of it, head)."""
+def sequence_with(sequences: list[Sequence], row: int) -> Sequence:
+    """That of a row."""
+    return next((one for one in reversed(sequences) if one.row0 <= row), sequences[0])
+
+
+def tiles_of(blocks: list[Block], sequences: list[Sequence]) -> tuple[list[list[int]], dict[tuple[int, int, int], int]]:
+    """The tiles in the order in which they begin, and their numbers by (number of the block here, tile of it, head). A tile
+    ends where its sequence does: what the kernel computes behind that, it does not use."""
     found = []
     for block in blocks:
         boxes: dict[tuple[int, int], list[int]] = {}
@@ -210,27 +222,31 @@ def tiles_of(blocks: list[Block], problem: dict[str, Any]) -> tuple[list[list[in
         if not block.ended:
             end = {tile: block.end + 1 if tile == max(begin, default=0) else done for tile, done in end.items()}
         for (tile, head), (first_row, last_row, first_key, last_key) in boxes.items():
-            since = begin.get(tile, block.begin)
-            found.append(([head, first_row, min(last_row + 1, problem["Nq"]), first_key, min(last_key + 1, problem["Nk"]),
+            since, sequence = begin.get(tile, block.begin), sequence_with(sequences, first_row)
+            found.append(([head, first_row, min(last_row + 1, sequence.row1), first_key, min(last_key + 1, sequence.key1),
                            int(tile in masked), round(since), max(round(end.get(tile, since)), round(since) + 1), block.index], tile))
     found.sort(key=lambda one: (one[0][6], one[0][8], one[1]))
     return [one for one, _ in found], {(one[8], tile, one[0]): number for number, (one, tile) in enumerate(found)}
 
 
-def parts_of(shown: list[Block], number_of: dict[tuple[int, int, int], int], problem: dict[str, Any]) -> list[list[int]]:
+def parts_of(shown: list[Block], number_of: dict[tuple[int, int, int], int], tiles: list[list[int]]) -> list[list[int]]:
     """Which warp computes which part of a tile: (number of the tile, warp, rows, keys)."""
-    return [[number_of[block.index, tile, head], warp, first_row, min(last_row + 1, problem["Nq"]), first_key,
-             min(last_key + 1, problem["Nk"])]
-            for block in shown for warp, tile, head, first_row, last_row, first_key, last_key in block.trace["parts"]
-            if first_row < problem["Nq"] and first_key < problem["Nk"]]
+    found = []
+    for block in shown:
+        for warp, tile, head, first_row, last_row, first_key, last_key in block.trace["parts"]:
+            number = number_of[block.index, tile, head]
+            _, _, end_row, _, end_key, *_ = tiles[number]
+            if first_row < end_row and first_key < end_key:
+                found.append([number, warp, first_row, min(last_row + 1, end_row), first_key, min(last_key + 1, end_key)])
+    return found
 
 
 # --- Bytes --------------------------------------------------------------------------------------------------------
 
 
-def rows_touched(buffer: list[Any], first: int, last: int, problem: dict[str, Any]) -> tuple[int, int, int]:
+def rows_touched(buffer: list[Any], first: int, last: int, problem: dict[str, Any], Br: int) -> tuple[int, int, int]:
     """(head, first row, one more than the last) that bytes of a buffer belong to; head -1 where that is not known. Of K, V
-    and their gradients the head is one of theirs."""
+    and their gradients the head is one of theirs. `Br` are the rows of a tile, 0 where they are not known."""
     name, element, elements = buffer
     keys = name in ("K", "V", "dK", "dV")
     if not keys and name not in ROWS:
@@ -244,22 +260,35 @@ def rows_touched(buffer: list[Any], first: int, last: int, problem: dict[str, An
     first, last = first // size, last // size
     if first // padded != last // padded:
         return -1, 0, 0
-    return first // padded, min(first % padded, rows - 1), min(last % padded + 1, rows)
+    head, row0, row1 = first // padded, first % padded, last % padded + 1
+    if problem.get("cu_seqlens_q") and padded > rows:
+        return (head, *packed_rows(row0, row1, padded, problem, Br)) if Br else (-1, 0, 0)
+    return head, min(row0, rows - 1), min(row1, rows)
 
 
-def moves_of(blocks: list[Block], trace: dict[str, Any], problem: dict[str, Any], names: list[str]) -> list[list[int]]:
+def packed_rows(row0: int, row1: int, padded: int, problem: dict[str, Any], Br: int) -> tuple[int, int]:
+    """Rows of a buffer that has whole tiles for each packed sequence, as rows of the sequences. They begin as
+    padded_row0() of the kernels says."""
+    sequences = sequences_of(problem)
+    mine = next((one for one in reversed(sequences) if (one.row0 // Br + one.number) * Br <= row0), sequences[0])
+    away = mine.row0 - (mine.row0 // Br + mine.number) * Br
+    return min(row0 + away, mine.row1 - 1), min(row1 + away, mine.row1)
+
+
+def moves_of(blocks: list[Block], counted: dict[str, Any], problem: dict[str, Any], names: list[str]) -> list[list[int]]:
     """What travels between global memory and the multiprocessors: one for each tile of a block, buffer and way."""
-    found = []
+    found, trace, Br = [], counted["trace"], counted.get("tile", {}).get("Br", 0)
+    apart = BLOCK if problem.get("live_blocks") else 2**63  # what lies between two blocks of a map does not move with them
     for block in blocks:
         buffers = trace["launches"][block.launch]["buffers"]
         group = problem["q_heads"] // problem["kv_heads"]
         heads = sorted({part[2] for part in block.trace["parts"]})  # of Q, that it works on
-        moves: dict[tuple[int, str, int], list[float]] = {}
+        moves: dict[tuple[int, str, int, int], list[float]] = {}
         for tile, step, since, done in block.travels():
             touched = {}
             for slot, way, first, last in step.touched:
                 name = buffers[slot][0]
-                head, row0, row1 = rows_touched(buffers[slot], first, last, problem)
+                head, row0, row1 = rows_touched(buffers[slot], first, last, problem, Br)
                 if name in ("K", "V", "dK", "dV") and head >= 0:
                     head = next((one for one in heads if one // group == head), head * group)
                 touched[name, way] = head, row0, row1
@@ -267,12 +296,12 @@ def moves_of(blocks: list[Block], trace: dict[str, Any], problem: dict[str, Any]
                 size = step.counted.get(f"global.{name}.{WAYS[way]}_bytes", 0)
                 if not size or name not in names:
                     continue
-                one = moves.setdefault((tile, name, way), [since, since, head, row0, row1, 0])
+                one = moves.setdefault((tile, name, way, row0 // apart), [since, since, head, row0, row1, 0])
                 same = one[2] == head >= 0
                 one[:] = [min(one[0], since), max(one[1], done), head if same else -1,
                           min(one[3], row0) if same else 0, max(one[4], row1) if same else 0, one[5] + size]
         found += [[round(begin), max(round(end), round(begin) + 1), block.multiprocessor, names.index(name), way, head, row0,
-                   row1, size] for (_, name, way), (begin, end, head, row0, row1, size) in moves.items()]
+                   row1, size] for (_, name, way, _), (begin, end, head, row0, row1, size) in moves.items()]
     return sorted(found)
 
 
@@ -390,21 +419,25 @@ def lines_of(steps: list[Step], source: str) -> list[tuple[int, int]]:
     return found
 
 
-def row_of(blocks: list[Block], trace: dict[str, Any]) -> tuple[Block, dict[str, Any]] | None:
+def row_of(blocks: list[Block], trace: dict[str, Any], sequences: list[Sequence]) -> tuple[Block, dict[str, Any]] | None:
     """The block that computes the row that was followed, and what becomes of m, l and O~ of it; None: nothing was shown.
 
     m and l are shown with a key of their tile. O~ is shown without: its last value is of the last tile, the one before of
     the tile before. (Where products overlap, the block may have come to the next tile by then.)"""
-    shown = sorted(((done, block.index, one) for block in blocks for _, step, _, done in block.steps() for one in step.shown),
+    # A tile may reach behind its sequence: what it has there is nothing of the rows that follow.
+    mine = sequence_with(sequences, trace["row"])
+    here = [block for block in blocks if min((part[3] for part in block.trace["parts"]), default=mine.row0) >= mine.row0]
+    shown = sorted(((done, block.index, one) for block in here for _, step, _, done in block.steps() for one in step.shown),
                    key=lambda one: one[0])
     if not shown:
         return None
     ranges: dict[tuple[int, int], list[int]] = {}  # by tile: the keys
-    for block in blocks:
+    for block in here:
         for _, tile, head, first_row, last_row, first_key, last_key in block.trace["parts"]:
             if head == trace["head"] and first_row <= trace["row"] <= last_row:
-                keys = ranges.setdefault((block.index, tile), [first_key, last_key + 1])
-                keys[:] = [min(keys[0], first_key), max(keys[1], last_key + 1)]
+                end_key = min(last_key + 1, mine.key1)
+                keys = ranges.setdefault((block.index, tile), [first_key, end_key])
+                keys[:] = [min(keys[0], first_key), max(keys[1], end_key)]
     keys = [ranges[tile] for tile in sorted(ranges)] or [[0, 0]]
     left = Counter(column for _, _, (name, column, _) in shown if name[0] == "O")
     values: list[dict[Any, float | None]] = [{} for _ in keys]

@@ -3,6 +3,7 @@
     ./ladder watch {after}                    # writes watch_{after}.html, and opens it where there is a browser
     ./ladder watch {before} {after}                 # two stages on the same clock
     ./ladder watch {after} --random 1,1,1024,64 --full --out page.html
+    ./ladder watch sliding_window --variant window:128
     ./ladder watch my_lab                # a kernel of a lab, until its end or its error
 
 The emulator runs the kernels; a model of time says what is when. Needs no GPU. The page is one file, which needs no network.
@@ -20,6 +21,7 @@ from typing import Any
 from common.course import program, registry
 from common.course.diff import find, make_folder, with_example, write
 from common.course.diff_model import pairs
+from common.course.ledger import watched_with
 from common.course.registry import Failure, Stage, all_stages
 
 DEFAULT = {"forward": "1,2,512,64", "backward": "1,2,256,64"}
@@ -36,6 +38,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--kv-heads", metavar="N", help="heads of keys and values (default: H)")
     made.add_argument("--key-len", metavar="N", help="keys (default: N)")
     made.add_argument("--dtype", metavar="TYPE", help="fp32, fp16 or bf16 (default: what the stage takes)")
+    made.add_argument("--variant", metavar="NAME[:VALUE]", help="not plain attention, of stages that take it: window:128, "
+                      "prefix:200, documents:100, blocks:0.5, softcap:30, bias, alibi, sinks, dropout:0.1; several with "
+                      "commas between them (./ladder ledger --help says more)")
     made.add_argument("--full", action="store_true", help="without the causal mask")
     made.add_argument("--backward", action="store_true", help="the backward pass, of stages that have both")
     made.add_argument("--row", metavar="I", help="the row of the first head whose m, l and O~ are shown (default: the last)")
@@ -107,7 +112,7 @@ def problem_of(arguments: argparse.Namespace, which: str) -> list[str]:
             raise Failure(f"--random {sizes} has more than {MOST_TILES} tiles of 64 x 64: a page of it would be too large to "
                           "play. Fewer heads, or a shorter sequence, show the same.")
     options = ["--random", sizes]
-    for name in ("kv_heads", "key_len", "dtype", "row"):
+    for name in ("kv_heads", "key_len", "dtype", "variant", "row"):
         value = getattr(arguments, name)
         if value is not None:
             options += [f"--{name.replace('_', '-')}", value]
@@ -187,7 +192,8 @@ def passes_of(stage: Stage) -> str:
 
 
 def write_site(folder: Path) -> None:
-    """A page of each stage of kernels, and of each pair of neighbours that have the same pass; part of the guide."""
+    """A page of each stage of kernels, and of each pair of neighbours that have the same pass; part of the guide. A variant
+    of attention is played with what makes it one."""
     from common.course.movie import together
     from common.course.watch_page import page
 
@@ -197,7 +203,8 @@ def write_site(folder: Path) -> None:
     for stage in stages:
         if stage.kernels:
             which = passes_of(stage)
-            rungs[stage.number] = traced(Subject(stage), ["--random", DEFAULT[which], "--causal"], which)
+            options = problem_of(parser().parse_args(watched_with(stage.readme)), which)
+            rungs[stage.number] = traced(Subject(stage), options, which)
             write(folder / f"{stage.digits}.html", page(together([rungs[stage.number]])))
     for before, after in watched_pairs(stages):
         write(folder / f"{before.digits}-{after.digits}.html", page(together([rungs[before.number], rungs[after.number]])))

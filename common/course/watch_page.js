@@ -256,11 +256,14 @@
     const stage = make("div", { class: "stage" }, canvas);
     const more = rung.heads > HEADS ? ` and ${rung.heads - HEADS} more` : "";
     const key = (name, text) => make("span", {}, make("i", { class: name }), text);
-    const node = card("matrix", compact ? `${rung.digits} ${rung.title}` : "The matrix S = Q Kᵀ", stage, make("p", { class: "legend" },
+    const name = compact ? `${rung.digits} ${rung.title}` : "The matrix S = Q Kᵀ";
+    const node = card("matrix", name, stage, make("p", { class: "legend" },
       key("bright", "in work, with the number of its multiprocessor"),
       key("bright mine", `on the watched one, ${rung.watched}`), key("done", "done"), key("done masked", "masked part"),
-      key("never", "never computed"), key("held", "at the margins: in its shared memory")));
-    const causalShift = rung.Nk - rung.Nq, shown = Math.min(rung.heads, HEADS);
+      key("never", "never computed"), ...(rung.left_out.length ? [key("skipped", "left out by the block map")] : []),
+      key("held", "at the margins: in its shared memory")));
+    if (compact && rung.variant) node.firstChild.append(make("span", { class: "muted" }, rung.variant));
+    const shown = Math.min(rung.heads, HEADS);
     // Rows of a key's buffer lie above the matrix, of a row's to the left; what is written below and to the right.
     const strips = { left: [], right: [], top: [], bottom: [] };
     rung.buffers.forEach((name, buffer) => {
@@ -277,7 +280,7 @@
     const layout = (wide) => {
       width = wide;
       const columns = shown === 1 ? 1 : shown > 2 || width > 480 ? 2 : 1, room = 12;
-      const left = 32 + room * strips.left.length, right = 8 + room * strips.right.length;
+      const left = (rung.Nq < 1000 ? 32 : 40) + room * strips.left.length, right = 8 + room * strips.right.length;
       const top = 36 + room * strips.top.length, bottom = 22 + room * strips.bottom.length;
       const ratio = clamp(rung.Nq / rung.Nk, 0.12, 1.25), tall = shown > 2 ? 250 : 520;  // so that it fits on a screen
       const w = Math.floor(Math.min(width / columns - left - right, tall / ratio)), h = Math.floor(w * ratio);
@@ -310,32 +313,45 @@
     // Numbers at the edges of tiles, as many as there is room for.
     const ticks = (context, frame) => {
       const far = 12 * strips.left.length + 6;
-      let free = -99;
-      for (const i of edges[0]) {
+      const roomy = (which, size, room) => {  // the ends and where sequences begin come first
+        const found = [], first = rung.sequences.map((sequence) => sequence[2 * which]);
+        for (const edge of [0, size.of, ...first, ...edges[which]])
+          if (found.every((other) => Math.abs(other - edge) / size.of * size.pixels >= room)) found.push(edge);
+        return found;
+      };
+      for (const i of roomy(0, { of: rung.Nq, pixels: frame.h }, 26)) {
         const y = frame.y + frame.h * i / rung.Nq;
-        if (y - free < 26) continue;
         print(context, i, frame.x - far, clamp(y, frame.y + 5, frame.y + frame.h - 5), "right", "muted");
-        free = y;
       }
-      free = -99;
-      for (const j of edges[1]) {
+      for (const j of roomy(1, { of: rung.Nk, pixels: frame.w }, 44)) {
         const x = frame.x + frame.w * j / rung.Nk;
-        if (x - free < 44) continue;
         print(context, j, x, frame.y - 12 * strips.top.length - 11, j ? "center" : "left", "muted");
-        free = x;
       }
     };
-    const above = (context, frame) => {  // the path around what a causal mask hides
+    // Where masks hide a part: the outlines of what rows see; and their lines, but for those at the edges of the matrix.
+    const all = [[0, 0], [0, rung.Nq], [rung.Nk, 0], [rung.Nk, rung.Nq]].map(String);
+    const hides = rung.seen.length > 1 || rung.seen[0].length !== 4 ||
+      !rung.seen[0].every((corner) => all.includes(String(corner)));
+    const at = (frame, [j, i]) => [frame.x + frame.w * j / rung.Nk, frame.y + frame.h * i / rung.Nq];
+    const clipToHidden = (context, frame) => {
       context.beginPath();
       context.rect(frame.x, frame.y, frame.w, frame.h);
-      context.clip();
-      const x = (j) => frame.x + frame.w * j / rung.Nk;
+      for (const outline of rung.seen) {
+        outline.forEach((corner, k) => context[k ? "lineTo" : "moveTo"](...at(frame, corner)));
+        context.closePath();
+      }
+      context.clip("evenodd");
+    };
+    const strokeMasks = (context, frame) => {
+      const isEdge = (a, b) => [[0, 0], [0, rung.Nk], [1, 0], [1, rung.Nq]].some(([k, end]) => a[k] === end && b[k] === end);
       context.beginPath();
-      context.moveTo(x(causalShift + 1), frame.y);
-      context.lineTo(x(causalShift + 1 + rung.Nq), frame.y + frame.h);
-      context.lineTo(x(rung.Nk) + frame.w, frame.y + frame.h);
-      context.lineTo(x(rung.Nk) + frame.w, frame.y);
-      context.closePath();
+      for (const outline of rung.seen) outline.forEach((corner, k) => {
+        const next = outline[(k + 1) % outline.length];
+        if (isEdge(corner, next)) return;
+        context.moveTo(...at(frame, corner));
+        context.lineTo(...at(frame, next));
+      });
+      context.stroke();
     };
     const paintDone = (index) => {
       const tile = rung.tiles[index], frame = frames[tile[0]];
@@ -347,10 +363,19 @@
       back.globalAlpha = 1;
       if (!tile[5]) return;
       back.save();
-      if (rung.causal) { above(back, frame); back.clip(); }
+      if (hides) clipToHidden(back, frame);
       back.globalAlpha = 0.75;
       fill(back, striped("muted", "/"), x + gap, y + gap, w - gap, h - gap);
       back.restore();
+    };
+    // The edges of tiles; of packed sequences each has its own.
+    const paintGrid = (frame, i0, i1, j0, j1) => {
+      const [x, y, w, h] = box(frame, i0, i1, j0, j1), [rows, keys] = [[i0, i1], [j0, j1]].map(([first, end], k) =>
+        edges[k].filter((edge) => first <= edge && edge <= end));
+      if (h / rows.length > 6)
+        for (const i of rows) back.fillRect(x, Math.round(frame.y + frame.h * i / rung.Nq), w, 1);
+      if (w / keys.length > 6)
+        for (const j of keys) back.fillRect(Math.round(frame.x + frame.w * j / rung.Nk), y, 1, h);
     };
     // Everything that stays from frame to frame: the empty grids, then the tiles that are done.
     const paintGround = (time) => {
@@ -365,11 +390,10 @@
         ticks(back, frame);
         fill(back, colour.page, frame.x, frame.y, frame.w, frame.h);
         if (paintedEnd) fill(back, striped("line", "."), frame.x, frame.y, frame.w, frame.h);
+        for (const [head, ...block] of rung.left_out)
+          if (head === frame.head) fill(back, striped("line", "\\", true), ...box(frame, ...block));
         back.fillStyle = colour.line;
-        if (frame.h / edges[0].length > 6)
-          for (const i of edges[0]) back.fillRect(frame.x, Math.round(frame.y + frame.h * i / rung.Nq), frame.w, 1);
-        if (frame.w / edges[1].length > 6)
-          for (const j of edges[1]) back.fillRect(Math.round(frame.x + frame.w * j / rung.Nk), frame.y, 1, frame.h);
+        for (const sequence of rung.sequences) paintGrid(frame, ...sequence);
         const low = frame.y + frame.h + 12 * strips.bottom.length + 12;
         for (const [side, list] of Object.entries(strips)) for (const buffer of list) {
           const [x, y, w, h] = strip(frame, buffer, 0, upright(side) ? rung.Nq : rung.Nk), name = rung.buffers[buffer];
@@ -425,12 +449,8 @@
     const drawLines = () => {
       for (const frame of frames) {
         outline(pen, colour.muted, 1, frame.x + 0.5, frame.y + 0.5, frame.w, frame.h);
-        if (!rung.causal) continue;
-        pen.save();
-        above(pen, frame);
         pen.strokeStyle = colour.ink;
-        pen.stroke();
-        pen.restore();
+        strokeMasks(pen, frame);
       }
       const frame = frames[rung.row?.head];
       if (!frame) return;

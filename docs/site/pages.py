@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import Iterator
 
 from common.course.diff_model import without_markers
+from common.course.ledger import watched_with
 from common.course.registry import digits
 
 # Bytes; what is larger, or no text, is there to be saved. The page of a listing is up to 12 times as large.
@@ -255,6 +256,7 @@ class Site:
         passes = " and ".join(name for name in ("forward", "backward") if stage[name])
         before = next((s for s in self.stages if s["number"] == stage["before"] and s is not stage), None)
         after = [link_to(s) for s in self.stages if s["before"] == stage["number"] and s is not stage]
+        watched = watched_with(self.root / folder / "README.md")
         kernels = [digits(s["number"]) for s in (before, stage) if s is not None and s["backend"] != "cpu"]
         sources = sorted(path.name for path in (self.root / folder).iterdir()
                          if path.suffix in (".cpp", ".cu") or path.name in ("kernel.hpp", "policy.hpp"))
@@ -268,7 +270,7 @@ class Site:
             "Source": ", ".join(f"[{name}](site:{self.listing(f'{folder}/{name}')})" for name in sources),
             "Counts": f"`./ladder ledger {' '.join(kernels)}{'' if stage['forward'] else ' --backward'}`"
                       if stage["backend"] != "cpu" else "",
-            "At work": f"[tile by tile](site:watch/{number}.html), as `./ladder watch {number}` plays it"
+            "At work": f"[tile by tile](site:watch/{number}.html), as `./ladder watch {' '.join([number, *watched])}` plays it"
                        if stage["backend"] != "cpu" else "",
             "Test": f"`./ladder test {number}`",
             "Lab": f"[write it yourself](/labs/{number}.md)" if f"{folder}/lab.md" in self.pages else "",
