@@ -139,7 +139,7 @@ TEST_CASE("every closed form is what the ledger says", "[gpu-claim]") {
 TEST_CASE("the closed forms of Hopper's stages hold for more row tiles than multiprocessors",
           "[gpu-claim]") {
   for (const Stage* stage : stages()) {
-    if (stage->gpu != Gpu::hopper) continue;
+    if (stage->gpu != Gpu::hopper || stage->forward == nullptr) continue;
     const Claim& claim = *claim_of(*stage);
     // More K and V than L2 has room for; under the mask some rows see no key.
     for (Problem p : {problem(1, 14, 7, 600, 600, 64, true), problem(2, 16, 8, 300, 170, 256, true),
@@ -397,7 +397,8 @@ TEST_CASE("a backward pass gives the same bits in every order of blocks and thre
         problems.push_back(p);
       }
     }
-    if (count_backward(*stage, random_inputs(problems.front(), 3)).atomics != 0) {
+    const simt::Ledger ledger = count_backward(*stage, random_inputs(problems.front(), 3));
+    if (ledger.atomics != 0 || ledger.bulk_reduces != 0) {
       ++atomic;  // and the orders are others, so that it shows
       CHECK_FALSE(same_bits(*stage, random_inputs(problems.front(), 3)));
       continue;
@@ -405,8 +406,8 @@ TEST_CASE("a backward pass gives the same bits in every order of blocks and thre
     ++deterministic;
     for (const Problem& p : problems) CHECK(same_bits(*stage, random_inputs(p, 3)));
   }
-  CHECK(deterministic >= 3);  // 10, 30 and 39
-  CHECK(atomic >= 3);         // 31 to 38
+  CHECK(deterministic >= 5);  // 10, 30, 39, 57 and 58
+  CHECK(atomic >= 13);        // 31 to 38, 52 to 56
 }
 
 TEST_CASE("extra memory of stage 39 is at most linear in N, and linear where its splits are all there",

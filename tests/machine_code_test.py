@@ -27,6 +27,24 @@ SASS = """
 """
 
 
+BACKWARD = """
+\t\tFunction : _Z1bI13__nv_bfloat16Li64EE
+        /*0000*/                   HGMMA.64x64x16.F32.BF16 R24, gdesc[UR8], RZ, !UPT ;
+        /*0010*/                   HGMMA.64x64x16.F32.BF16 R24, gdesc[UR12], R24, gsb0 ;
+        /*0020*/                   HGMMA.64x64x16.F32.BF16 R56, gdesc[UR16], RZ, !UPT, gsb0 ;
+        /*0030*/                   WARPGROUP.DEPBAR.LE gsb0, 0x1 ;
+        /*0040*/                   MUFU.EX2 R2, R2 ;
+        /*0050*/                   HGMMA.64x64x16.F32.BF16 R88, R4, gdesc[UR8].tnspB, R88, gsb0 ;
+        /*0060*/                   WARPGROUP.DEPBAR.LE gsb0, 0x1 ;
+        /*0070*/                   STSM.16.M88.4 [R3], R8 ;
+        /*0080*/                   BAR.SYNC.DEFER_BLOCKING 0x1, 0x100 ;
+        /*0090*/                   HGMMA.64x64x16.F32.BF16 R24, gdesc[UR8].tnspA.tnspB, RZ, !UPT, gsb0 ;
+        /*00a0*/                   HGMMA.64x64x16.F32.BF16 R120, R8, gdesc[UR8].tnspB, R120, gsb0 ;
+        /*00b0*/                   REDG.E.ADD.F32x4.FTZ.RN.STRONG.GPU desc[UR4][R12.64], R24 ;
+        /*00c0*/               @P3 BRA 0x0 ;
+"""
+
+
 class Order(unittest.TestCase):
     def test_the_shortest_loop_that_multiplies_is_taken(self):
         (body,) = machine_code.functions(SASS).values()
@@ -34,6 +52,16 @@ class Order(unittest.TestCase):
         self.assertEqual(len(loop), 9)
         self.assertEqual(machine_code.told(machine_code.order(loop)),
                          "1 Q K^T, 1 P~ V, arrive, wait<1>, 2 exponentials, wait<0>")
+
+    def test_products_that_have_a_in_the_same_place_are_told_apart_by_their_groups(self):
+        (body,) = machine_code.functions(BACKWARD).values()
+        loop = machine_code.hot_loop(body)
+        self.assertEqual(machine_code.told(machine_code.order(loop, machine_code.BACKWARD)),
+                         "2 S, 1 dP, wait<1>, 1 exponentials, 1 dV, wait<1>, 1 stores of dS, barrier, 1 dQ, 1 dK, "
+                         "1 additions to dQ")
+        one_of_each = [text for text in loop if not any(of in text for of in ("R56", "R120"))]
+        self.assertTrue(machine_code.told(machine_code.order(one_of_each, machine_code.BACKWARD)).startswith(
+            "2 S or dP, wait<1>, 1 exponentials, 1 dV or dK, "))
 
     def test_a_loop_without_products_is_none(self):
         (body,) = machine_code.functions(SASS).values()

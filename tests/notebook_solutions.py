@@ -270,12 +270,21 @@ def live_tiles(i, Br, Bc, prefix, N):
     return ceil(prefix / Bc) + ceil(min(i + Br, N) / Bc)""": "counted twice",
             "def live_tiles(i, Br, Bc, prefix, N): return ceil(N / Bc)": "whichever is later",
         }),
-        5: Solution("smallest_prefix = 2817", {
-            "smallest_prefix = 2048": "about a quarter",
-            "smallest_prefix = 2944": "as soon as the prefix has its first key",
-            "smallest_prefix = 2897": "half of the area",
-            "smallest_prefix = 2816": "needs one key of the next",
-            "smallest_prefix = 3000": "k (k - 1) / 2",
+        5: Solution("""
+def map_of_window(N, left):
+    first, last = 128 * np.arange(N // 128)[:, None] - left, 128 * np.arange(N // 128) + 127
+    return np.tril(last >= first)""", {
+            "def map_of_window(N, left): return np.tril(np.ones((N // 128, N // 128)))": "the causal mask alone",
+            """
+def map_of_window(N, left):
+    I, J = np.arange(N // 128)[:, None], np.arange(N // 128)
+    return (J <= I) & (J >= I - left // 128)""": "their block is live, too",
+            """
+def map_of_window(N, left):
+    I, J = np.arange(N // 128)[:, None], np.arange(N // 128)
+    return J >= (128 * I - left) // 128""": "behind the rows' own",
+            "def map_of_window(N, left): return np.eye(N // 128)": "keys from 128 I - left on",
+            "def map_of_window(N, left): return 0": "array of shape (8, 8)",
         }),
     },
 }

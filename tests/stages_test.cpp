@@ -16,6 +16,7 @@
 #include "common/check/diagnose.hpp"
 #include "common/check/inputs.hpp"
 #include "common/check/turn.hpp"
+#include "common/claims/closed_form.hpp"
 #include "common/io/npz.hpp"
 #include "wrong_table.hpp"
 
@@ -489,6 +490,50 @@ TEST_CASE("forward: the same result every time", "[stage]") {
       }
     }
   }
+}
+
+/// Whether no block adds to what another one writes, as the claim says. Then sums have one order.
+bool has_one_order(const Stage& stage) {
+  const Claim* claim = claim_of(stage);
+  if (claim == nullptr) return true;  // on a CPU
+  for (const char* counter : {"atomics", "bulk_reduces"}) {
+    const ClosedForm* form = claim->backward.find(counter);
+    if (form != nullptr && form->text() != "0") return false;
+  }
+  return true;
+}
+
+TEST_CASE("backward: the same result every time, dQ where no block adds to another one's", "[stage]") {
+  Problem problem;
+  problem.q_heads = 4;
+  problem.kv_heads = 2;
+  problem.Nq = 203;
+  problem.Nk = 301;
+  problem.causal = true;
+  const Inputs inputs = random_inputs(problem, 3);
+  int ordered = 0;
+  for (const Stage* stage : tested_stages()) {
+    if (stage->has(Pass::backward) && has_one_order(*stage)) ++ordered;
+    DYNAMIC_SECTION(folder(*stage)) {
+      if (!takes_part(*stage, stage->has(Pass::backward))) continue;
+      const Inputs own = for_stage(*stage, inputs);
+      BackwardRun run(*stage, own, saved_forward(own), random_output_gradient(own.problem, 5));
+      Workspace workspace(free_memory(stage->backend));
+      run.run(workspace);
+      const Gradients<float> first = run.result();
+      // The emulator has orders of its own for this: gpu_claims_test.cpp.
+      const int repeats = stage->backend == Backend::cuda ? 20 : 3;
+      for (int repeat = 0; repeat < repeats; ++repeat) {
+        run.poison();
+        run.run(workspace);
+        const Gradients<float> now = run.result();
+        REQUIRE(now.dK == first.dK);
+        REQUIRE(now.dV == first.dV);
+        if (has_one_order(*stage)) REQUIRE(now.dQ == first.dQ);
+      }
+    }
+  }
+  CHECK(ordered >= 5);  // 10, 30, 39, 57 and 58
 }
 
 TEST_CASE("backward: d = 1, where small numbers are exact", "[stage]") {

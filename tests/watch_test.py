@@ -63,10 +63,15 @@ def totals_of(rung):
 
 
 @functools.cache
-def ledger_of(number, *options):
-    backward = [] if STAGES[number].forward else ["--backward"]
+def launches_of(number, *options):
+    """What the ledger says of a stage: all counts, and those of each kernel."""
+    backward = [] if STAGES[number].forward or "--backward" in options else ["--backward"]
     done = subprocess.run([PROGRAM, "ledger", str(number), *options, *backward, "--json"], capture_output=True, text=True)
-    return json.loads(done.stdout)["stages"][0]["counts"]
+    return json.loads(done.stdout)["stages"][0]
+
+
+def ledger_of(number, *options):
+    return launches_of(number, *options)["counts"]
 
 
 def words_of(stage):
@@ -74,44 +79,48 @@ def words_of(stage):
     return (stage.digits, "--random", "1,2,256,64")
 
 
-class MovieTest(unittest.TestCase):
+class CountedTest(unittest.TestCase):
+    def holds(self, rung, counts):
+        """At the last frame the page has what the ledger counted, and what has travelled are these bytes."""
+        totals = totals_of(rung)
+        for label, names in (("matmul FLOPs, CUDA cores", ["flops_cuda_cores"]), ("exponentials", ["exp"]),
+                             ("matmul FLOPs, tensor cores", ["flops_tensor_cores"]), ("tiles", ["tiles"]),
+                             ("masked tiles", ["masked_tiles"]), ("barriers", ["barriers"]),
+                             ("other operations", ["add", "mul", "div", "max", "log"])):
+            self.assertEqual(totals.get(label, 0), sum(counts[name] for name in names), label)
+        moved = dict.fromkeys(totals, 0)
+        for _, _, _, buffer, way, _, _, _, size in rung["moves"]:
+            moved[f"{rung['buffers'][buffer]} {('read', 'written', 'added to')[way]}, bytes"] += size
+        for name, count in counts.items():
+            if count and (found := re.fullmatch(r"global\.(\w+)\.(read|written|atomic)_bytes", name)):
+                label = f"{found[1]} {found[2].replace('atomic', 'added to')}, bytes"
+                self.assertEqual((totals[label], moved[label]), (count, count), label)
+        for way in ("read", "written"):
+            self.assertEqual(totals.get(f"shared memory {way}, bytes", 0),
+                             sum(count for name, count in counts.items() if re.fullmatch(rf"shared\..*\.{way}_bytes", name)))
+        added = [0] * len(rung["counters"])
+        for counter, add in zip(rung["deltas"]["counter"], rung["deltas"]["add"]):
+            added[counter] += add
+        self.assertEqual(added, [counter["total"] for counter in rung["counters"]])
+
+
+class MovieTest(CountedTest):
     def test_the_last_frame_is_what_the_ledger_counted(self):
         for stage in KERNELS:
             with self.subTest(stage=stage.label):
-                rung, counts = rung_of(*words_of(stage)), ledger_of(stage.number, "--random", "1,2,256,64", "--causal")
-                totals = totals_of(rung)
-                for label, names in (("matmul FLOPs, CUDA cores", ["flops_cuda_cores"]), ("exponentials", ["exp"]),
-                                     ("matmul FLOPs, tensor cores", ["flops_tensor_cores"]), ("tiles", ["tiles"]),
-                                     ("masked tiles", ["masked_tiles"]), ("barriers", ["barriers"]),
-                                     ("other operations", ["add", "mul", "div", "max", "log"])):
-                    self.assertEqual(totals.get(label, 0), sum(counts[name] for name in names), label)
-                for name, count in counts.items():
-                    if count and (found := re.fullmatch(r"global\.(\w+)\.(read|written)_bytes", name)):
-                        self.assertEqual(totals[f"{found[1]} {found[2]}, bytes"], count)
-                for way in ("read", "written"):
-                    self.assertEqual(totals.get(f"shared memory {way}, bytes", 0),
-                                     sum(count for name, count in counts.items() if re.fullmatch(rf"shared\..*\.{way}_bytes", name)))
-                moved = [0] * len(rung["counters"])
-                for counter, add in zip(rung["deltas"]["counter"], rung["deltas"]["add"]):
-                    moved[counter] += add
-                self.assertEqual(moved, [counter["total"] for counter in rung["counters"]])
-
-    def test_the_bytes_that_travel_are_the_counted_ones(self):
-        for stage in KERNELS:
-            with self.subTest(stage=stage.label):
-                rung = rung_of(*words_of(stage))
-                totals = totals_of(rung)
-                for buffer, name in enumerate(rung["buffers"]):
-                    for way, words in enumerate(("read", "written", "added to")):
-                        moved = sum(move[8] for move in rung["moves"] if move[3] == buffer and move[4] == way)
-                        self.assertEqual(moved, totals.get(f"{name} {words}, bytes", 0), f"{name} {words}")
+                self.holds(rung_of(*words_of(stage)), ledger_of(stage.number, "--random", "1,2,256,64", "--causal"))
 
     def test_the_tiles_are_those_of_the_kernel(self):
         for stage in KERNELS:
             with self.subTest(stage=stage.label):
                 rung = rung_of(*words_of(stage))
                 totals, tiles = totals_of(rung), rung["tiles"]
-                self.assertEqual((len(tiles), sum(tile[5] for tile in tiles)), (totals["tiles"], totals["masked tiles"]))
+                # A kernel that computes S once more, for dQ alone, counts its tiles and shows no P: they are not drawn.
+                again = [launch["counts"] for launch in launches_of(stage.number, *words_of(stage)[1:], "--causal")["launches"]
+                         if launch["kernel"] == "wgmma_dQ"]
+                drawn = [totals[name] - sum(counts[key] for counts in again)
+                         for name, key in (("tiles", "tiles"), ("masked tiles", "masked_tiles"))]
+                self.assertEqual([len(tiles), sum(tile[5] for tile in tiles)], drawn)
                 # Each pair of a row and a key that it sees is in one tile, and in no two.
                 for head in range(2):
                     seen = set()
@@ -236,6 +245,187 @@ class MovieTest(unittest.TestCase):
         self.assertLess(len(page_of("11")), MOST_PAGE)
 
 
+def random_64(seed):
+    """The numbers of std::mt19937_64."""
+    word, low = 2**64 - 1, 2**31 - 1
+    state = [seed]
+    for k in range(1, 312):
+        state.append((6364136223846793005 * (state[-1] ^ state[-1] >> 62) + k) & word)
+    while True:
+        for k in range(312):
+            x = state[k] & ~low & word | state[(k + 1) % 312] & low
+            state[k] = state[(k + 156) % 312] ^ x >> 1 ^ (0xB5026F5AA96619E9 if x & 1 else 0)
+            x = state[k]
+            x ^= x >> 29 & 0x5555555555555555
+            x ^= x << 17 & 0x71D67FFFEDA60000
+            x ^= x << 37 & 0xFFF7EEE000000000
+            yield x ^ x >> 43
+
+
+def bits(first, end):
+    return (1 << end) - (1 << first)
+
+
+class Asked:
+    """A problem and its variant, and which pairs of a row and a key it has: from a look at each."""
+
+    def __init__(self, number, variant, sizes="1,2,256,64", full=False, backward=False, key_len=None):
+        self.number, self.full = number, full
+        _, self.heads, self.rows, _ = map(int, sizes.split(","))
+        self.keys = key_len or self.rows
+        self.parts = {name: [float(value) for value in values] for name, *values in
+                      (part.split(":") for part in variant.split(","))}
+        problem = ["--random", sizes, "--variant", variant, *([] if key_len is None else ["--key-len", str(key_len)])]
+        passes = ["--backward"] if backward else []
+        self.label = f"{number} {variant}{' full' if full else ''}{' backward' if backward else ''}"
+        self.words = (str(number), *problem, *(["--full"] if full else []), *passes)
+        self.options = (*problem, *([] if full else ["--causal"]), *passes)
+        lengths = [int(length) for length in self.parts.get("documents", [self.rows])]
+        each = lengths * (self.rows // lengths[0]) if len(lengths) == 1 else lengths
+        self.begins = [sum(each[:k]) for k in range(len(each) + 1)]
+        if self.begins[-1] < self.rows:
+            self.begins.append(self.rows)
+        numbers = random_64(0)
+        self.blocks = [-(-self.rows // 128), -(-self.keys // 128)]
+        share = self.parts.get("blocks", [1])[0]
+        self.live = {}
+        for head in range(self.heads):
+            for i in range(self.blocks[0]):
+                for j in range(self.blocks[1]):
+                    last = (i + 1, j + 1) == tuple(self.blocks)
+                    self.live[head, i, j] = share >= 1 or next(numbers) < share * 2**64 or last
+
+    def in_masks(self, i, j):
+        own, prefix = i + self.keys - self.rows, self.parts.get("prefix", [0])[0]
+        left, right = (self.parts.get("window", [-1]) * 2)[:2]
+        if "documents" in self.parts and not any(begin <= i < end and begin <= j < end
+                                                 for begin, end in zip(self.begins, self.begins[1:])):
+            return False
+        behind = right if self.full else 0
+        return (left < 0 or j >= own - left) and (behind < 0 or j <= own + behind) or j < prefix
+
+    @functools.cached_property
+    def rows_in_masks(self):
+        """Of each row the keys, as bits."""
+        return [sum(1 << j for j in range(self.keys) if self.in_masks(i, j)) for i in range(self.rows)]
+
+    def seen(self, head, i):
+        """The keys that a row sees, likewise."""
+        live = sum(bits(128 * j, 128 * (j + 1)) for j in range(self.blocks[1]) if self.live[head, i // 128, j])
+        return live & self.rows_in_masks[i]
+
+
+VARIANTS = [Asked(*one) for one in (
+    (72, "window:64"), (72, "window:10:100", "1,2,300,64", True), (73, "prefix:100"), (73, "prefix:200", "1,1,300,64"),
+    (74, "documents:100"), (74, "documents:30:1:140:129", "1,2,300,64", True), (75, "softcap:30"),
+    (79, "blocks:0.5", "1,2,600,64"), (79, "blocks:0.3,window:100", "1,2,512,64"), (80, "window:64,documents:100,sinks"),
+    (80, "softcap:30,bias,alibi,sinks,dropout:0.1,blocks:0.5,window:70:20", "1,2,300,64", True))]
+VARIANTS += [Asked(79, "blocks:0.4", "1,2,300,64", False, False, 520), Asked(72, "window:50", key_len=400)]
+BACKWARD = [Asked(*one, backward=True) for one in (
+    (72, "window:64"), (73, "prefix:100"), (74, "documents:50", "1,2,280,64"), (75, "softcap:30"),
+    (79, "blocks:0.5", "1,2,520,64"), (80, "window:64,documents:90:10:156,alibi,dropout:0.1"),
+    (80, "blocks:0.5,bias,alibi,sinks"))]
+
+
+class VariantTest(CountedTest):
+    def each(self):
+        for asked in (*VARIANTS, *BACKWARD):
+            with self.subTest(asked=asked.label):
+                yield asked, rung_of(*asked.words)
+
+    def test_the_last_frame_is_what_the_ledger_counted(self):
+        for asked, rung in self.each():
+            counts = ledger_of(asked.number, *asked.options)
+            self.holds(rung, counts)
+            self.assertEqual((len(rung["tiles"]), sum(tile[5] for tile in rung["tiles"])),
+                             (counts["tiles"], counts["masked_tiles"]))
+
+    def test_the_tiles_are_those_that_rows_see(self):
+        for asked, rung in self.each():
+            sees = {(head, i): asked.seen(head, i) for head in range(asked.heads) for i in range(asked.rows)}
+            been = dict.fromkeys(sees, 0)
+            for head, i0, i1, j0, j1, masked, *_ in rung["tiles"]:
+                rows, keys = [(head, i) for i in range(i0, i1)], bits(j0, j1)
+                self.assertTrue(any(sees[row] & keys for row in rows), "no dead tile is computed")
+                self.assertTrue(masked or all(sees[row] & keys == keys for row in rows), "a tile without a mask is whole")
+                self.assertFalse(any(been[row] & keys for row in rows), "no pair is in two tiles")
+                been.update({row: been[row] | keys for row in rows})
+            self.assertFalse([row for row in sees if sees[row] & ~been[row]], "each pair that is seen is in a tile")
+
+    def test_the_outlines_are_those_of_the_masks(self):
+        def inside(outline, x, y):
+            crossed = False
+            for (x0, y0), (x1, y1) in zip(outline, [*outline[1:], outline[0]]):
+                crossed ^= (y0 > y) != (y1 > y) and x < x0 + (x1 - x0) * (y - y0) / (y1 - y0)
+            return crossed
+
+        for asked, rung in self.each():
+            for i in range(0, asked.rows, 7):
+                for j in range(0, asked.keys, 3):
+                    drawn = sum(inside(outline, j + 0.5, i + 0.25) for outline in rung["seen"])
+                    self.assertEqual(drawn, asked.rows_in_masks[i] >> j & 1, (i, j))
+
+    def test_blocks_that_are_left_out_are_those_of_the_map(self):
+        for asked, rung in self.each():
+            wanted = [[head, 128 * i, min(128 * (i + 1), asked.rows), 128 * j, min(128 * (j + 1), asked.keys)]
+                      for (head, i, j), live in asked.live.items() if not live and any(
+                          row & bits(128 * j, 128 * (j + 1)) for row in asked.rows_in_masks[128 * i:128 * (i + 1)])]
+            self.assertEqual(rung["left_out"], wanted)
+            self.assertEqual(bool(wanted), "blocks" in asked.parts)
+
+    def test_rows_and_keys_are_in_their_places(self):
+        """What travels for a block, it computes with; all rows of O, L, dQ and D, and all keys of dK and dV, are written."""
+        for asked, rung in self.each():
+            written = {}
+            for _, _, processor, buffer, way, head, row0, row1, _ in rung["moves"]:
+                name = rung["buffers"][buffer]
+                if head < 0:
+                    continue
+                if "documents" in asked.parts:
+                    sequences = zip(asked.begins, asked.begins[1:])
+                    self.assertEqual(sum(begin <= row0 < row1 <= end for begin, end in sequences), 1, (name, row0, row1))
+                if way:
+                    written.setdefault((name, head), set()).update(range(row0, row1))
+                elif name in ("K", "V"):
+                    mine = {key for tile in rung["tiles"] if tile[0] == head and rung["blocks"][tile[8]][2] == processor
+                            for key in range(tile[3], tile[4])}
+                    self.assertLessEqual({*range(row0, row1)}, mine, (name, head))
+            for (name, head), rows in written.items():
+                self.assertEqual(rows, {*range(asked.keys if name in ("dK", "dV") else asked.rows)}, name)
+            names = ("dQ", "dK", "dV", "D", "L2") if rung["pass"] == "backward" else ("O", "L")
+            self.assertEqual({name for name, _ in written} - {"dQ_sum"}, {*names})
+
+    def test_the_chosen_row_is_one_of_its_sequence(self):
+        """The tile of the first sequence reaches over row 60, which is the second one's."""
+        rows = [rung_of(number, "--random", "1,1,256,64", "--row", "60", "--variant", variant)["row"]["steps"]
+                for number, variant in (("74", "documents:50:206"), ("80", "documents:50:206"))]
+        self.assertEqual([step[1:] for step in rows[0]], [step[1:] for step in rows[1]])
+        self.assertEqual([step[1:3] for step in rows[0]], [[50, 178]])
+        whole, packed = (rung_of("74", "--random", "1,1,256,64", "--variant", variant)["row"]["steps"][-1][3:]
+                         for variant in ("documents:256", "documents:20:236"))
+        self.assertNotEqual(whole, packed)
+
+    def test_the_problem_is_told(self):
+        for number, variant, words in (
+                ("72", "window:64", "causal, window of 64 keys before a row's own, fp16"),
+                ("73", "prefix:100", "prefix of 100 keys"), ("74", "documents:100", "3 packed sequences"),
+                ("79", "blocks:0", "block map with 2 of 8 blocks"),
+                ("80", "alibi,sinks,dropout:0.1,softcap:30,bias",
+                 "softcap 30, bias [1, 2, 256, 256], ALiBi, sinks, dropout 0.1")):
+            self.assertIn(words, rung_of(number, "--random", "1,2,256,64", "--variant", variant)["problem"])
+        self.assertIn("window of 9 keys before and 0 behind a row's own", rung_of(
+            "72", "--random", "1,1,64,64", "--variant", "window:9:0", "--full")["problem"])
+
+    def test_the_guide_shows_variants_as_such(self):
+        from common.course.ledger import watched_with
+        from common.course.watch import parser
+
+        for stage in KERNELS:
+            with self.subTest(stage=stage.label):
+                variant = parser().parse_args(watched_with(stage.readme)).variant
+                self.assertEqual(variant is not None, registry.is_variant(stage))
+
+
 class PageTest(unittest.TestCase):
     READY = "while (!window.player) await new Promise((done) => setTimeout(done, 20)); const p = window.player;"
 
@@ -278,12 +468,17 @@ class PageTest(unittest.TestCase):
         self.assertEqual(json.loads(said), [2, True, {"working": 0, "done": len(both[0]["tiles"])},
                                             {"working": 0, "done": len(both[1]["tiles"])}, True])
         self.assertGreater(len(both[0]["tiles"]), len(both[1]["tiles"]))
+        of_variants = movie_of("72", "80", "--random", "1,2,256,64", "--variant", "window:64")["rungs"]
+        self.assertEqual([len(rung["tiles"]) for rung in of_variants],
+                         [ledger_of(number, "--random", "1,2,256,64", "--causal", "--variant", "window:64")["tiles"]
+                          for number in (72, 80)])
 
     @with_chromium
     def test_all_kinds_of_stages_are_drawn_without_an_error(self):
-        for stage in (STAGES[number] for number in (10, 11, 29, 39, 44, 50)):
-            with self.subTest(stage=stage.label):
-                said = self.says(page_of(*words_of(stage)).replace(
+        of_variants = [asked.words for asked in (*VARIANTS, *BACKWARD) if asked.number in (72, 74, 79, 80)]
+        for words in (*(words_of(STAGES[number]) for number in (10, 11, 29, 39, 44, 50)), *of_variants[::3]):
+            with self.subTest(words=words):
+                said = self.says(page_of(*words).replace(
                     "<head>", "<head><script>window.wrong = []; addEventListener('error', (e) => wrong.push(e.message));</script>"),
                     "for (const part of [0, .3, .7, 1]) { p.seek(p.movie.end * part); "
                     "await new Promise((done) => setTimeout(done, 200)); } "
@@ -327,6 +522,14 @@ class RefusalTest(unittest.TestCase):
             (["15", "--random", "1,1"], "four whole numbers"),
             (["15", "--row", "512"], "--row 512: there are rows 0 to 511"),
             (["15", "--kv-heads", "3"], "not a multiple"),
+            (["15", "--variant", "window:64"], "stage 15 fa2_causal_skip takes no window"),
+            (["72", "73", "--variant", "window:64"], "stage 73 prefix takes no window"),
+            (["72", "--variant", "window"], "give window:KEYS"),
+            (["72", "--variant", "nonsense:1"], "the variants are window:KEYS"),
+            (["74", "--variant", "documents:10:20"], "their lengths must add up"),
+            (["79", "--variant", "blocks:2"], "from 0 to 1"),
+            (["79", "--variant", "blocks:0.5,documents:100"], "do not go together"),
+            (["--site", "x", "--variant", "bias"], "--site"),
             (["--site", ""], "--site"),
             (["15", "--site", "x"], "--site"),
             (["--site", "x", "--row", "3"], "--site"),

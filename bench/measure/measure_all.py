@@ -19,7 +19,7 @@ from pathlib import Path
 
 from bench.measure.facts import commit_of, nvidia_smi, write
 from bench.results.gpu import FOLDER
-from common.course.registry import ROOT
+from common.course.registry import ROOT, for_hopper
 
 
 def bench(pattern):
@@ -38,6 +38,8 @@ RESULTS = {
     "backward.json": bench("/backward/"),
     "peers_bf16.json": module("measure.compare"),
     "peers_hopper_bf16.json": module("measure.compare", "--hopper"),
+    "backward_hopper_bf16.json": module("measure.compare", "--backward", "--stages", "38",
+                                        *map(str, for_hopper("backward"))),
     "other.json": bench("/(other|host)/"),
     "host.json": module("measure.host_time"),
     "busy_bf16.json": module("measure.compare", "--busy", "--hopper", "--peers", "fa2", "cudnn", "flash-attn-4"),

@@ -19,8 +19,8 @@ from pathlib import Path
 from bench.report import gpu_pictures
 from bench.report.markers import NoMarkers, with_block
 from bench.results import atomics
-from bench.results.gpu import (FOLDER, HOPPER, HOPPER_BUSY, HOPPER_OTHER, HOPPER_PEERS, KINDS, PACKAGES, BadResult, Measured,
-                               kind_text, load, others, pace, positive, read, require, spread)
+from bench.results.gpu import (FOLDER, HOPPER, HOPPER_BACKWARD, HOPPER_BUSY, HOPPER_OTHER, HOPPER_PEERS, KINDS, PACKAGES,
+                               BadResult, Measured, kind_text, load, others, pace, positive, read, require, spread)
 from bench.results.losses import FACTOR, FLOOR, allowed, away, most_of, so_far
 from common.course import ledger, registry
 from common.course.registry import ROOT, Failure
@@ -634,7 +634,8 @@ class Results:
         self.backward = measured(BACKWARD, True) if (folder / BACKWARD).exists() else None
         self.peers, self.backward_peers, self.training = (of_scripts(folder / name)
                                                           for name in (PEERS, BACKWARD_PEERS, TRAINING))
-        self.hopper_peers, self.busy = of_scripts(hopper / HOPPER_PEERS), of_scripts(hopper / HOPPER_BUSY)
+        self.hopper_peers, self.hopper_backward, self.busy = (
+            of_scripts(hopper / name) for name in (HOPPER_PEERS, HOPPER_BACKWARD, HOPPER_BUSY))
         self.other = others(hopper / HOPPER_OTHER) if (hopper / HOPPER_OTHER).exists() else None
         self.policies = [of_policies(path) for path in sorted(hopper.glob("policies_*.json"))]
         self.host = if_there(hopper / HOST, "results")
@@ -651,8 +652,9 @@ class Results:
                 (PAGE, "train_gpt", losses_block(self.losses)), (PAGE, "throughput", training_block(self.training)),
                 (ATOMICS_PAGE, "atomics", atomics_block(self.atomics)),
                 (fastest.readme, "peers", peers_table(self.peers) if self.peers else NOT_YET),
-                *((stage.readme, "peers", step_table(self.hopper_peers, stage)) for stage in
-                  (measured_in(self.hopper_peers) if self.hopper_peers else []) if stage.gpu == "hopper"),
+                *((stage.readme, "peers", step_table(peers, stage))
+                  for peers in filter(None, (self.hopper_peers, self.hopper_backward))
+                  for stage in measured_in(peers) if stage.gpu == "hopper"),
                 *((MEASURED_PAGE, name, short_peers_table(peers) if peers else NOT_YET)
                   for name, peers in (("peers", self.peers), ("hopper_peers", self.hopper_peers))),
                 (MEASURED_PAGE, "busy",

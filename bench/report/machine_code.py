@@ -5,9 +5,10 @@
 
 It reads the objects of the build with cuobjdump and nvdisasm, those of the packages in .venv (./ladder docs installs
 them) or of the CUDA Toolkit, and finds in each kernel the shortest loop that multiplies and computes exponentials: that
-of the tiles without a mask, where it is a loop of its own. Another version of nvcc may order otherwise: the tables name
-the version that they are of, and --check compares with no other. Exit status: 0; 1 where a README is stale; 77 where
-there is nothing to read or to read it with.
+of the tiles without a mask, where it is a loop of its own. Of the backward pass it reads the stages whose README has a
+place for the table. Another version of nvcc may order otherwise: the tables name the version that they are of, and
+--check compares with no other. Exit status: 0; 1 where a README is stale; 77 where there is nothing to read or to read
+it with.
 """
 
 import argparse
@@ -28,6 +29,10 @@ from common.course.registry import ROOT, Failure, needs_hopper, source_text
 
 HEAD_DIMS = [64, 128, 256]
 NOTHING_TO_READ = 77  # ctest takes it as skipped
+
+# The products of a tile by where they take A from, each a group of its own where there are two in a loop.
+FORWARD = {"shared memory": ["Q K^T"], "registers": ["P~ V"]}
+BACKWARD = {"shared memory": ["S", "dP"], "registers": ["dV", "dK"], "shared memory, transposed": ["dQ"]}
 
 
 class Unavailable(Exception):
@@ -86,13 +91,18 @@ def hot_loop(instructions):
 
 
 def event(text):
-    """What an instruction means for the order, or None."""
-    text = re.sub(r"^@!?U?P\d+\s+", "", text)
+    """What an instruction means for the order, a product by where it takes A from; or None."""
     word = text.split()[0]
-    if word.startswith("HGMMA"):  # A in registers: the product with P~
-        return "P~ V" if re.search(r"HGMMA\S*\s+R\d+,\s*R\d+", text) else "Q K^T"
+    if word.startswith("HGMMA"):
+        if re.search(r"HGMMA\S*\s+R\d+,\s*R\d+", text):
+            return "registers"
+        return "shared memory, transposed" if ".tnspA" in text else "shared memory"
     if word.startswith("MUFU.EX2"):
         return "exponentials"
+    if word.startswith("STSM"):
+        return "stores of dS"
+    if word.startswith("RED"):
+        return "additions to dQ"
     if word.startswith("WARPGROUP.DEPBAR"):
         return f"wait<{int(re.search(r'gsb0, 0x([0-9a-f]+)', text)[1], 16)}>"
     if word.startswith("BAR.SYNC"):
@@ -102,10 +112,17 @@ def event(text):
     return None
 
 
-def order(loop):
-    """What happens in a loop, in order: [what, how many in a row]."""
-    runs = []
-    for one in map(event, loop):
+def order(loop, products=FORWARD):
+    """What happens in a loop, in order: [what, how many in a row]. Its products have these names."""
+    loop = [re.sub(r"^@!?U?P\d+\s+", "", text) for text in loop]
+    groups = Counter(event(text) for text in loop if "gsb0" in text)
+    runs, begun = [], Counter()
+    for text in loop:
+        one = event(text)
+        if names := products.get(one):
+            name = names[begun[one] % len(names)] if groups[one] == len(names) else " or ".join(names)
+            begun[one] += "gsb0" in text  # the last of its group
+            one = name
         if one and runs and runs[-1][0] == one:
             runs[-1][1] += 1
         elif one:
@@ -115,7 +132,7 @@ def order(loop):
 
 def told(runs):
     """The order as the tables have it."""
-    return ", ".join(f"{number} {what}" if what in ("Q K^T", "P~ V", "exponentials") else what for what, number in runs)
+    return ", ".join(what if re.match("wait|barrier|arrive", what) else f"{number} {what}" for what, number in runs)
 
 
 def disassembly(compiled):
@@ -144,13 +161,14 @@ def table(stage, build, version):
     if not compiled.exists():
         raise Unavailable(f"{compiled} is not there: the build has no code for Hopper")
     rows = []
+    products = FORWARD if stage.forward else BACKWARD
     found = functions(disassembly(compiled))
     for d in HEAD_DIMS:
         loops = [hot_loop(body) for name, body in found.items()
-                 if re.search(rf"__nv_bfloat16Li{d}E", name)]
+                 if re.search(rf"__nv_bfloat16Li{d}E", name) and any("HGMMA" in text for _, text in body)]
         if len(loops) > 1 or None in loops:
             raise Unavailable(f"{compiled.name} has no kernel of the form that is known for bf16, d = {d}")
-        rows += [f"| {d} | {len(loop)} | {told(order(loop))} |" for loop in loops]
+        rows += [f"| {d} | {len(loop)} | {told(order(loop, products))} |" for loop in loops]
     if not rows:
         raise Unavailable(f"{compiled.name} has none of these kernels")
     return "\n".join([f"What nvcc {version} makes of a tile's loop, in bf16:", "", "| d | instructions | order |",
@@ -170,6 +188,8 @@ def main():
             if not stage.kernels or not needs_hopper(source_text(stage.source)):
                 continue
             readme = stage.readme
+            if not stage.forward and "<!-- machine code:begin -->" not in readme.read_text():
+                continue
             until_now = re.search(r"What nvcc (\S+) makes of a tile's loop", readme.read_text())
             if chosen.check and until_now and until_now[1] != version:
                 raise Unavailable(f"the tables are of nvcc {until_now[1]}, and this is {version}")

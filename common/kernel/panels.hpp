@@ -13,17 +13,17 @@ inline namespace for_cuda {
 inline namespace for_emulator {
 #endif
 
-/// A tile [rows, d] of 16-bit numbers in panels of 64 columns, or of 32 where d is no multiple of 64: the
-/// first panel of all rows, then the second, and so on. Rows of a panel, 128 or 64 bytes, are swizzled. As
-/// an array it is [rows * panels, columns].
-template <int rows_, int d>
+/// A tile [rows, d] of 16-bit numbers in panels of 64 columns, or of 32 where d is no multiple of 64 (or
+/// where it is said): the first panel of all rows, then the second, and so on. Rows of a panel, 128 or 64
+/// bytes, are swizzled. As an array it is [rows * panels, columns].
+template <int rows_, int d, int columns_ = d % 64 == 0 ? 64 : 32>
 struct Panels {
-  static constexpr int rows = rows_;                     ///< Of the tile.
-  static constexpr int columns = d % 64 == 0 ? 64 : 32;  ///< Of a panel.
-  static constexpr int panels = d / columns;             ///< Of a tile.
-  static constexpr int row_bytes = 2 * columns;          ///< Of a row of a panel: the swizzle.
-  static constexpr int panel_bytes = rows * row_bytes;   ///< Of a panel.
-  static constexpr int bytes = panels * panel_bytes;     ///< Of a tile.
+  static constexpr int rows = rows_;                    ///< Of the tile.
+  static constexpr int columns = columns_;              ///< Of a panel.
+  static constexpr int panels = d / columns;            ///< Of a tile.
+  static constexpr int row_bytes = 2 * columns;         ///< Of a row of a panel: the swizzle.
+  static constexpr int panel_bytes = rows * row_bytes;  ///< Of a panel.
+  static constexpr int bytes = panels * panel_bytes;    ///< Of a tile.
 
   /// The row of the array that has columns c ... c + 7 of row r.
   __device__ __forceinline__ static int row(int r, int c) { return c / columns * rows + r; }

@@ -27,5 +27,14 @@ tensor_map map_of(const Call& f, const char* name, const DeviceBuffer<T>& buffer
                              .swizzle = Tile::row_bytes});
 }
 
+/// The map of numbers of rows, [batch, heads, rows], in a box `box` of which follow each other.
+inline tensor_map map_of_rows(const char* name, const DeviceBuffer<f32>& buffer, std::int64_t batch,
+                              std::int64_t heads, std::int64_t rows, int box) {
+  return make_tensor_map<f32>(name, buffer,
+                              {.dims = {rows, heads, batch, 1},
+                               .strides = {rows, heads * rows, heads * rows},
+                               .box = {box, 1, 1, 1}});
+}
+
 }  // namespace for_emulator
 }  // namespace flashladder

@@ -391,6 +391,14 @@ requires(sizeof(T) == 4) float4 load4(gmem<T> p, Where where = Where::here()) {
   gmem<T>::template check<4>(p.buffer(), p.offset(), where);
   return gmem<T>::template load<float4>(p.buffer(), p.offset(), where);
 }
+/// The two elements from p on, as one access of 8 bytes.
+template <class T>
+requires(sizeof(T) == 4) float2 load2(smem<T> p, Where where = Where::here()) {
+  const auto* data = p.template read<2>(where);
+  float2 value;
+  std::memcpy(static_cast<void*>(&value), data, 8);
+  return value;
+}
 /// The four elements from p on, as one access of 16 bytes.
 template <class T>
 requires(sizeof(T) == 4) float4 load4(smem<T> p, Where where = Where::here()) {

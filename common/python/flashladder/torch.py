@@ -25,6 +25,7 @@ import flashladder
 __all__ = ["attention", "stages_for"]
 
 FIRST_VARIANT = 70  # the stages from here on are no faster rungs, but other kinds of attention
+UNTRIED = range(52, 60)  # no GPU has run the stages with these numbers yet: who names none does not get them
 NO_PAIR = "stage is {!r}: give one stage, or a pair of which the second has the backward pass"
 DETERMINISTIC = 39  # its backward pass gives the same bits every time, for some time and memory
 
@@ -234,8 +235,8 @@ def _deterministic(found: flashladder.Stage, asked: bool | None, variants: froze
 
 @functools.lru_cache
 def _best(needed: str, dtype: str, d: int, device: torch.device, variants: frozenset[str]) -> flashladder.Stage:
-    """The stage with the largest number that has the pass and takes such arrays on this device. Where variants are asked
-    for, of the stages that take them the one that takes the fewest."""
+    """The stage with the largest number that has the pass, takes such arrays on this device and is not untried. Where
+    variants are asked for, of the stages that take them the one that takes the fewest."""
     on_gpu = device.type == "cuda"
     if variants:
         taking = sorted((stage for stage in flashladder.stages() if variants <= {*stage.variants}),
@@ -245,7 +246,8 @@ def _best(needed: str, dtype: str, d: int, device: torch.device, variants: froze
                              "what each takes")
     else:
         taking = [stage for stage in reversed(flashladder.stages())
-                  if stage.number < FIRST_VARIANT and (needed, stage.number) != ("backward", DETERMINISTIC)]
+                  if stage.number < FIRST_VARIANT and stage.number not in UNTRIED
+                  and (needed, stage.number) != ("backward", DETERMINISTIC)]
     for one in taking:
         takes_d = d in one.head_dims if one.head_dims is not None else 0 < d <= 256
         with _current(device):
