@@ -260,7 +260,7 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
     wgmma_wait<1>(dP);
     multiply(dP, P, D, buffer, quad_lane);
     round_tile<T>(dS_rounded, dP);
-    store_keys<St, T>(dS, buffer * St::panels * Bc, dS_rounded, k0, opaque(lane));
+    store_keys<St, T>(dS, buffer * St::panels * Bc, dS_rounded, k0, lane);
     fence_proxy_async();  // what this thread has written is for the tensor cores
     // dS is read: all threads that multiply must have written theirs. The other buffer of dS changes next:
     // all have waited for the products that read it

@@ -260,7 +260,7 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
       named_barrier_sync(2 + warp, 64);  // P is read: the other warp must have written it
       multiply(x, P, D, buffer, warp, lane);
       round_tile<T>(rounded, x);
-      store_keys<St, T>(dS, buffer * St::panels * Bc, rounded, k0, opaque(lane));
+      store_keys<St, T>(dS, buffer * St::panels * Bc, rounded, k0, lane);
       fence_proxy_async();  // what this thread has written is for the tensor cores
     }
     release(of_dS ? of_dO : of_Q, buffer);
