@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "common/claims/closed_form.hpp"
+#include "common/claims/first_tiles.hpp"
 
 namespace flashladder::stage_54 {
 
@@ -10,14 +11,7 @@ using namespace claims;
 namespace {
 
 /// Bytes of Q and L2, or of dO and D, of the first tile of all blocks.
-const Expr first("first", [](const Symbols& n) {
-  std::int64_t bytes = 0;
-  for (std::int64_t j = 0; j < n.Nk; j += n.Bc) {
-    const std::int64_t i = n.problem.causal ? std::max<std::int64_t>(j + n.Nq - n.Nk, 0) / n.Br : 0;
-    bytes += 2 * std::min(n.Br, n.Nq - i * n.Br) * n.d + 4 * n.Br;
-  }
-  return n.BHkv * bytes;
-});
+const Expr first("first", [](const Symbols& n) { return bytes_of_tile(n, 0); });
 
 }  // namespace
 

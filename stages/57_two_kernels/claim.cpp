@@ -5,6 +5,7 @@
 #include <string>
 
 #include "common/claims/closed_form.hpp"
+#include "common/claims/first_tiles.hpp"
 
 namespace flashladder::stage_57 {
 
@@ -45,14 +46,7 @@ const Expr first_keys = of_second("first_keys'", sum(min(keys_i, claims::Bc)) * 
 }  // namespace second
 
 /// Bytes of Q and L2, or of dO and D, of the first tile of all blocks of the first kernel.
-const Expr first("first", [](const Symbols& n) {
-  std::int64_t bytes = 0;
-  for (std::int64_t j = 0; j < n.Nk; j += n.Bc) {
-    const std::int64_t i = n.problem.causal ? std::max<std::int64_t>(j + n.Nq - n.Nk, 0) / n.Br : 0;
-    bytes += 2 * std::min(n.Br, n.Nq - i * n.Br) * n.d + 4 * n.Br;
-  }
-  return n.BHkv * bytes;
-});
+const Expr first("first", [](const Symbols& n) { return bytes_of_tile(n, 0); });
 
 }  // namespace
 

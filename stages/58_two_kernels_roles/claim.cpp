@@ -4,6 +4,7 @@
 #include <string>
 
 #include "common/claims/closed_form.hpp"
+#include "common/claims/first_tiles.hpp"
 #include "common/kernel/host.hpp"
 
 namespace flashladder::stage_58 {
@@ -55,19 +56,7 @@ const Expr keys = of_second("keys'", sum(keys_i) * BH);              // of K and
 const Expr first_keys = of_second("first_keys'", sum(min(keys_i, claims::Bc)) * BH);  // of first tiles
 }  // namespace second
 
-/// Bytes of Q and L2, or of dO and D, of the tile of this number, 0 or 1, of all blocks of the first
-/// kernel.
-std::int64_t bytes_of_tile(const Symbols& n, std::int64_t number) {
-  std::int64_t bytes = 0;
-  for (std::int64_t j = 0; j < n.Nk; j += n.Bc) {
-    const std::int64_t first = n.problem.causal ? std::max<std::int64_t>(j + n.Nq - n.Nk, 0) / n.Br : 0;
-    const std::int64_t of_head = n.Tr - first;  // tiles of a query head that the block takes
-    if (number >= of_head * (n.BH / n.BHkv)) continue;
-    const std::int64_t i = first + number % of_head;
-    bytes += 2 * std::min(n.Br, n.Nq - i * n.Br) * n.d + 4 * n.Br;
-  }
-  return n.BHkv * bytes;
-}
+/// Bytes of Q and L2, or of dO and D, of the first two tiles of all blocks of the first kernel.
 const Expr first("first", [](const Symbols& n) { return bytes_of_tile(n, 0); });
 const Expr next("next", [](const Symbols& n) { return bytes_of_tile(n, 1); });
 

@@ -1,0 +1,24 @@
+#pragma once
+// What the blocks of a backward pass bring first: closed forms of bytes in flight need it.
+#include <algorithm>
+
+#include "common/claims/symbols.hpp"
+
+namespace flashladder::claims {
+
+/// Bytes of Q and L2, or of dO and D, of the tile of this number, 0 or 1, of all blocks: a block has a tile
+/// of keys, and takes the tiles of rows that see it, of all query heads of the group one after the other.
+/// Q and dO are of 16 bits, L2 and D have whole tiles.
+inline std::int64_t bytes_of_tile(const Symbols& n, std::int64_t number) {
+  std::int64_t bytes = 0;
+  for (std::int64_t j = 0; j < n.Nk; j += n.Bc) {
+    const std::int64_t first = n.problem.causal ? std::max<std::int64_t>(j + n.Nq - n.Nk, 0) / n.Br : 0;
+    const std::int64_t of_head = n.Tr - first;  // tiles of a query head that the block takes
+    if (number >= of_head * (n.BH / n.BHkv)) continue;
+    const std::int64_t i = first + number % of_head;
+    bytes += 2 * std::min(n.Br, n.Nq - i * n.Br) * n.d + 4 * n.Br;
+  }
+  return n.BHkv * bytes;
+}
+
+}  // namespace flashladder::claims
