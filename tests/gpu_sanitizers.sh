@@ -16,7 +16,10 @@ why=$("$program" ledger 10 --backend cuda 2>&1) || { echo "skipped: $why"; exit 
 passes() { grep -A2 "^$1 " <<<"$listed" | sed -n '3s/;.*//p' | tr -d ,; }
 # The head dimensions: what the line says after "d:".
 head_dims() { grep -A2 "^$1 " <<<"$listed" | sed -n '3s/.*d: //p'; }
-takes() { [[ $(head_dims "$1") =~ (^|[ ,])$2($|[ ,;]) || $(head_dims "$1") == *"multiple of 8"* ]]; }
+takes() {
+  local dims && dims=$(head_dims "$1")
+  if [[ $dims =~ "multiple of 8 up to "([0-9]+) ]]; then (($2 <= BASH_REMATCH[1])); else [[ $dims =~ (^|[ ,])$2($|[ ,;]) ]]; fi
+}
 chosen=("${stages[@]}") stages=()
 for stage in "${chosen[@]}"; do
   why=$("$program" ledger "$stage" --backend cuda 2>&1) || {

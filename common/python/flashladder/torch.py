@@ -25,9 +25,9 @@ import flashladder
 __all__ = ["attention", "stages_for"]
 
 FIRST_VARIANT = 70  # the stages from here on are no faster rungs, but other kinds of attention
-UNTRIED = range(52, 60)  # no GPU has run the stages with these numbers yet: who names none does not get them
 NO_PAIR = "stage is {!r}: give one stage, or a pair of which the second has the backward pass"
-DETERMINISTIC = 39  # its backward pass gives the same bits every time, for some time and memory
+# Their backward passes give the same bits every time. The first that takes the arrays and runs is the fastest.
+DETERMINISTIC = (57, 58, 39)
 
 
 def attention(
@@ -199,7 +199,7 @@ def stages_for(
         if found is None or not getattr(found, needed):
             found = _best(needed, dtype, d, q.device, frozenset(variants))
             if needed == "backward":
-                found = _deterministic(found, deterministic, frozenset(variants))
+                found = _deterministic(found, deterministic, frozenset(variants), dtype, d, q.device)
         else:
             _require(found, dtype, d, q)
         pair.append(found)
@@ -219,12 +219,15 @@ def _require(stage: flashladder.Stage, dtype: str, d: int, q: torch.Tensor) -> N
             raise RuntimeError(reason)
 
 
-def _deterministic(found: flashladder.Stage, asked: bool | None, variants: frozenset[str]) -> flashladder.Stage:
-    """The stage whose backward pass takes what that of `found` takes, and is deterministic if that is asked for."""
+def _deterministic(found: flashladder.Stage, asked: bool | None, variants: frozenset[str], dtype: str, d: int,
+                   device: torch.device) -> flashladder.Stage:
+    """`found`, or a stage that takes such arrays, too, and whose backward pass is deterministic, if that is asked for."""
     if not (torch.are_deterministic_algorithms_enabled() if asked is None else asked):
         return found
-    if "float16" in found.dtypes and not variants:
-        return flashladder._find(DETERMINISTIC)
+    if not variants:
+        for number in DETERMINISTIC:
+            if _takes(flashladder._find(number), "backward", dtype, d, device):
+                return flashladder._find(number)
     what = f"with {' and '.join(sorted(variants))}" if variants else f"for {' and '.join(found.dtypes)}"
     text = f"no stage has a backward pass {what} that is known to give the same bits every time"
     if asked is None and torch.is_deterministic_algorithms_warn_only_enabled():
@@ -233,10 +236,18 @@ def _deterministic(found: flashladder.Stage, asked: bool | None, variants: froze
     raise ValueError(f"{text}: leave deterministic out, or name a stage")
 
 
+def _takes(one: flashladder.Stage, needed: str, dtype: str, d: int, device: torch.device) -> bool:
+    """Whether a stage has a pass, and takes such arrays on this device."""
+    takes_d = d in one.head_dims if one.head_dims is not None else 0 < d <= 256
+    with _current(device):
+        runs = "cuda" in one.backends if device.type == "cuda" else one.backends[:1] in (("cpu",), ("emulator",))
+    return getattr(one, needed) and dtype in one.dtypes and takes_d and runs
+
+
 @functools.lru_cache
 def _best(needed: str, dtype: str, d: int, device: torch.device, variants: frozenset[str]) -> flashladder.Stage:
-    """The stage with the largest number that has the pass, takes such arrays on this device and is not untried. Where
-    variants are asked for, of the stages that take them the one that takes the fewest."""
+    """The stage with the largest number that has the pass and takes such arrays on this device. Where variants are asked
+    for, of the stages that take them the one that takes the fewest."""
     on_gpu = device.type == "cuda"
     if variants:
         taking = sorted((stage for stage in flashladder.stages() if variants <= {*stage.variants}),
@@ -246,13 +257,9 @@ def _best(needed: str, dtype: str, d: int, device: torch.device, variants: froze
                              "what each takes")
     else:
         taking = [stage for stage in reversed(flashladder.stages())
-                  if stage.number < FIRST_VARIANT and stage.number not in UNTRIED
-                  and (needed, stage.number) != ("backward", DETERMINISTIC)]
+                  if stage.number < FIRST_VARIANT and (needed, stage.number) != ("backward", DETERMINISTIC[-1])]
     for one in taking:
-        takes_d = d in one.head_dims if one.head_dims is not None else 0 < d <= 256
-        with _current(device):
-            runs = "cuda" in one.backends if on_gpu else one.backends[:1] in (("cpu",), ("emulator",))
-        if getattr(one, needed) and dtype in one.dtypes and takes_d and runs:
+        if _takes(one, needed, dtype, d, device):
             return one
     raise ValueError(f"no stage of this build has a {needed} pass for {dtype} and head dimension {d}"
                      f"{''.join(f', {name}' for name in sorted(variants))} on "
