@@ -22,6 +22,7 @@ struct Tile {
   static constexpr int Br = d <= 64 ? 128 : 64;           // rows of a tile of Q and dO
   static constexpr int registers = 240;                   // of a thread that multiplies
   static constexpr int producer_registers = 24;           // of one of the producer
+  static constexpr bool early_scores = d > 64;            // S of a tile in the one before
   static constexpr int column_blocks = d / 64;            // of 64 columns of dQ
   static_assert(Br / 64 * column_blocks == warpgroups, "of dQ a warpgroup has 64 rows and 64 columns");
 };
@@ -50,6 +51,16 @@ struct Shared {
                        KV_full = empty + 16 * num_buffers, dS_full = KV_full + 16,
                        dS_empty = dS_full + 8 * num_buffers, bytes = dS_empty + 8 * num_buffers;
 };
+
+/// to = from, which lets the compiler give the same registers to both.
+template <int chunks>
+__device__ __forceinline__ void copy_tile(f32 (&to)[chunks][4], const f32 (&from)[chunks][4]) {
+#pragma unroll
+  for (int c = 0; c < chunks; ++c) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) to[c][e] = from[c][e];
+  }
+}
 
 /// P = exp(S - L), as a power of 2.
 template <int row_chunks, int Br>
@@ -246,32 +257,39 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
   const auto begin_S = [&](f32(&S)[Br / 8][4], int tile) {
     const int buffer = tile % num_buffers, parity = tile / num_buffers % 2;
     mbarrier_wait(full.at(buffer, of_Q), parity);
-    wgmma_fence();
+    wgmma_fence();  // what the threads have done with the registers is done
 #pragma unroll
     for (int k = 0; k < d; k += 16)
       wgmma<T>(S, K_keys + KVt::at_column(k), Q_first + buffer * Qt::bytes + Qt::at_column(k), k > 0);
     wgmma_commit();
   };
   const int num_tiles = n.group * ((n.Nq - first + Br - 1) / Br);  // at least one
-  f32 P[Br / 8][4];  // S^T of the next tile, then P^T
+  f32 next_S[Br / 8][4];                                           // S^T of the tile that comes next
   mbarrier_wait(KV_full.at(0, 0), 0);
-  begin_S(P, 0);
-  wgmma_wait<0>(P);
+  if constexpr (Tile<d>::early_scores) {
+    begin_S(next_S, 0);
+    wgmma_wait<0>(next_S);
+  }
   for_each_tile([&](int h, int i0, int tile) {
     const int buffer = tile % num_buffers, parity = tile / num_buffers % 2;
     const int now = buffer * Qt::bytes;                // where this tile's Q and dO lie
     const bool masked = j0 + Bc > n.visible_keys(i0);  // the first row sees the least
     count_tile(masked);
 
-    // dP^T = V dO^T begins
-    f32 dP[Br / 8][4];  // dP^T, then dS^T
+    // S^T = K Q^T, which may be there already, and dP^T = V dO^T begin
+    f32 P[Br / 8][4], dP[Br / 8][4];  // S^T, then P^T; dP^T, then dS^T
+    if constexpr (Tile<d>::early_scores)
+      copy_tile(P, next_S);
+    else
+      begin_S(P, tile);
     mbarrier_wait(full.at(buffer, of_dO), parity);
-    wgmma_fence();  // what the threads have done with the registers is done
+    wgmma_fence();
 #pragma unroll
     for (int k = 0; k < d; k += 16)
       wgmma<T>(dP, V_keys + KVt::at_column(k), dO_first + now + Qt::at_column(k), k > 0);
     wgmma_commit();
     // P = exp(S - L), while dP^T is under way
+    if constexpr (!Tile<d>::early_scores) wgmma_wait<1>(P);
     probabilities(P, L2, buffer, scale_log2, quad_lane);
     if (masked && n.causal) mask_tile<true>(P, n, i0 + 2 * quad_lane, j0 + k0 + quad);
     if (masked && !n.causal) mask_tile<false>(P, n, i0 + 2 * quad_lane, j0 + k0 + quad);
@@ -314,25 +332,18 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
     }
     dQ_sum = dQ_sumg + (n.head(b, h) * padded_Nq + i0 + part_row + warp % 4 * 16) * d + part_column * 16;
     const bool last = h == (kv_head + 1) * n.group - 1 && i0 + Br >= n.Nq;
-    if (!last) {  // S^T of the next tile, while dK is under way
+    if (Tile<d>::early_scores && !last) {  // S^T of the next tile, while dK is under way
       f32 S[Br / 8][4];
       begin_S(S, tile + 1);
       wgmma_wait<1>(dK);
       release(of_Q, buffer);
       wgmma_wait<0>(S);
-#pragma unroll
-      for (int c = 0; c < Br / 8; ++c) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) P[c][e] = S[c][e];
-      }
+      copy_tile(next_S, S);
     } else {
       wgmma_wait<0>(dK);
       release(of_Q, buffer);
-#pragma unroll
-      for (int c = 0; c < Br / 8; ++c) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) P[c][e] = 0.f;  // no more used: else the compiler keeps it beside S
-      }
+      // S is used no more: else the compiler would keep the old one beside the new one
+      if constexpr (Tile<d>::early_scores) copy_tile<Br / 8>(next_S, {});
     }
   });
   f32 dQ[8][4];  // of the last tile

@@ -22,6 +22,7 @@ struct Tile {
   static constexpr int Br = d <= 64 ? 128 : 64;           // rows of a tile of Q and dO
   static constexpr int registers = 240;                   // of a thread that multiplies
   static constexpr int producer_registers = 24;           // of one of the producer
+  static constexpr bool early_scores = d > 64;            // S of a tile in the one before
   static constexpr int column_blocks = d / 64;            // of 64 columns of dQ
   static_assert(Br / 64 * column_blocks == warpgroups, "of dQ a warpgroup has 64 rows and 64 columns");
 };
@@ -51,36 +52,15 @@ struct Shared {
                        dS_empty = dS_full + 8 * num_buffers, bytes = dS_empty + 8 * num_buffers;
 };
 
-/// Whose keys a block has.
-struct KeyTile {
-  int j0;  ///< First key.
-  int h;   ///< Key/value head.
-  int b;   ///< Batch entry.
-};
-
-/// In which order blocks take the key tiles of all heads.
-struct Order {
-  int Tc;       ///< Key tiles of a head.
-  int heads;    ///< Key/value heads of all batch entries.
-  int section;  ///< Heads that follow each other under the mask.
-
-  /// Tile `number` of all. The tiles of a head follow each other: they read the same Q and dO and add to
-  /// the same dQ, which L2 then has. Under the mask the tiles of a section do, the first ones of all its
-  /// heads first: the most rows see them.
-  template <int Bc>
-  __device__ __forceinline__ KeyTile at(int number, const Sizes& n) const {
-    int tile = number % Tc, head = number / Tc;
-    if (n.causal) {
-      const int first = number / (Tc * section) * section;  // head of the section
-      const int left = heads - first, together = section < left ? section : left;
-      const int in_section = number - first * Tc;
-      tile = in_section / together;
-      head = first + in_section % together;
-    }
-    const int kv_heads = n.q_heads / n.group;
-    return {tile * Bc, head % kv_heads, head / kv_heads};
+/// to = from, which lets the compiler give the same registers to both.
+template <int chunks>
+__device__ __forceinline__ void copy_tile(f32 (&to)[chunks][4], const f32 (&from)[chunks][4]) {
+#pragma unroll
+  for (int c = 0; c < chunks; ++c) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) to[c][e] = from[c][e];
   }
-};
+}
 
 /// P = exp(S - L), as a power of 2.
 template <int row_chunks, int Br>
@@ -156,7 +136,8 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
                    gmem<f32> dQ_sumg,  // [batch, q_heads, padded_Nq, d], 16 x 8 numbers after another
                    gmem<T> dKg,        // [batch, kv_heads, Nk, d]
                    gmem<T> dVg,        // [batch, kv_heads, Nk, d]
-                   BackwardSizes n, Order order, int padded_Nq) {
+                   BackwardSizes n, int padded_Nq,
+                   int sections) {  // of heads, under the mask
   constexpr int Br = Tile<d>::Br, Bc = Tile<d>::Bc;
   using Qt = QTile<d>;
   using KVt = KVTile<d>;
@@ -175,8 +156,10 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
   auto&& dS_full = dynamic_tile<mbarrier, num_buffers, 1, "dS_full">(At::dS_full);
   auto&& dS_empty = dynamic_tile<mbarrier, num_buffers, 1, "dS_empty">(At::dS_empty);
 
-  const KeyTile key_tile = order.at<Bc>(blockIdx.x, n);
-  const int kv_head = key_tile.h, b = key_tile.b, j0 = key_tile.j0;
+  // Heads come in sections, whose Q, dO and dQ the L2 cache holds: without a mask of one head. Of a section
+  // the first keys of all heads come first, since the most rows see them.
+  const int kv_head = n.causal ? blockIdx.z % sections * gridDim.x + blockIdx.x : blockIdx.y;
+  const int j0 = (n.causal ? blockIdx.y : blockIdx.x) * Bc, b = blockIdx.z / sections;
 
   if (threadIdx.x == 0) {
     for (int buffer = 0; buffer < num_buffers; ++buffer) {
@@ -274,32 +257,39 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
   const auto begin_S = [&](f32(&S)[Br / 8][4], int tile) {
     const int buffer = tile % num_buffers, parity = tile / num_buffers % 2;
     mbarrier_wait(full.at(buffer, of_Q), parity);
-    wgmma_fence();
+    wgmma_fence();  // what the threads have done with the registers is done
 #pragma unroll
     for (int k = 0; k < d; k += 16)
       wgmma<T>(S, K_keys + KVt::at_column(k), Q_first + buffer * Qt::bytes + Qt::at_column(k), k > 0);
     wgmma_commit();
   };
   const int num_tiles = n.group * ((n.Nq - first + Br - 1) / Br);  // at least one
-  f32 P[Br / 8][4];  // S^T of the next tile, then P^T
+  f32 next_S[Br / 8][4];                                           // S^T of the tile that comes next
   mbarrier_wait(KV_full.at(0, 0), 0);
-  begin_S(P, 0);
-  wgmma_wait<0>(P);
+  if constexpr (Tile<d>::early_scores) {
+    begin_S(next_S, 0);
+    wgmma_wait<0>(next_S);
+  }
   for_each_tile([&](int h, int i0, int tile) {
     const int buffer = tile % num_buffers, parity = tile / num_buffers % 2;
     const int now = buffer * Qt::bytes;                // where this tile's Q and dO lie
     const bool masked = j0 + Bc > n.visible_keys(i0);  // the first row sees the least
     count_tile(masked);
 
-    // dP^T = V dO^T begins
-    f32 dP[Br / 8][4];  // dP^T, then dS^T
+    // S^T = K Q^T, which may be there already, and dP^T = V dO^T begin
+    f32 P[Br / 8][4], dP[Br / 8][4];  // S^T, then P^T; dP^T, then dS^T
+    if constexpr (Tile<d>::early_scores)
+      copy_tile(P, next_S);
+    else
+      begin_S(P, tile);
     mbarrier_wait(full.at(buffer, of_dO), parity);
-    wgmma_fence();  // what the threads have done with the registers is done
+    wgmma_fence();
 #pragma unroll
     for (int k = 0; k < d; k += 16)
       wgmma<T>(dP, V_keys + KVt::at_column(k), dO_first + now + Qt::at_column(k), k > 0);
     wgmma_commit();
     // P = exp(S - L), while dP^T is under way
+    if constexpr (!Tile<d>::early_scores) wgmma_wait<1>(P);
     probabilities(P, L2, buffer, scale_log2, quad_lane);
     if (masked && n.causal) mask_tile<true>(P, n, i0 + 2 * quad_lane, j0 + k0 + quad);
     if (masked && !n.causal) mask_tile<false>(P, n, i0 + 2 * quad_lane, j0 + k0 + quad);
@@ -342,25 +332,18 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
     }
     dQ_sum = dQ_sumg + (n.head(b, h) * padded_Nq + i0 + part_row + warp % 4 * 16) * d + part_column * 16;
     const bool last = h == (kv_head + 1) * n.group - 1 && i0 + Br >= n.Nq;
-    if (!last) {  // S^T of the next tile, while dK is under way
+    if (Tile<d>::early_scores && !last) {  // S^T of the next tile, while dK is under way
       f32 S[Br / 8][4];
       begin_S(S, tile + 1);
       wgmma_wait<1>(dK);
       release(of_Q, buffer);
       wgmma_wait<0>(S);
-#pragma unroll
-      for (int c = 0; c < Br / 8; ++c) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) P[c][e] = S[c][e];
-      }
+      copy_tile(next_S, S);
     } else {
       wgmma_wait<0>(dK);
       release(of_Q, buffer);
-#pragma unroll
-      for (int c = 0; c < Br / 8; ++c) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) P[c][e] = 0.f;  // no more used: else the compiler keeps it beside S
-      }
+      // S is used no more: else the compiler would keep the old one beside the new one
+      if constexpr (Tile<d>::early_scores) copy_tile<Br / 8>(next_S, {});
     }
   });
   f32 dQ[8][4];  // of the last tile
@@ -395,13 +378,13 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
   }
 }
 
-/// How many key/value heads are a section: what blocks read and add to of theirs takes at most two thirds
-/// of L2, and all sections are alike.
-int heads_of_section(const Problem& p, int d) {
-  const std::int64_t heads = p.batch * p.kv_heads;
-  const std::int64_t bytes = 8 * (p.q_heads / p.kv_heads) * p.Nq * d;  // of Q, dO and dQ_sum of one
-  const std::int64_t most = std::max<std::int64_t>(L2_bytes() * 2 / 3 / bytes, 1);
-  return static_cast<int>(tiles(heads, tiles(heads, most)));
+/// How many key/value heads come together under the mask: the most that divide all, and of which Q, dO and
+/// dQ_sum take at most three quarters of L2.
+unsigned heads_of_section(const Problem& p, int d) {
+  const std::int64_t bytes = 8 * (p.q_heads / p.kv_heads) * p.Nq * d;  // of one
+  std::int64_t heads = p.kv_heads;
+  while (heads > 1 && (p.kv_heads % heads != 0 || 4 * heads * bytes > 3 * L2_bytes())) --heads;
+  return static_cast<unsigned>(heads);
 }
 
 void backward(const Backward& f) {
@@ -415,13 +398,15 @@ void backward(const Backward& f) {
           dQ_sum(f, "dQ_sum", D.elements() * d);
       launch("prepare", prepare<T, d>, dim3(tiles(padded_Nq, helpers / helper_lanes), heads, batch),
              helpers, 0, x.O, x.dO, x.L, D, L2, dQ_sum, x.sizes, padded_Nq);
-      const Order order{static_cast<int>(Tc), static_cast<int>(kv_heads * batch),
-                        heads_of_section(f.problem, d)};
-      launch(
-          "wgmma_backward", wgmma_backward<T, d>, Tc * kv_heads * batch, Tile<d>::threads, Shared<d>::bytes,
-          map_of<QTile<d>>(f, "Q", x.Q), map_of<KVTile<d>>(f, "K", x.K), map_of<KVTile<d>>(f, "V", x.V),
-          map_of<QTile<d>>(f, "dO", x.dO), map_of_rows("L2", L2, batch, heads, padded_Nq, Br),
-          map_of_rows("D", D, batch, heads, padded_Nq, Br), dQ_sum, x.dK, x.dV, x.sizes, order, padded_Nq);
+      const unsigned section = f.problem.causal ? heads_of_section(f.problem, d) : kv_heads,
+                     sections = kv_heads / section;
+      launch("wgmma_backward", wgmma_backward<T, d>,
+             f.problem.causal ? dim3(section, Tc, batch * sections) : dim3(Tc, kv_heads, batch),
+             Tile<d>::threads, Shared<d>::bytes, map_of<QTile<d>>(f, "Q", x.Q),
+             map_of<KVTile<d>>(f, "K", x.K), map_of<KVTile<d>>(f, "V", x.V),
+             map_of<QTile<d>>(f, "dO", x.dO), map_of_rows("L2", L2, batch, heads, padded_Nq, Br),
+             map_of_rows("D", D, batch, heads, padded_Nq, Br), dQ_sum, x.dK, x.dV, x.sizes, padded_Nq,
+             static_cast<int>(sections));
       launch("convert", convert<T, d>,
              dim3(tiles(tiles(f.problem.Nq, 16) * std::int64_t{d}, helpers), heads, batch), helpers, 0,
              dQ_sum, x.dQ, x.sizes, padded_Nq);
