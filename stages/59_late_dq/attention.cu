@@ -374,9 +374,9 @@ const Stage stage{
     .name = "late_dq",
     .title = "late dQ",
     .idea =
-        "dQ of a tile is computed in the next one: no warpgroup stops at a barrier for what another has "
-        "just written",
-    .claim = "named barriers a tile 1 -> 0",
+        "dQ of a tile is computed in the next one: nobody stops at a barrier for the dS that another "
+        "warpgroup is just writing",
+    .claim = "named barriers 1 a tile -> 1 a block",
     .before = 54,
     .supports = {.dtypes = half_dtypes, .head_dims = multiples_of_8_up_to<128>},
     .backend = kernel_backend,

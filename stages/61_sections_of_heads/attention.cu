@@ -421,8 +421,10 @@ const Stage stage{
     .number = 61,
     .name = "sections_of_heads",
     .title = "sections of heads",
-    .idea = "under the mask the first key tiles of the heads that L2 has room for come first",
-    .claim = "...",
+    .idea =
+        "under the mask the first key tiles of the heads that L2 has room for come first, and not of all "
+        "heads",
+    .claim = "bytes of Q, dO and dQ between two tiles of a head: all heads -> at most 3/4 of L2",
     .before = 60,
     .supports = {.dtypes = half_dtypes, .head_dims = multiples_of_8_up_to<128>},
     .backend = kernel_backend,
