@@ -31,6 +31,10 @@ done
 failed=0
 for tool in memcheck racecheck initcheck synccheck; do
   for stage in "${stages[@]}"; do
+    # A warp of stage 58 reads P, and says so by bar.arrive; another waits for that by bar.sync, and writes the next P. PTX
+    # has what comes before bar.arrive done when the barrier is complete, and racecheck takes reads for not done: two
+    # warps that hand one number to and fro so are a race to it, too. The emulator looks for races of this stage.
+    [[ $tool == racecheck && $stage == 58 ]] && echo "racecheck: stage 58 is left out" && continue
     [[ -n $(passes "$stage") ]] || { echo "there is no stage $stage"; exit 1; }
     for pass in $(passes "$stage"); do
       options=()

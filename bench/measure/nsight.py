@@ -186,7 +186,8 @@ def profile(arguments):
     data = begun(arguments.out)
     for stage in stages_of_kernels(arguments):
         runs = [(which, chosen, d) for which, chosen in passes(stage).items()
-                for d in (PROFILED["d"], *more_head_dims(stage, which, registry.all_stages()))]
+                for d in (PROFILED["d"], *more_head_dims(stage, which, registry.all_stages()))
+                if stage.head_dims is None or d in stage.head_dims]
         for (which, chosen, d), (mask, causal) in itertools.product(runs, MASKS.items()):
             where = f"stage {stage.number}, {which} pass, d = {d}, {mask}"
             problem = "{batch},{heads},{N},{d}".format(**problem_at(d))

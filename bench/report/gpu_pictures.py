@@ -71,16 +71,18 @@ def ladder(measured, N=4096, passes="forward"):
 
 
 def hopper(peers, names, N=4096):
-    """TFLOP/s by stage at one N, of a comparison, with the peers of these names as levels."""
+    """TFLOP/s by stage that needs Hopper at one N, of a comparison, with the peers of these names as levels."""
+    which = "Backward" if peers["context"].get("pass") == "backward" else "Forward"
     panels = []
     for d, mask in KINDS:
         speed = {one["name"]: one["tflops"] for one in peers["results"] if "tflops" in one
                  and (one["d"], one["causal"], one["N"]) == (d, mask == "causal", N)}
         stages = [(int(name.removeprefix("stage ")), tflops) for name, tflops in speed.items() if name.startswith("stage ")]
+        stages = [(number, tflops) for number, tflops in stages if registry.stage_of(number).gpu == "hopper"]
         if stages:
             panels.append({"title": kind_text(d, mask), "stages": stages,
                            "levels": [(PEERS[name], speed[name]) for name in names if name in speed]})
-    return {"title": f"Forward on Hopper, stage by stage: bf16, N = {N}, batch * N = 16k, heads * d = 2048, one "
+    return {"title": f"{which} on Hopper, stage by stage: bf16, N = {N}, batch * N = 16k, heads * d = 2048, one "
                      f"{peers['context']['gpu']}, one interleaved run, {pace(peers['context'])}", "panels": panels}
 
 
@@ -536,10 +538,11 @@ def backward_pictures(measured, peers, counted):
         yield docs / "h200_backward_bf16.png", lengths_bf16(measured, peers), draw_lengths
 
 
-def hopper_pictures(peers, beside):
-    """The same of the stages that need Hopper, with the peers of these names; `peers` may be None."""
-    if timed(peers):
-        yield ROOT / "docs/hopper.png", hopper(peers, beside), draw_hopper
+def hopper_pictures(forward, backward, beside):
+    """The same of the stages that need Hopper, with the peers of these names; either comparison may be None."""
+    for peers, name in ((forward, "hopper.png"), (backward, "hopper_backward.png")):
+        if timed(peers):
+            yield ROOT / "docs" / name, hopper(peers, beside), draw_hopper
 
 
 def training_pictures(losses, speeds):

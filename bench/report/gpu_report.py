@@ -235,7 +235,7 @@ def over_fa2(peers, names, what="", more=None):
 def backward_peers_table(peers):
     """The backward pass of stages and peers, interleaved in one run; of the stages that add to dQ atomically and in
     a fixed order also the one's time over the other's."""
-    names, stages, dtype = gpu_pictures.names_of(peers), registry.all_stages(), peers["context"]["dtype"]
+    names, stages, dtype = gpu_pictures.names_of(peers), measured_in(peers), peers["context"]["dtype"]
     fixed_order, fastest = (role("backward", dtype, stages) for role in (registry.deterministic, registry.fastest))
     more = None
     if fixed_order and {name_of(fastest), name_of(fixed_order)} <= {*names}:
@@ -393,6 +393,8 @@ def step_table(peers, stage):
              f"{spreads}.", "",
              "| d | mask | N | " + " | ".join(heads) + " |", "|--:|---|--:|" + "--:|" * len(heads)]
     for (d, causal, N), speed in by_shape(peers).items():
+        if stage.head_dims is not None and d not in stage.head_dims:
+            continue
         cells = [f"{speed[name]:.0f}" if speed.get(name) else "absent" for name in (*steps, *shown)]
         if len(steps) == 2:
             ratio = f"{speed[mine] / speed[before]:.2f}" if speed.get(mine) and speed.get(before) else "absent"
@@ -402,9 +404,8 @@ def step_table(peers, stage):
 
 
 def short_peers_table(peers):
-    """The fastest forward pass over each of its peers, for each d and mask: the geometric mean over N, the least and the
-    most."""
-    fastest = name_of(registry.fastest("forward", peers["context"]["dtype"], measured_in(peers)))
+    """The last stage that takes d over each of its peers, for each d and mask: the geometric mean over N, the least and
+    the most."""
     over_N = {}
     for one in peers["results"]:
         if "tflops" in one:
@@ -413,17 +414,18 @@ def short_peers_table(peers):
     names = [name for name in gpu_pictures.names_of(peers) if name in gpu_pictures.PEERS]
     c = peers["context"]
     lines = [f"In {c['dtype']} {origin(c)}; {pace(c)}:", "",
-             "| d | mask | " + " | ".join(f"over {gpu_pictures.PEERS[name]}" for name in names) + " |",
-             "|--:|---" + "|--:" * len(names) + "|"]
+             "| d | mask | stage | " + " | ".join(f"over {gpu_pictures.PEERS[name]}" for name in names) + " |",
+             "|--:|---" + "|--:" * (len(names) + 1) + "|"]
     for kind in KINDS:
-        mine, cells = over_N.get((fastest, *kind), {}), []
+        last = [stage for stage in measured_in(peers) if (name_of(stage), *kind) in over_N][-1:]
+        mine, cells = over_N[(name_of(last[0]), *kind)] if last else {}, []
         for name in names:
             other = over_N.get((name, *kind), {})
             ratios = [mine[N] / other[N] for N in mine if N in other]
             cells.append(f"{statistics.geometric_mean(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
                          if ratios else "absent")
         if set(cells) != {"absent"}:
-            lines.append(f"| {kind[0]} | {kind[1]} | " + " | ".join(cells) + " |")
+            lines.append(f"| {kind[0]} | {kind[1]} | {last[0].number} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -634,8 +636,8 @@ class Results:
         self.backward = measured(BACKWARD, True) if (folder / BACKWARD).exists() else None
         self.peers, self.backward_peers, self.training = (of_scripts(folder / name)
                                                           for name in (PEERS, BACKWARD_PEERS, TRAINING))
-        self.hopper_peers, self.hopper_backward, self.busy = (
-            of_scripts(hopper / name) for name in (HOPPER_PEERS, HOPPER_BACKWARD, HOPPER_BUSY))
+        self.hopper_backward = of_scripts(folder / HOPPER_BACKWARD)
+        self.hopper_peers, self.busy = (of_scripts(hopper / name) for name in (HOPPER_PEERS, HOPPER_BUSY))
         self.other = others(hopper / HOPPER_OTHER) if (hopper / HOPPER_OTHER).exists() else None
         self.policies = [of_policies(path) for path in sorted(hopper.glob("policies_*.json"))]
         self.host = if_there(hopper / HOST, "results")
@@ -656,7 +658,8 @@ class Results:
                   for peers in filter(None, (self.hopper_peers, self.hopper_backward))
                   for stage in measured_in(peers) if stage.gpu == "hopper"),
                 *((MEASURED_PAGE, name, short_peers_table(peers) if peers else NOT_YET)
-                  for name, peers in (("peers", self.peers), ("hopper_peers", self.hopper_peers))),
+                  for name, peers in (("peers", self.peers), ("hopper_peers", self.hopper_peers),
+                                      ("hopper_backward", self.hopper_backward))),
                 (MEASURED_PAGE, "busy",
                  busy_table(self.hopper_peers, self.busy) if self.hopper_peers and self.busy else NOT_YET),
                 *((registry.stage_of(number).readme, "other", other_block(found, context))
@@ -668,7 +671,7 @@ class Results:
         """(file, what it shows, how that is drawn) of all pictures."""
         backward = counted(self.backward.stages, "--backward") if self.backward else None
         return [*gpu_pictures.pictures(self.stages, self.peers, counted(self.stages.stages)),
-                *gpu_pictures.hopper_pictures(self.hopper_peers, BESIDE),
+                *gpu_pictures.hopper_pictures(self.hopper_peers, self.hopper_backward, BESIDE),
                 *gpu_pictures.backward_pictures(self.backward, self.backward_peers, backward),
                 *gpu_pictures.training_pictures(self.losses, self.training), *gpu_pictures.atomics_pictures(self.atomics)]
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent / "h200"
+HOPPER_BACKWARD = "backward_hopper_bf16.json"  # the backward passes that need Hopper, the last that does not, and peers
 HOPPER = FOLDER.parent / "h100_80gb_hbm3"  # all stages that need Hopper beside their peers, in one run; and the variants
 HOPPER_PEERS = "peers_hopper_bf16.json"  # that run
-HOPPER_BACKWARD = "backward_hopper_bf16.json"  # the same of the backward pass, with the last stage for any GPU
 HOPPER_OTHER = "other.json"  # the fastest of them on problems that are no whole tiles
 HOPPER_BUSY = "busy_bf16.json"  # the same with launches back to back
 TOKENS, WIDTH = 16384, 2048  # batch * N and heads * d of the papers' grid

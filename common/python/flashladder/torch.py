@@ -25,6 +25,7 @@ import flashladder
 __all__ = ["attention", "stages_for"]
 
 FIRST_VARIANT = 70  # the stages from here on are no faster rungs, but other kinds of attention
+UNTRIED = (61,)  # no GPU has run these stages yet: who names none does not get them
 NO_PAIR = "stage is {!r}: give one stage, or a pair of which the second has the backward pass"
 # Their backward passes give the same bits every time. The first that takes the arrays and runs is the fastest.
 DETERMINISTIC = (57, 58, 39)
@@ -69,8 +70,9 @@ def attention(
              as in flashladder.forward, in 16 bits; dropout_seed may be a tensor of one int64 on the CPU, and None draws a
              seed from PyTorch's generator of the CPU.
              The slopes get no gradient
-    deterministic  whether a backward pass that is not named gives the same bits every time: in 16 bits that of stage 39,
-             without variants; None: as torch.use_deterministic_algorithms() asks for. Else sums are atomic, in no fixed order
+    deterministic  whether a backward pass that is not named gives the same bits every time: in 16 bits, without variants,
+             that of stage 57 or, above d = 128, 58 on Hopper, and of stage 39 on other GPUs; None: as
+             torch.use_deterministic_algorithms() asks for. Else sums may be atomic, in no fixed order
     return_lse     return (o, lse): the logsumexp of each row, too, in float32 [batch, heads, rows], without a gradient
 
     Returns o, of q's shape and dtype; its dimensions lie in memory in the order of q's, where q is not copied and repeats
@@ -246,8 +248,8 @@ def _takes(one: flashladder.Stage, needed: str, dtype: str, d: int, device: torc
 
 @functools.lru_cache
 def _best(needed: str, dtype: str, d: int, device: torch.device, variants: frozenset[str]) -> flashladder.Stage:
-    """The stage with the largest number that has the pass and takes such arrays on this device. Where variants are asked
-    for, of the stages that take them the one that takes the fewest."""
+    """The stage with the largest number that has the pass, takes such arrays on this device and is not untried. Where
+    variants are asked for, of the stages that take them the one that takes the fewest."""
     on_gpu = device.type == "cuda"
     if variants:
         taking = sorted((stage for stage in flashladder.stages() if variants <= {*stage.variants}),
@@ -257,7 +259,8 @@ def _best(needed: str, dtype: str, d: int, device: torch.device, variants: froze
                              "what each takes")
     else:
         taking = [stage for stage in reversed(flashladder.stages())
-                  if stage.number < FIRST_VARIANT and (needed, stage.number) != ("backward", DETERMINISTIC[-1])]
+                  if stage.number < FIRST_VARIANT and stage.number not in UNTRIED
+                  and (needed, stage.number) != ("backward", DETERMINISTIC[-1])]
     for one in taking:
         if _takes(one, needed, dtype, d, device):
             return one
