@@ -661,6 +661,46 @@ class TorchAttentionTest(unittest.TestCase):
                     lambda *x: flashladder.torch.attention(*x, causal=True, stage=stage), (q, k, v),  # noqa: B023
                     eps=1e-2, atol=5e-3, rtol=5e-2, nondet_tol=1e-5))
 
+    def test_gradients_of_the_logsumexp(self):
+        """A loss of O and L, and of L alone, in both dtypes, with keys that heads share, with and without masks."""
+        def right(q, k, v, causal, window):
+            k, v = (x.repeat_interleave(2, 1) for x in (k, v))
+            i, j = torch.arange(40)[:, None] + 20, torch.arange(60)
+            seen = (j <= i) & (j >= i - window) if causal else torch.ones(40, 60, dtype=torch.bool)
+            scores = (q @ k.mT / 8).masked_fill(~seen, -torch.inf)
+            return torch.softmax(scores, -1) @ v, torch.logsumexp(scores, -1)
+
+        for dtype, stage, causal, window in (("float32", (2, 0), False, 99), ("float32", (2, 0), True, 99), ("bfloat16", None, False, 99),
+                                             ("float16", None, True, 99), ("float16", None, True, 16)):
+            tensors = self.tensors(2, 4, 2, 40, 60, 64, dtype=dtype)
+            weights = [torch.from_numpy(np.random.default_rng(7).standard_normal(shape)) for shape in ((2, 4, 40, 64), (2, 4, 40))]
+            options = {"window_size": (window, 0)} if window < 60 else {}
+
+            def mine(q, k, v):
+                return flashladder.torch.attention(q, k, v, causal=causal, stage=stage, return_lse=True, **options)  # noqa: B023
+
+            for of_o in (1, 0):
+                found = []
+                for given, attend in ((tensors, mine), ([x.double() for x in tensors], lambda *x: right(*x, causal, window))):  # noqa: B023
+                    given = [x.requires_grad_() for x in given]
+                    o, lse = attend(*given)
+                    loss = 3 * (lse.double() * weights[1]).sum()
+                    if of_o:
+                        loss = loss + (o.double() * weights[0]).sum()
+                    found.append(torch.autograd.grad(loss, given[:3 if of_o else 2]))
+                for name, one, other in zip("qkv", *found):
+                    with self.subTest(dtype=dtype, causal=causal, window=window, of_o=of_o, name=name):
+                        self.assertEqual(one.dtype, tensors[0].dtype)
+                        self.assertLess(((one.double() - other).norm() / other.norm()).item(), TOLERANCE[dtype])
+        q, k, v = (x.half().requires_grad_() for x in self.tensors(1, 2, 2, 40, 60, 64))
+        bias = torch.zeros(1, 1, 40, 60, requires_grad=True)
+        for options, what in (({"softcap": 3.0}, "with a softcap"), ({"bias": bias}, "for bias")):
+            o, lse = flashladder.torch.attention(q, k, v, return_lse=True, **options)
+            with self.assertRaisesRegex(NotImplementedError, f"the logsumexp has no gradient {what}: leave it out of the loss"):
+                torch.autograd.grad(lse.sum(), q, retain_graph=True)
+            torch.autograd.grad(o.float().sum(), q)
+        self.assertTrue(flashladder.torch.attention(q, k, v, bias=bias.detach(), return_lse=True)[1].sum().requires_grad)
+
     def test_in_what_is_compiled(self):
         """Both passes stay whole in one graph, plain and with what has a gradient, too."""
         q, k, v = (x.half().requires_grad_() for x in self.tensors(1, 2, 2, 40, 40, 64))
@@ -673,7 +713,7 @@ class TorchAttentionTest(unittest.TestCase):
             def loss(q, k, v, bias=None, sinks=None):
                 o, lse = flashladder.torch.attention(2 * q, k, v, causal=True, bias=bias, sinks=sinks, return_lse=True,
                                                      **options)  # noqa: B023
-                return (o.float() * lse[..., None]).square().sum()
+                return (o.float() * (lse if bias is None else lse.detach())[..., None]).square().sum()
 
             right = torch.autograd.grad(loss(*inputs_), inputs_)
             for backend in ("eager", "aot_eager"):

@@ -275,6 +275,7 @@ def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, wants_P: bool 
     more = -d % 8 if q.element_size() == 2 else 0
     padded = [torch.nn.functional.pad(x, (0, more)) if more else x for x in (q, k, v)]
     o, lse = flashladder.torch.attention(*padded, return_lse=True, **how)
+    lse = lse.detach()  # flash-attn has no gradient of it
     P = _probabilities(q, k, lse, **how) if wants_P and how["dropout_p"] else None
     return o[..., :d] if more else o, lse, P
 

@@ -73,7 +73,9 @@ def attention(
     deterministic  whether a backward pass that is not named gives the same bits every time: in 16 bits, without variants,
              that of stage 57 or, above d = 128, 58 on Hopper, and of stage 39 on other GPUs; None: as
              torch.use_deterministic_algorithms() asks for. Else sums may be atomic, in no fixed order
-    return_lse     return (o, lse): the logsumexp of each row, too, in float32 [batch, heads, rows], without a gradient
+    return_lse     return (o, lse): the logsumexp of each row, too, in float32 [batch, heads, rows]. A loss may
+             depend on it: its gradient costs a forward and a backward pass more, and goes to q and k. With a softcap, and
+             to bias and sinks, it is refused
 
     Returns o, of q's shape and dtype; its dimensions lie in memory in the order of q's, where q is not copied and repeats
     nothing. On a GPU nothing waits for the kernels, in either pass. Under torch.autocast q, k and v are cast to its dtype
@@ -364,20 +366,43 @@ def _shapes_backward(
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
     q, k, v, *variant = inputs[:-2]
     tensors = variant[:_NAMES.index("causal")]
-    ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)  # where nothing depends on O, or on L, no zeros are made for it
     ctx.save_for_backward(q, k, v, *output, *tensors)
     ctx.others = *variant[len(tensors):], inputs[-1]
 
 
-def _gradients(ctx: Any, do: torch.Tensor, _dlse: Any) -> tuple[Any, ...]:
+def _gradients(ctx: Any, do: torch.Tensor | None, dlse: torch.Tensor | None) -> tuple[Any, ...]:
     q, k, v, o, lse, *tensors = ctx.saved_tensors
     if do is None:  # nothing depends on O
         do = torch.zeros_like(o)
     watched = torch.is_grad_enabled() or _is_watched(do, q)  # with create_graph=True the operator says what is wrong
     call = torch.ops.flashladder.attention_backward if watched else _backward
     dq, dk, dv, dbias, dsinks = call(do, q, k, v, o, lse, *tensors, *ctx.others)
+    if dlse is not None:
+        of_q, of_k = _gradients_of_lse(ctx, dlse, torch.ops.flashladder.attention if watched else _forward, call)
+        dq, dk = (dq + of_q).to(q.dtype), (dk + of_k).to(k.dtype)
     learned = (dbias if tensors[0] is not None else None, dsinks if tensors[1] is not None else None)
     return (dq, dk, dv, *learned, *[None] * (len(_NAMES) - 2 + 2))
+
+
+def _gradients_of_lse(ctx: Any, dlse: torch.Tensor, forward: Any, backward: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """What q and k get of the gradient dL of the logsumexp L, in float32. dL / dS = P, so that row i of dQ is scale dL_i times
+    row i of P K, a forward pass with K in V's place; and dK = P^T (scale dL Q), the dV of a backward pass with that as dO.
+    L is that of P before dropout."""
+    q, k, v, o, lse, *tensors, _ = ctx.saved_tensors  # the last one is the seed
+    causal, scale, window_size, softcap, prefix, _, stages, deterministic = ctx.others
+    if softcap != 0:
+        raise NotImplementedError("the logsumexp has no gradient with a softcap: leave it out of the loss, as lse.detach()")
+    for name, needed in zip(("bias", "sinks"), ctx.needs_input_grad[3:5]):
+        if needed:
+            raise NotImplementedError(f"the logsumexp has no gradient for {name}: leave it out of the loss, as lse.detach(), or "
+                                      f"give {name}.detach()")
+    how = (causal, scale, window_size, softcap, prefix, 0.0, stages)
+    weight = dlse * (q.shape[-1] ** -0.5 if scale is None else scale)
+    largest = weight.abs().amax().clamp(min=torch.finfo(torch.float32).tiny)  # in 16 bits numbers of about 1 fit best
+    mean_k = forward(q, k, k, *tensors, None, *how, False, deterministic)[0]
+    do = ((weight / largest)[..., None] * q).to(q.dtype)
+    return weight[..., None] * mean_k, largest * backward(do, q, k, v, o, lse, *tensors, None, *how, deterministic)[2]
 
 
 class _Attention(torch.autograd.Function):
@@ -388,7 +413,6 @@ class _Attention(torch.autograd.Function):
                 more: tuple[Any, ...]) -> tuple[torch.Tensor, torch.Tensor]:
         output = _forward(q, k, v, bias, sinks, *more)
         _keep(ctx, (q, k, v, bias, sinks, *more), output)
-        ctx.set_materialize_grads(False)  # L has none: no zeros are made for it
         return output
 
     @staticmethod
