@@ -78,7 +78,8 @@ def hopper(peers, names, N=4096):
         speed = {one["name"]: one["tflops"] for one in peers["results"] if "tflops" in one
                  and (one["d"], one["causal"], one["N"]) == (d, mask == "causal", N)}
         stages = [(int(name.removeprefix("stage ")), tflops) for name, tflops in speed.items() if name.startswith("stage ")]
-        stages = [(number, tflops) for number, tflops in stages if registry.stage_of(number).gpu == "hopper"]
+        stages = [(number, tflops, registry.stage_of(number).before) for number, tflops in stages
+                  if registry.stage_of(number).gpu == "hopper"]
         if stages:
             panels.append({"title": kind_text(d, mask), "stages": stages,
                            "levels": [(PEERS[name], speed[name]) for name in names if name in speed]})
@@ -278,11 +279,15 @@ def draw_hopper(shown):
     for panel, of in zip(axes.flat, shown["panels"]):
         for (name, level), (colour, _, dashes) in zip(of["levels"], LINES[3:]):
             panel.axhline(level, color=colour, linestyle=dashes, label=name)
-        panel.plot(*zip(*of["stages"]), color=BAR, marker="o", label="our stages")
-        last, most = of["stages"][-1]
+        speed = {number: tflops for number, tflops, _ in of["stages"]}
+        for number, tflops, before in of["stages"]:  # a line from the stage that it goes on from
+            if before in speed:
+                panel.plot([before, number], [speed[before], tflops], color=BAR)
+        panel.plot([*speed], [*speed.values()], color=BAR, marker="o", linestyle="", label="our stages")
+        last, most, _ = of["stages"][-1]
         panel.annotate(f"{most:.0f}", (last, most), textcoords="offset points", xytext=(0, 7), ha="center", fontsize=9)
         panel.set_title(of["title"], loc="left", fontsize=11)
-        panel.set_xticks([number for number, _ in of["stages"]])
+        panel.set_xticks(sorted({number for one in shown["panels"] for number, _, _ in one["stages"]}))
         panel.grid(axis="y", color=FRAME, linewidth=0.6)
     axes.flat[0].set_ylim(bottom=0)
     for panel in axes[:, 0]:

@@ -112,9 +112,21 @@ def event(text):
     return None
 
 
+def backward_products(loop):
+    """Names of the products of a loop: a product S behind the additions to dQ is of the next tile; and where the first tile
+    takes a way of its own, dK is there twice."""
+    events = [event(text) for text in loop]
+    last = max(i for i, one in enumerate(events) if one == "shared memory")
+    early = "additions to dQ" in events[:last]
+    groups = sum(event(text) == "registers" and "gsb0" in text for text in loop)
+    return BACKWARD | ({"shared memory": ["dP", "S"]} if early else {}) | ({"registers": ["dV", "dK", "dK"]} if groups == 3 else {})
+
+
 def order(loop, products=FORWARD):
     """What happens in a loop, in order: [what, how many in a row]. Its products have these names."""
     loop = [re.sub(r"^@!?U?P\d+\s+", "", text) for text in loop]
+    if products is BACKWARD:
+        products = backward_products(loop)
     groups = Counter(event(text) for text in loop if "gsb0" in text)
     runs, begun = [], Counter()
     for text in loop:

@@ -21,4 +21,14 @@ inline std::int64_t bytes_of_tile(const Symbols& n, std::int64_t number) {
   return n.BHkv * bytes;
 }
 
+/// Blocks that have more than one tile.
+inline std::int64_t blocks_of_several_tiles(const Symbols& n) {
+  std::int64_t blocks = 0;
+  for (std::int64_t j = 0; j < n.Nk; j += n.Bc) {
+    const std::int64_t first = n.problem.causal ? std::max<std::int64_t>(j + n.Nq - n.Nk, 0) / n.Br : 0;
+    blocks += (n.Tr - first) * (n.BH / n.BHkv) > 1;
+  }
+  return n.BHkv * blocks;
+}
+
 }  // namespace flashladder::claims

@@ -173,9 +173,11 @@ def measured(before: Stage, after: Stage) -> Measured:
             found = [timed_on_cpu(stage) for stage in (before, after)]
         else:  # of the pass that both have
             family = "grid" if before.forward and after.forward else "backward"
-            found = [compared_with_peers(stage) for stage in (before, after)] if family == "grid" else [None]
+            path = gpu.HOPPER / gpu.HOPPER_PEERS if family == "grid" else gpu.FOLDER / gpu.HOPPER_BACKWARD
+            found = [compared_with_peers(stage, path) for stage in (before, after)]
             if None in found:
-                found = [run_of(stage, family) for stage in (before, after)]
+                runs = [run_of(stage, family) for stage in (before, after)]
+                found = found if runs == [None, None] else runs
     except gpu.BadResult as bad:
         return Measured(problem=f"{bad}.")
     for stage, one in zip((before, after), found):
@@ -210,9 +212,8 @@ def run_of(stage: Stage, family: str) -> Run | None:
     return None
 
 
-def compared_with_peers(stage: Stage) -> Run | None:
+def compared_with_peers(stage: Stage, path: Path) -> Run | None:
     """The run of the stages that need Hopper beside their peers, in TFLOP/s."""
-    path = gpu.HOPPER / gpu.HOPPER_PEERS
     if not path.exists():
         return None
     data = gpu.load(path)

@@ -1,5 +1,6 @@
-// The overlapped backward pass: products begin before those before them are waited for. dP^T is under way
-// beside the exponentials, dV beside dS, and dK beside the additions to dQ.
+// The overlapped backward pass with a late dQ: dQ of a tile is computed in the next one, so that no
+// warpgroup stops for the dS that the other one is just writing. dP^T is under way beside the exponentials,
+// dV beside dS, and dK beside the additions to dQ.
 #include "common/kernel/dq_sum.hpp"
 #include "common/kernel/host.hpp"
 #include "common/kernel/tensor_maps.hpp"

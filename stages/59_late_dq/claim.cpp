@@ -1,6 +1,4 @@
 // What this stage moves, computes and allocates: what changed since the stage before.
-#include <algorithm>
-
 #include "common/claims/closed_form.hpp"
 #include "common/claims/first_tiles.hpp"
 
@@ -15,14 +13,7 @@ const Expr first("first", [](const Symbols& n) { return bytes_of_tile(n, 0); });
 const Expr second("second", [](const Symbols& n) { return bytes_of_tile(n, 1); });
 
 /// Blocks that have more than one tile.
-const Expr several("several", [](const Symbols& n) {
-  std::int64_t blocks = 0;
-  for (std::int64_t j = 0; j < n.Nk; j += n.Bc) {
-    const std::int64_t first = n.problem.causal ? std::max<std::int64_t>(j + n.Nq - n.Nk, 0) / n.Br : 0;
-    blocks += (n.Tr - first) * (n.BH / n.BHkv) > 1;
-  }
-  return n.BHkv * blocks;
-});
+const Expr several("several", blocks_of_several_tiles);
 
 }  // namespace
 

@@ -1,5 +1,6 @@
-// The overlapped backward pass: products begin before those before them are waited for. dP^T is under way
-// beside the exponentials, dV beside dS, and dK beside the additions to dQ.
+// The overlapped backward pass with a late dQ and early scores: dQ of a tile is computed in the next one,
+// and at d = 128 S of the next tile begins before dK of this one is waited for. dP^T is under way beside
+// the exponentials, dV beside dS, and dK beside the additions to dQ.
 #include "common/kernel/dq_sum.hpp"
 #include "common/kernel/host.hpp"
 #include "common/kernel/tensor_maps.hpp"
@@ -337,7 +338,7 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
       begin_S(S, tile + 1);
       wgmma_wait<1>(dK);
       release(of_Q, buffer);
-      wgmma_wait<0>(S);
+      wgmma_wait<0>(S);  // ptxas serialises products that are under way when a loop begins again
       copy_tile(next_S, S);
     } else {
       wgmma_wait<0>(dK);
@@ -410,7 +411,9 @@ const Stage stage{
     .name = "early_scores",
     .title = "early scores",
     .idea = "S of the next tile begins before dK of this one is waited for, at d = 128",
-    .claim = "waits for S alone 1 a tile -> 1 a block",
+    .claim =
+        "pairs of wgmmas of two warpgroups in no order, a tile from the third on: 2,304 -> 1,984 at d = "
+        "128",
     .before = 59,
     .supports = {.dtypes = half_dtypes, .head_dims = multiples_of_8_up_to<128>},
     .backend = kernel_backend,

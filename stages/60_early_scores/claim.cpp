@@ -1,7 +1,6 @@
 // What this stage moves, computes and allocates: what changed since the stage before.
-#include <algorithm>
-
 #include "common/claims/closed_form.hpp"
+#include "common/claims/first_tiles.hpp"
 
 namespace flashladder::stage_60 {
 
@@ -13,14 +12,7 @@ namespace {
 const Expr early_scores("[D > 64]", [](const Symbols& n) { return n.D > 64 ? 1 : 0; });
 
 /// Blocks that have more than one tile.
-const Expr several("several", [](const Symbols& n) {
-  std::int64_t blocks = 0;
-  for (std::int64_t j = 0; j < n.Nk; j += n.Bc) {
-    const std::int64_t first = n.problem.causal ? std::max<std::int64_t>(j + n.Nq - n.Nk, 0) / n.Br : 0;
-    blocks += (n.Tr - first) * (n.BH / n.BHkv) > 1;
-  }
-  return n.BHkv * blocks;
-});
+const Expr several("several", blocks_of_several_tiles);
 
 /// A warpgroup that gives Q back has begun S of the next tile: the other one knows it when it gets Q of the
 /// tile behind that, so that its S, dP and dV there come later. All tiles of a block but two have an S

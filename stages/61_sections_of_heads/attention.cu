@@ -1,5 +1,5 @@
-// The overlapped backward pass: products begin before those before them are waited for. dP^T is under way
-// beside the exponentials, dV beside dS, and dK beside the additions to dQ.
+// Sections of heads: under the mask the first key tiles come first, of as many heads as L2 has room for,
+// and not of all heads of a batch entry.
 #include "common/kernel/dq_sum.hpp"
 #include "common/kernel/host.hpp"
 #include "common/kernel/tensor_maps.hpp"
@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
                    gmem<T> dKg,        // [batch, kv_heads, Nk, d]
                    gmem<T> dVg,        // [batch, kv_heads, Nk, d]
                    BackwardSizes n, int padded_Nq,
-                   int sections) {  // of heads, under the mask
+                   int sections) {  // of a batch entry, under the mask; else 1
   constexpr int Br = Tile<d>::Br, Bc = Tile<d>::Bc;
   using Qt = QTile<d>;
   using KVt = KVTile<d>;
@@ -156,8 +156,8 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
   auto&& dS_full = dynamic_tile<mbarrier, num_buffers, 1, "dS_full">(At::dS_full);
   auto&& dS_empty = dynamic_tile<mbarrier, num_buffers, 1, "dS_empty">(At::dS_empty);
 
-  // Heads come in sections, whose Q, dO and dQ the L2 cache holds: without a mask of one head. Of a section
-  // the first keys of all heads come first, since the most rows see them.
+  // Without the mask head after head. Under it heads come in sections, whose Q, dO and dQ_sum the L2 cache
+  // holds. Of a section the first keys of all heads come first, since the most rows see them.
   const int kv_head = n.causal ? blockIdx.z % sections * gridDim.x + blockIdx.x : blockIdx.y;
   const int j0 = (n.causal ? blockIdx.y : blockIdx.x) * Bc, b = blockIdx.z / sections;
 
@@ -337,7 +337,7 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
       begin_S(S, tile + 1);
       wgmma_wait<1>(dK);
       release(of_Q, buffer);
-      wgmma_wait<0>(S);
+      wgmma_wait<0>(S);  // ptxas serialises products that are under way when a loop begins again
       copy_tile(next_S, S);
     } else {
       wgmma_wait<0>(dK);
@@ -379,7 +379,7 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
 }
 
 /// How many key/value heads come together under the mask: the most that divide all, and of which Q, dO and
-/// dQ_sum take at most three quarters of L2.
+/// dQ_sum take at most three quarters of L2, or one.
 unsigned heads_of_section(const Problem& p, int d) {
   const std::int64_t bytes = 8 * (p.q_heads / p.kv_heads) * p.Nq * d;  // of one
   std::int64_t heads = p.kv_heads;
@@ -424,7 +424,7 @@ const Stage stage{
     .idea =
         "under the mask the first key tiles of the heads that L2 has room for come first, and not of all "
         "heads",
-    .claim = "bytes of Q, dO and dQ between two tiles of a head: all heads -> at most 3/4 of L2",
+    .claim = "Q, dO and dQ_sum of heads that come together: all heads' -> at most 3/4 of L2, or one head's",
     .before = 60,
     .supports = {.dtypes = half_dtypes, .head_dims = multiples_of_8_up_to<128>},
     .backend = kernel_backend,

@@ -227,6 +227,11 @@ SmallCases cases_for(const Stage& stage) {
   for (const Family& family : input_families()) {
     if (family.name == "large_scores") add(family, problem(4, 2, 2, 65, 65, 32, true), 48);
   }
+  // More heads than a section has, of two batch entries, with and without the mask.
+  if (claim_of(stage)->backward.find("most_tiles_of_multiprocessor") != nullptr) {
+    for (const bool causal : {false, true})
+      add(input_families().front(), problem(2, 16, 8, 300, 31, 32, causal), cases.size());
+  }
   // The last key of row 63 is the first of a tile of 64.
   for (const Family& family : input_families())
     add(family, problem(1, 2, 1, 128, 129, 32, true), cases.size());
@@ -309,6 +314,11 @@ void judge_by_emulator(const Stage& stage, int most_d) {
   // Where two warps share their keys.
   if (stage.number == 38 || stage.number == 39 || stage.number == 71) most_d = 256;
   if (most_d > 96) problems.push_back(problem(1, 1, 1, 65, 70, most_d, true));
+  // Where a block has three tiles of rows, one more than there are buffers.
+  if (stage.gpu == Gpu::hopper && stage.backward != nullptr) {
+    problems.push_back(problem(1, 3, 1, 33, 40, 64, false));
+    if (most_d > 96) problems.push_back(problem(1, 2, 1, 130, 40, most_d, false));
+  }
   // Where some blocks have three row tiles, one more than there are buffers of Q: of many tiles of keys,
   // and of one, which no other holds back.
   if (blocks_stay(stage)) {
@@ -387,9 +397,16 @@ void judge_by_claim(const Stage& stage, int most_d, Caught& caught) {
                                      problem(2, 4, 2, 65, 97, 32, causal),
                                      problem(1, 3, 1, 170, 31, 32, causal), negative};
     if (most_d > 96) problems.push_back(problem(1, 1, 1, 65, 70, most_d, causal));
+    if (most_d > 96 && stage.gpu == Gpu::hopper && stage.backward != nullptr)
+      problems.push_back(problem(1, 2, 1, 130, 40, most_d, causal));
     // So many row tiles, and keys, that the order of blocks counts.
     if (claim->forward.find("most_tiles_of_multiprocessor") != nullptr || blocks_stay(stage))
       problems.push_back(problem(1, 14, 7, 600, 600, 64, causal));
+    // The same backward: sections of one head, and of several.
+    if (claim->backward.find("most_tiles_of_multiprocessor") != nullptr) {
+      problems.push_back(problem(1, 14, 7, 600, 600, 64, causal));
+      problems.push_back(problem(2, 16, 8, 600, 300, 64, causal));
+    }
     if (blocks_stay(stage)) problems.push_back(problem(1, 2, 1, 200, 600, 96, causal));  // another tile
     if (!causal) std::ranges::copy(variant_problems(stage), std::back_inserter(problems));
     for (const Problem& p : problems) {
