@@ -70,7 +70,7 @@ class Repository(unittest.TestCase):
         """The program knows these: number, name, passes, and what else is not as of most."""
         listed = [{"number": number, "name": name, "title": "", "idea": "", "claim": "", "before": number - 1,
                    "backend": "emulator", "forward": "forward" in passes, "backward": "backward" in passes,
-                   "dtypes": ["fp16", "bf16"], "head_dims": [32, 64, 256], "track": "", "gpu": "any", "follows": True, **more.get(name, {})}
+                   "dtypes": ["fp16", "bf16"], "head_dims": [32, 64, 128, 256], "track": "", "gpu": "any", "follows": True, **more.get(name, {})}
                   for number, name, passes in stages]
         self.script("flashladder", f"echo '{json.dumps(listed)}'")
 

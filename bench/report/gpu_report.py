@@ -41,6 +41,7 @@ OF_STAGE = {"h200": "forward pass", "backward": "backward pass", "peers": "besid
             "policies": "beside plain attention and its peers"}
 OF_ALL = {"peers": "The fastest forward pass over its peers: the geometric mean over N, in brackets the least and the most",
           "hopper_peers": "The same of the fastest forward pass on Hopper",
+          "hopper_backward": "The same of the fastest backward passes on Hopper",
           "busy": "The same, rested and busy",
           "backward_peers": "The backward passes of all stages and their peers", "train_gpt": "The losses of a small GPT",
           "throughput": "The speed of whole models", "atomics": "What atomics and determinism cost",
@@ -236,9 +237,10 @@ def backward_peers_table(peers):
     """The backward pass of stages and peers, interleaved in one run; of the stages that add to dQ atomically and in
     a fixed order also the one's time over the other's."""
     names, stages, dtype = gpu_pictures.names_of(peers), measured_in(peers), peers["context"]["dtype"]
-    fixed_order, fastest = (role("backward", dtype, stages) for role in (registry.deterministic, registry.fastest))
-    more = None
-    if fixed_order and {name_of(fastest), name_of(fixed_order)} <= {*names}:
+    fixed_order, more = registry.deterministic("backward", dtype, stages), None
+    if fixed_order:
+        fastest = registry.fastest("backward", dtype, stages)
+
         def of_order(speed):
             added, fixed = speed.get(name_of(fastest)), speed.get(name_of(fixed_order))
             return f"{added / fixed:.2f}" if added and fixed else "absent"
