@@ -694,12 +694,18 @@ class TorchAttentionTest(unittest.TestCase):
                         self.assertLess(((one.double() - other).norm() / other.norm()).item(), TOLERANCE[dtype])
         q, k, v = (x.half().requires_grad_() for x in self.tensors(1, 2, 2, 40, 60, 64))
         bias = torch.zeros(1, 1, 40, 60, requires_grad=True)
-        for options, what in (({"softcap": 3.0}, "with a softcap"), ({"bias": bias}, "for bias")):
-            o, lse = flashladder.torch.attention(q, k, v, return_lse=True, **options)
-            with self.assertRaisesRegex(NotImplementedError, f"the logsumexp has no gradient {what}: leave it out of the loss"):
-                torch.autograd.grad(lse.sum(), q, retain_graph=True)
-            torch.autograd.grad(o.float().sum(), q)
-        self.assertTrue(flashladder.torch.attention(q, k, v, bias=bias.detach(), return_lse=True)[1].sum().requires_grad)
+        sinks = torch.zeros(2, requires_grad=True)
+        for options in ({"softcap": 3.0}, {"bias": bias}, {"sinks": sinks}):
+            self.assertFalse(flashladder.torch.attention(q, k, v, return_lse=True, **options)[1].requires_grad)
+        self.assertTrue(flashladder.torch.attention(q, k, v, bias=bias.detach(), return_lse=True)[1].requires_grad)
+        # One head's infinite gradient is no other's; of rows that see no key L is -inf, and gets no gradient.
+        o, lse = flashladder.torch.attention(q, k, v, return_lse=True)
+        dk = torch.autograd.grad(lse, k, torch.tensor([torch.inf, 1.0])[None, :, None].expand(1, 2, 40))[0]
+        self.assertTrue(dk[:, 1].isfinite().all())
+        o, lse = flashladder.torch.attention(k, q, q, causal=True, return_lse=True)
+        self.assertTrue(torch.isneginf(lse[..., :20]).all())
+        for gradient in torch.autograd.grad(lse.clamp(min=-9).sum(), (q, k)):
+            self.assertTrue(gradient.isfinite().all())
 
     def test_in_what_is_compiled(self):
         """Both passes stay whole in one graph, plain and with what has a gradient, too."""
@@ -713,7 +719,7 @@ class TorchAttentionTest(unittest.TestCase):
             def loss(q, k, v, bias=None, sinks=None):
                 o, lse = flashladder.torch.attention(2 * q, k, v, causal=True, bias=bias, sinks=sinks, return_lse=True,
                                                      **options)  # noqa: B023
-                return (o.float() * (lse if bias is None else lse.detach())[..., None]).square().sum()
+                return (o.float() * lse[..., None]).square().sum()
 
             right = torch.autograd.grad(loss(*inputs_), inputs_)
             for backend in ("eager", "aot_eager"):
@@ -722,6 +728,10 @@ class TorchAttentionTest(unittest.TestCase):
                 with self.subTest(backend=backend, options=[*options]):
                     for one, other in zip(torch.autograd.grad(compiled(*inputs_), inputs_), right):
                         torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-2)
+
+        compiled = torch.compile(flashladder.torch.attention, backend="aot_eager", fullgraph=True)
+        o, _ = compiled(q, k, v, softcap=3.0, bias=bias, return_lse=True)  # L is there, and not used
+        torch.autograd.grad(o.float().sum(), q)
 
     def test_dropout_is_drawn_anew_in_what_is_compiled(self):
         q, k, v = (x.half() for x in self.tensors(1, 2, 2, 40, 40, 64))
@@ -754,7 +764,8 @@ class TorchAttentionTest(unittest.TestCase):
         q, k, v = (x.half().requires_grad_() for x in self.tensors(1, 2, 2, 40, 40, 64))
 
         def loss(q, k, v):
-            return flashladder.torch.attention(q, k, v, causal=True, dropout_p=0.25, deterministic=False).float().square().sum()
+            o, lse = flashladder.torch.attention(q, k, v, causal=True, dropout_p=0.25, deterministic=False, return_lse=True)
+            return o.float().square().sum() + lse.square().sum()
 
         torch.manual_seed(2)
         right = torch.autograd.grad(loss(q, k, v), (q, k, v))

@@ -27,7 +27,8 @@ __all__ = ["attention", "stages_for"]
 FIRST_VARIANT = 70  # the stages from here on are no faster rungs, but other kinds of attention
 UNTRIED = (61,)  # no GPU has run these stages yet: who names none does not get them
 NO_PAIR = "stage is {!r}: give one stage, or a pair of which the second has the backward pass"
-# Their backward passes give the same bits every time. The first that takes the arrays and runs is the fastest.
+# Their backward passes give the same bits every time. Of those that take the arrays the first is the fastest, at d = 64,
+# 128 and 256, where they were measured.
 DETERMINISTIC = (57, 58, 39)
 
 
@@ -74,8 +75,8 @@ def attention(
              that of stage 57 or, above d = 128, 58 on Hopper, and of stage 39 on other GPUs; None: as
              torch.use_deterministic_algorithms() asks for. Else sums may be atomic, in no fixed order
     return_lse     return (o, lse): the logsumexp of each row, too, in float32 [batch, heads, rows]. A loss may
-             depend on it: its gradient costs a forward and a backward pass more, and goes to q and k. With a softcap, and
-             to bias and sinks, it is refused
+             depend on it: its gradient costs a forward and a backward pass more, in what torch.compile compiles also
+             where it is returned and not used. With a softcap, and where bias or sinks require a gradient, it has none
 
     Returns o, of q's shape and dtype; its dimensions lie in memory in the order of q's, where q is not copied and repeats
     nothing. On a GPU nothing waits for the kernels, in either pass. Under torch.autocast q, k and v are cast to its dtype
@@ -367,41 +368,41 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.T
     q, k, v, *variant = inputs[:-2]
     tensors = variant[:_NAMES.index("causal")]
     ctx.set_materialize_grads(False)  # where nothing depends on O, or on L, no zeros are made for it
+    if variant[_NAMES.index("softcap")] != 0 or any(ctx.needs_input_grad[3:5]):
+        ctx.mark_non_differentiable(output[1])
     ctx.save_for_backward(q, k, v, *output, *tensors)
     ctx.others = *variant[len(tensors):], inputs[-1]
 
 
 def _gradients(ctx: Any, do: torch.Tensor | None, dlse: torch.Tensor | None) -> tuple[Any, ...]:
-    q, k, v, o, lse, *tensors = ctx.saved_tensors
-    if do is None:  # nothing depends on O
-        do = torch.zeros_like(o)
-    watched = torch.is_grad_enabled() or _is_watched(do, q)  # with create_graph=True the operator says what is wrong
+    q, k, v, o, lse, *tensors = saved = ctx.saved_tensors
+    # With create_graph=True the operator says what is wrong.
+    watched = torch.is_grad_enabled() or _is_watched(*[x for x in (do, dlse) if x is not None], q)
     call = torch.ops.flashladder.attention_backward if watched else _backward
-    dq, dk, dv, dbias, dsinks = call(do, q, k, v, o, lse, *tensors, *ctx.others)
+    if do is None and dlse is not None and not any(ctx.needs_input_grad[3:5]):  # nothing depends on O
+        dq, dk, dv, dbias, dsinks = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v), None, None
+    else:
+        dq, dk, dv, dbias, dsinks = call(torch.zeros_like(o) if do is None else do, q, k, v, o, lse, *tensors, *ctx.others)
     if dlse is not None:
-        of_q, of_k = _gradients_of_lse(ctx, dlse, torch.ops.flashladder.attention if watched else _forward, call)
+        forward = torch.ops.flashladder.attention if watched else _forward
+        of_q, of_k = _gradients_of_lse(saved, ctx.others, dlse, forward, call)
         dq, dk = (dq + of_q).to(q.dtype), (dk + of_k).to(k.dtype)
     learned = (dbias if tensors[0] is not None else None, dsinks if tensors[1] is not None else None)
     return (dq, dk, dv, *learned, *[None] * (len(_NAMES) - 2 + 2))
 
 
-def _gradients_of_lse(ctx: Any, dlse: torch.Tensor, forward: Any, backward: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def _gradients_of_lse(saved: Any, others: Any, dlse: torch.Tensor, forward: Any, backward: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """What q and k get of the gradient dL of the logsumexp L, in float32. dL / dS = P, so that row i of dQ is scale dL_i times
     row i of P K, a forward pass with K in V's place; and dK = P^T (scale dL Q), the dV of a backward pass with that as dO.
     L is that of P before dropout."""
-    q, k, v, o, lse, *tensors, _ = ctx.saved_tensors  # the last one is the seed
-    causal, scale, window_size, softcap, prefix, _, stages, deterministic = ctx.others
-    if softcap != 0:
-        raise NotImplementedError("the logsumexp has no gradient with a softcap: leave it out of the loss, as lse.detach()")
-    for name, needed in zip(("bias", "sinks"), ctx.needs_input_grad[3:5]):
-        if needed:
-            raise NotImplementedError(f"the logsumexp has no gradient for {name}: leave it out of the loss, as lse.detach(), or "
-                                      f"give {name}.detach()")
+    q, k, v, o, lse, *tensors, _ = saved  # the last one is the seed
+    causal, scale, window_size, softcap, prefix, _, stages, deterministic = others
     how = (causal, scale, window_size, softcap, prefix, 0.0, stages)
     weight = dlse * (q.shape[-1] ** -0.5 if scale is None else scale)
-    largest = weight.abs().amax().clamp(min=torch.finfo(torch.float32).tiny)  # in 16 bits numbers of about 1 fit best
     mean_k = forward(q, k, k, *tensors, None, *how, False, deterministic)[0]
-    do = ((weight / largest)[..., None] * q).to(q.dtype)
+    of_group = weight.unflatten(1, (k.shape[1], -1))  # [batch, kv_heads, heads that share them, rows]
+    largest = of_group.abs().amax((2, 3), keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
+    do = ((of_group / largest).flatten(1, 2)[..., None] * q).to(q.dtype)  # in 16 bits numbers of about 1 fit best
     return weight[..., None] * mean_k, largest * backward(do, q, k, v, o, lse, *tensors, None, *how, deterministic)[2]
 
 
