@@ -80,8 +80,10 @@ def head_dims(stage):
 
 def more_head_dims(stage, which, stages):
     """More than that of PROFILED, at which a pass is profiled: of the forward passes the one for the gains that are
-    predicted there; of the fastest forward and backward pass those that the two are compared at."""
-    compared = (128, 256) if stage is registry.fastest(which, "bf16", stages) else ()
+    predicted there; of the fastest forward and backward pass at a head dimension those that the two are compared at."""
+    compared = [d for d in (128, 256)
+                if (taking := [one for one in stages if one.head_dims is None or d in one.head_dims])
+                and registry.of_kernels(which, "bf16", taking) and stage is registry.fastest(which, "bf16", taking)]
     return [*((PREDICTED_AT,) if which == "forward" else ()), *compared]
 
 

@@ -406,7 +406,7 @@ def step_table(peers, stage):
 
 
 def short_peers_table(peers):
-    """The last stage that takes d over each of its peers, for each d and mask: the geometric mean over N, the least and
+    """The last stage that was measured at d over each of its peers, for each d and mask: the geometric mean over N, the least and
     the most."""
     over_N = {}
     for one in peers["results"]:
