@@ -75,15 +75,14 @@ def passes(stage):
 
 def head_dims(stage):
     """Those of HEAD_DIMS that a stage takes."""
-    return [d for d in HEAD_DIMS if stage.head_dims is None or d in stage.head_dims]
+    return [d for d in HEAD_DIMS if stage.takes(d)]
 
 
 def more_head_dims(stage, which, stages):
     """More than that of PROFILED, at which a pass is profiled: of the forward passes the one for the gains that are
     predicted there; of the fastest forward and backward pass at a head dimension those that the two are compared at."""
-    compared = [d for d in (128, 256)
-                if (taking := [one for one in stages if one.head_dims is None or d in one.head_dims])
-                and registry.of_kernels(which, "bf16", taking) and stage is registry.fastest(which, "bf16", taking)]
+    compared = [d for d in (128, 256) if stage.takes(d)
+                and stage is registry.fastest(which, "bf16", [one for one in stages if one.takes(d)])]
     return [*((PREDICTED_AT,) if which == "forward" else ()), *compared]
 
 
@@ -188,8 +187,7 @@ def profile(arguments):
     data = begun(arguments.out)
     for stage in stages_of_kernels(arguments):
         runs = [(which, chosen, d) for which, chosen in passes(stage).items()
-                for d in (PROFILED["d"], *more_head_dims(stage, which, registry.all_stages()))
-                if stage.head_dims is None or d in stage.head_dims]
+                for d in (PROFILED["d"], *more_head_dims(stage, which, registry.all_stages()))]
         for (which, chosen, d), (mask, causal) in itertools.product(runs, MASKS.items()):
             where = f"stage {stage.number}, {which} pass, d = {d}, {mask}"
             problem = "{batch},{heads},{N},{d}".format(**problem_at(d))

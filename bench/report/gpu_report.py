@@ -395,7 +395,7 @@ def step_table(peers, stage):
              f"{spreads}.", "",
              "| d | mask | N | " + " | ".join(heads) + " |", "|--:|---|--:|" + "--:|" * len(heads)]
     for (d, causal, N), speed in by_shape(peers).items():
-        if stage.head_dims is not None and d not in stage.head_dims:
+        if not stage.takes(d):
             continue
         cells = [f"{speed[name]:.0f}" if speed.get(name) else "absent" for name in (*steps, *shown)]
         if len(steps) == 2:
@@ -406,9 +406,9 @@ def step_table(peers, stage):
 
 
 def short_peers_table(peers):
-    """The last stage that was measured at d over each of its peers, for each d and mask: the geometric mean over N, the least and
-    the most."""
-    over_N = {}
+    """The last stage that was measured at d over each of its peers, for each d and mask: the geometric mean over N, the
+    least and the most."""
+    stages, over_N = measured_in(peers), {}
     for one in peers["results"]:
         if "tflops" in one:
             kind = one["d"], "causal" if one["causal"] else "full"
@@ -419,15 +419,15 @@ def short_peers_table(peers):
              "| d | mask | stage | " + " | ".join(f"over {gpu_pictures.PEERS[name]}" for name in names) + " |",
              "|--:|---" + "|--:" * (len(names) + 1) + "|"]
     for kind in KINDS:
-        last = [stage for stage in measured_in(peers) if (name_of(stage), *kind) in over_N][-1:]
-        mine, cells = over_N[(name_of(last[0]), *kind)] if last else {}, []
+        last = next((stage for stage in reversed(stages) if (name_of(stage), *kind) in over_N), None)
+        mine, cells = over_N[(name_of(last), *kind)] if last else {}, []
         for name in names:
             other = over_N.get((name, *kind), {})
             ratios = [mine[N] / other[N] for N in mine if N in other]
             cells.append(f"{statistics.geometric_mean(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
                          if ratios else "absent")
         if set(cells) != {"absent"}:
-            lines.append(f"| {kind[0]} | {kind[1]} | {last[0].number} | " + " | ".join(cells) + " |")
+            lines.append(f"| {kind[0]} | {kind[1]} | {last.number} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 

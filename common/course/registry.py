@@ -64,6 +64,10 @@ class Stage:
     def source(self) -> Path:
         return self.folder / ("attention.cu" if self.kernels else "attention.cpp")
 
+    def takes(self, d: int) -> bool:
+        """Whether it takes this head dimension."""
+        return self.head_dims is None or d in self.head_dims
+
     @property
     def kernels(self) -> bool:
         """Whether it is CUDA kernels; else it is C++ for the CPU."""

@@ -230,9 +230,9 @@ def _deterministic(found: flashladder.Stage, asked: bool | None, variants: froze
     if not (torch.are_deterministic_algorithms_enabled() if asked is None else asked):
         return found
     if not variants:
-        for number in DETERMINISTIC:
-            if _takes(flashladder._find(number), "backward", dtype, d, device):
-                return flashladder._find(number)
+        for one in map(flashladder._find, DETERMINISTIC):
+            if _takes(one, "backward", dtype, d, device):
+                return one
     what = f"with {' and '.join(sorted(variants))}" if variants else f"for {' and '.join(found.dtypes)}"
     text = f"no stage has a backward pass {what} that is known to give the same bits every time"
     if asked is None and torch.is_deterministic_algorithms_warn_only_enabled():
