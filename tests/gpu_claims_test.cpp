@@ -108,21 +108,20 @@ std::vector<Problem> variant_problems() {
 }
 
 TEST_CASE("every closed form is what the ledger says", "[gpu-claim]") {
-  const Turn turn = turn_of_environment();  // of the variants, which take minutes
+  const Turn turn = turn_of_environment();
   for (const Stage* stage : stages()) {
     const Claim* claim = claim_of(*stage);
     if (claim == nullptr) continue;
     for (const CountedPass& pass : passes_of(*stage)) {
       REQUIRE(pass.forms.size() > 10);
       std::vector<Problem> problems = claim_problems();
-      const std::size_t plain = problems.size();
       std::ranges::copy(variant_problems(), std::back_inserter(problems));
       std::size_t taken = 0;  // one dtype after the other, at each head dimension and mask
       for (std::size_t i = 0; i < problems.size(); ++i) {
         Problem& p = problems[i];
         if (!stage->supports.takes(p)) continue;
         p.dtype = stage->supports.dtypes[taken++ % stage->supports.dtypes.size()];
-        if (i >= plain && !turn.takes(i)) continue;
+        if (!turn.takes(i + static_cast<std::size_t>(stage->number))) continue;  // others of each stage
         const simt::Ledger ledger = pass.count(*stage, random_inputs(p, 1), {}, nullptr);
         const Symbols symbols = claim->symbols(p, pass.pass);
         for (const ClosedForm& form : pass.forms) {
@@ -249,6 +248,50 @@ Traffic traffic(int number, const Problem& p) {
   const simt::GlobalTraffic all = count_forward(find_stage(number), random_inputs(p, 1)).global_total();
   return {static_cast<std::int64_t>(all.read_elements()),
           static_cast<std::int64_t>(all.written_elements())};
+}
+
+/// Inputs of which each row, and each key, has the same numbers: what is counted depends on nothing else
+/// than where tiles lie.
+Inputs constant_inputs(const Problem& p) {
+  Inputs inputs = random_inputs(p, 1);
+  for (std::vector<float>* numbers : {&inputs.Q, &inputs.K, &inputs.V}) std::ranges::fill(*numbers, 0.5f);
+  std::ranges::fill(inputs.slopes, 0.125f);
+  return inputs;
+}
+
+TEST_CASE("a kernel on demand takes the operations of its variants, and none for the others",
+          "[gpu-claim]") {
+  // Of stage 81 packed sequences with a softcap, beside each sequence alone in stage 75, and a block map
+  // with all blocks and dropout, beside dropout alone in stage 78. That sequences are packed, and a map
+  // that leaves nothing out, take no operations of numbers.
+  for (const auto& [number, d] : {std::pair(75, 64), {75, 128}, {78, 40}, {78, 128}}) {
+    Problem p = problem(1, 2, 1, 390, 390, d, true);
+    p.dtype = Dtype::fp16;
+    if (number == 75) {
+      p.softcap = 30;
+      p.packing = packing_of(p, Packed::several);
+    } else {
+      p.dropout = {0.3f, 5};
+      p.block_map = random_block_map(p, 1, 1, 1, 3);
+    }
+    std::vector<Problem> parts = p.all_sequences();
+    for (Problem& part : parts) part.block_map = {};
+    for (const CountedPass& pass : passes_of(find_stage(81))) {
+      const simt::Ledger own = pass.count(find_stage(81), constant_inputs(p), {}, nullptr);
+      const simt::Ledger of_all = pass.count(find_stage(80), constant_inputs(p), {}, nullptr);
+      for (const char* operation : {"add", "mul", "fma", "div", "exp", "exp2", "log"}) {
+        std::int64_t wanted = 0;
+        for (const Problem& part : parts)
+          wanted += count_of(pass.count(find_stage(number), constant_inputs(part), {}, nullptr), operation);
+        INFO(pass.name << ", " << to_string(p) << ": " << operation);
+        // Backward, what begins adds up rows of zeros in the tiles that no sequence has.
+        if (pass.pass == Pass::forward || std::string_view(operation) != "add")
+          CHECK(count_of(own, operation) == wanted);
+        CHECK(count_of(of_all, operation) >= count_of(own, operation));
+      }
+      CHECK(count_of(of_all, "mul") > count_of(own, "mul"));
+    }
+  }
 }
 
 TEST_CASE("under a window a row tile comes to as many tiles of keys however long the sequence is",

@@ -1,14 +1,19 @@
 // What only a GPU can show: offsets beyond 2^31 elements, the same bits in every run, memory that runs out,
 // launches that are refused.
 // ctest skips these tests, and says why, where has_gpu finds none.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <filesystem>
 #include <map>
 
 #include "catch.hpp"
 #include "common/check/check.hpp"
 #include "common/check/inputs.hpp"
 #include "common/claims/closed_form.hpp"
+#include "common/kernel/run_time.hpp"
 
 namespace {
 
@@ -351,6 +356,29 @@ TEST_CASE("GPU: what does not fit is said before anything is allocated, and noth
   small.Nq = small.Nk = 40;
   const Inputs right = random_inputs(small, 1);
   CHECK(run_and_check(stage, right, Layout::contiguous, expect_forward(right, Dtype::fp32)).passed);
+}
+
+TEST_CASE("GPU: stage 81 compiles a kernel for a new combination, and once", "[gpu]") {
+  const std::string folder =
+      std::filesystem::temp_directory_path() / ("flashladder_" + std::to_string(getpid()));
+  setenv("FLASHLADDER_CACHE", folder.c_str(), /*overwrite=*/1);
+  REQUIRE(why_no_compiler(gpu_architecture()) == "");
+  Problem p;
+  p.Nq = p.Nk = 200;
+  p.dtype = Dtype::bf16;
+  p.causal = p.alibi = p.sinks = true;
+  p.softcap = 7;
+  const Stage& stage = on_backend(find_stage(81), Backend::cuda);
+  const Inputs inputs = random_inputs(p, 1);
+  const Expected expected = expect_forward(inputs, p.dtype);
+  const int before = compiled_at_run_time();
+  for (int call = 0; call < 2; ++call) {
+    CHECK(run_and_check(stage, inputs, Layout::contiguous, expected).passed);
+    CHECK(compiled_at_run_time() == before + 1);
+  }
+  CHECK(!std::filesystem::is_empty(folder));
+  unsetenv("FLASHLADDER_CACHE");
+  std::filesystem::remove_all(folder);
 }
 
 TEST_CASE("GPU: a refused launch names its stage, a wrong head dimension what is supported", "[gpu]") {

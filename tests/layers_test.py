@@ -30,8 +30,10 @@ ANY_INCLUDE = re.compile(r'^\s*#\s*include\s+(.+?)\s*(?://.*)?$', re.MULTILINE)
 
 # Headers of the device: kernels that are compiled at run time include them, and there is no host then. They include
 # each other and nothing else. The two of common/simt choose between CUDA's words and the emulator's, which are a host's.
-OF_THE_HOST = {"common/kernel/host.hpp", "common/kernel/tensor_maps.hpp", "common/kernel/tile_table.hpp",
-               "common/ptx/tensor_map.hpp"}
+# The policy of stage 81 is what the host has in a policy's place.
+OF_THE_HOST = {"common/kernel/host.hpp", "common/kernel/run_time.hpp", "common/kernel/run_time_headers.hpp",
+               "common/kernel/tensor_maps.hpp", "common/kernel/tile_table.hpp", "common/ptx/tensor_map.hpp",
+               "stages/81_on_demand/policy.hpp"}
 # What the variants of attention share: two kernels, the tuned tiles, what claims begin with, and the policies, which stand on each other.
 FOR_VARIANTS = {"stages/29_tuned/table.hpp", "stages/38_tuned_backward/table.hpp", "stages/70_policies/claimed.hpp",
                 *(path.relative_to(SOURCE).as_posix() for name in ("kernel", "launch", "policy")

@@ -114,7 +114,7 @@ make_venv() {
   "$venv/bin/pip" install -q --retries 0 --disable-pip-version-check "${packages[@]}" || skip "pip cannot get ${packages[*]}"
   command -v nvidia-smi >/dev/null || cuda=OFF # compiled for nothing
   # The folder is that of ./ladder notebooks, so that all tests of the module compile the stages once.
-  CMAKE_BUILD_PARALLEL_LEVEL=$jobs "$venv/bin/pip" install --disable-pip-version-check \
+  CXX=${CXX:-c++} CMAKE_BUILD_PARALLEL_LEVEL=$jobs "$venv/bin/pip" install --disable-pip-version-check \
     -C build-dir="$source/build/python" -C cmake.define.FLASHLADDER_CUDA=$cuda "$source"
   local peers site
   peers=$("$source/build/peers/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' 2>/dev/null) || true

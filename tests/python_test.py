@@ -1139,7 +1139,7 @@ class FlashAttnTest(unittest.TestCase):
         tensors = self.tensors(batch=5, rows=20, keys=20, heads=6, kv_heads=3)
         slopes = torch.linspace(0.1, 1, 6, device=self.device)
         right = self.module.flash_attn_func(*tensors, causal=True, alibi_slopes=slopes, return_attn_probs=True)
-        with mock.patch.object(self.module, "MOST_BLOCKS", 4):
+        with mock.patch.object(flashladder.torch, "MOST_BLOCKS", 4):
             found = self.module.flash_attn_func(*tensors, causal=True, alibi_slopes=slopes, return_attn_probs=True)
             for one, other in zip(found[:2], right[:2]):
                 self.assertTrue(torch.equal(one, other))
@@ -1405,6 +1405,47 @@ class TorchVariantsTest(unittest.TestCase):
         for device in self.devices():
             with self.subTest(device=device):
                 self.check((79, 79), {"q": q, "k": k, "v": v}, right, do, device, block_map=block_map)
+
+    def test_more_entries_and_heads_than_a_launch_takes(self):
+        heads, generator = 6, np.random.default_rng(8)
+        slopes = torch.linspace(0.1, 1, heads)
+        q, k, v = (torch.from_numpy(x).half() for x in inputs(5, heads, 3, 20, 20, 64))
+        for shape in ((5, 1, 20, 20), (1, heads, 1, 20), (1, 1, 20, 20)):
+            bias = torch.from_numpy(generator.standard_normal(shape, np.float32))
+            block_map = torch.from_numpy(generator.integers(0, 2, (*shape[:2], 1, 1), np.int32))
+            sinks = torch.from_numpy(generator.standard_normal(heads, np.float32))
+            for device in self.devices():
+                tensors = [x.to(device).requires_grad_() for x in (q, k, v, bias, sinks)]
+                found = []
+                for most in (1000, 4):  # a launch; four of them
+                    with (mock.patch.object(flashladder.torch, "MOST_BLOCKS", most),
+                          mock.patch.object(flashladder, "_forward", side_effect=flashladder._forward) as forward):
+                        o, lse = flashladder.torch.attention(*tensors[:3], bias=tensors[3], sinks=tensors[4], return_lse=True,
+                                                             alibi_slopes=slopes.to(device), block_map=block_map.to(device))
+                        found.append((o, lse, *torch.autograd.grad(o.float().square().sum(), tensors)))
+                    self.assertEqual(forward.call_count, 1 if most == 1000 else 4)
+                for number, (one, other) in enumerate(zip(*found)):
+                    with self.subTest(shape=shape, device=device, number=number):
+                        # What is added in another order differs a little.
+                        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4 if number > 1 else 0)
+        plain = [x.detach().requires_grad_() for x in (q, k, v)]
+        with mock.patch.object(flashladder.torch, "MOST_BLOCKS", 4):
+            o, lse = flashladder.torch.attention(*plain, return_lse=True)
+            gradients = torch.autograd.grad(o.float().square().sum() + lse.sum(), plain)
+            nothing, numbers = torch.zeros_like(plain[0]), torch.eye(20, 64).expand(5, 3, 20, 64).half()
+            P = flashladder.torch.attention(nothing, nothing[:, :3], numbers, dropout_p=0.5)[..., :20]
+            compiled = torch.compile(flashladder.torch.attention, backend="aot_eager", fullgraph=True)(*plain)
+            with self.assertRaisesRegex(ValueError, "6 heads of q share one of k and v: at most 4 may"):
+                flashladder.torch.attention(q, k[:, :1], v[:, :1])
+            with self.assertRaisesRegex(ValueError, "the batch sizes differ"):
+                flashladder.torch.attention(q, k[:1], v[:1])
+        whole, L = flashladder.torch.attention(*plain, return_lse=True)
+        self.assertTrue(torch.equal(o, whole) and torch.equal(lse, L) and torch.equal(compiled, whole))
+        for one, other in zip(gradients, torch.autograd.grad(whole.float().square().sum() + L.sum(), plain)):
+            torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+        self.assertTrue(0.3 < (P == 0).float().mean() < 0.7)
+        self.assertFalse(torch.equal(P[0, :2], P[4, :2]))  # the first entries, and heads, of two launches
+        self.assertFalse(torch.equal(P[0, 0], P[0, 4]))
 
     def test_dropout_draws_a_seed(self):
         q, k, v = (torch.from_numpy(x).half() for x in inputs(1, 2, 2, 40, 40, 64))

@@ -32,12 +32,16 @@ def answer(program: str | Path, arguments: list[str]) -> Any:
 
 def ledgers(program: str | Path, numbers: list[int], more: list[str]) -> tuple[list[dict[str, Any]], str]:
     """What the program says of these stages, in the order of their numbers, and the command that asks it. --variant among
-    the options is for the last of them: those before it do plain attention."""
+    the options is for the last of them, and those that take all that it takes: the others do plain attention."""
     problem = [*([] if "--random" in more else PROBLEM), *more]
     asked = [["ledger", *map(digits, numbers), *problem]]
-    if "--variant" in more and len(numbers) > 1:
-        at = problem.index("--variant")
-        asked = [["ledger", *map(digits, numbers[:-1]), *problem[:at], *problem[at + 2:]], ["ledger", digits(numbers[-1]), *problem]]
+    if "--variant" in more:
+        takes = {stage["number"]: {*stage["features"]} for stage in answer(program, ["list"])}
+        plain = [number for number in numbers if not takes[numbers[-1]] <= takes[number]]
+        if plain:
+            at = problem.index("--variant")
+            others = [number for number in numbers if number not in plain]
+            asked = [["ledger", *map(digits, plain), *problem[:at], *problem[at + 2:]], ["ledger", *map(digits, others), *problem]]
     stages = [stage for arguments in asked
               for stage in sorted(answer(program, arguments)["stages"], key=lambda s: s["number"])]
     command = "` beside `".join("./ladder " + " ".join(arguments) for arguments in asked)

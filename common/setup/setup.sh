@@ -257,7 +257,7 @@ need_course() {
 
 # The module flashladder in .venv, made of the sources as they are. need_module may: as need_course.
 need_module() {
-  local stamp cuda=OFF complain=fail
+  local stamp cuda=OFF complain=fail launcher
   [[ ${1-} != may ]] || complain=say
   if [[ ${FLASHLADDER_PYTHON-} != "$venv/bin/python" ]]; then
     "${FLASHLADDER_PYTHON:-false}" -c 'import flashladder' &>/dev/null ||
@@ -271,13 +271,15 @@ need_module() {
     -o -name '*.cmake' -o -name CMakeLists.txt -o -name pyproject.toml -o -path '*/python/*.py' \) \
     -exec sha256sum {} + 2>/dev/null | sha256sum)"
   [[ ! -f $venv/module || $(<"$venv/module") != "$stamp" ]] || return 0
+  find_launcher
   if ! python_headers "$venv/bin/python" &>/dev/null; then
     $complain "the Python module flashladder cannot be compiled without Python's headers: install python3-dev, then" \
       "call this again."
-  elif CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(jobs)} quietly module \
+  elif CXX=${CXX:-c++} CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(jobs)} quietly module \
     "Compiling the Python module flashladder into .venv (the first time some minutes) ..." \
     pip_install -v --no-deps --no-index --no-build-isolation --force-reinstall \
-    -C build-dir=build/python -C cmake.define.FLASHLADDER_CUDA=$cuda "$root"; then
+    -C build-dir=build/python -C cmake.define.FLASHLADDER_CUDA=$cuda \
+    -C cmake.define.CMAKE_CXX_COMPILER_LAUNCHER="$launcher" "$root"; then
     printf '%s' "$stamp" >"$venv/module"
   else
     show_log module
@@ -288,7 +290,23 @@ need_module() {
 
 # --- The build ------------------------------------------------------------------------------------------------
 
-cached() { sed -n "s/^$1:INTERNAL=//p" "$build/CMakeCache.txt"; }
+cached() { sed -n "s/^$1:[A-Z]*=//p" "$build/CMakeCache.txt"; }
+
+# The program and the Python module are builds of their own, with the same sources, compiler and flags: what one has
+# compiled the other takes from ccache. Sets launcher to it, where it is there and can write.
+find_launcher() {
+  local -a compiler
+  read -ra compiler <<<"${CXX:-c++}"
+  launcher=${CMAKE_CXX_COMPILER_LAUNCHER-}
+  [[ -z $launcher ]] && echo 'int probe;' >"$state/probe.cpp" || return 0
+  ! ccache "${compiler[@]}" -c "$state/probe.cpp" -o "$state/probe.o" &>/dev/null || launcher=ccache
+}
+# Whether the build was configured with a launcher that is gone.
+launcher_is_gone() {
+  local launcher
+  launcher=$(cached CMAKE_CXX_COMPILER_LAUNCHER)
+  [[ -n $launcher ]] && ! command -v "$launcher" >/dev/null
+}
 
 # One job a core, and 1.5 GiB of memory a job, as far as this machine or its container has them.
 jobs() {
@@ -310,14 +328,18 @@ say_left_out() {
 
 # need_build TARGET: configures when that is needed, and builds. ninja itself sees to changed CMakeLists.
 need_build() {
+  local launcher
   if [[ -f $build/CMakeCache.txt ]] &&
     ! [[ $(cached CMAKE_HOME_DIRECTORY) -ef $root && $(cached CMAKE_CACHEFILE_DIR) -ef $build ]]; then
     say "build/release was made for another folder ($(cached CMAKE_HOME_DIRECTORY)): making it afresh."
     rm -rf "$build"
   fi
   if ! grep -qs "^build $1:" "$build/build.ninja" ||
-    [[ ! -f $build/packages || $(<"$build/packages") != "$optional_there" ]]; then
-    quietly configure "Configuring ..." cmake -S "$root" --preset release ||
+    [[ ! -f $build/packages || $(<"$build/packages") != "$optional_there" ]] ||
+    [[ $(cached FLASHLADDER_TURN) != "${FLASHLADDER_TURN-}" ]] || launcher_is_gone; then
+    find_launcher
+    quietly configure "Configuring ..." cmake -S "$root" --preset release -DFLASHLADDER_TURN="${FLASHLADDER_TURN-}" \
+      -DCMAKE_CXX_COMPILER_LAUNCHER="$launcher" ||
       { show_log configure; fail "the build could not be configured: mend what CMake says above."; }
     say_left_out
     printf '%s' "$optional_there" >"$build/packages"

@@ -1,5 +1,5 @@
 #pragma once
-// The kernel of stages 70 to 80; attention.cu beside it explains its idea. Run-time compilation includes
+// The kernel of stages 70 to 81; attention.cu beside it explains its idea. Run-time compilation includes
 // this file too, so it takes no header of the host. Its namespace has no name: one program may hold the
 // kernel several times, for the emulator and for a GPU.
 #include "common/kernel/device.hpp"

@@ -1,5 +1,5 @@
 #pragma once
-// The kernels of the backward passes of stages 71 to 80; attention.cu beside it explains its idea. Run-time
+// The kernels of the backward passes of stages 71 to 81; attention.cu beside it explains its idea. Run-time
 // compilation includes this file too, so it takes no header of the host. Its namespace has no name: one
 // program may hold the kernels several times, for the emulator and for a GPU.
 #include "common/kernel/column_blocks.hpp"

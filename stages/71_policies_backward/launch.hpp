@@ -14,10 +14,37 @@ struct NoMore {
   void operator()(const auto&, const ExtraBuffer<f32>&, int, const auto&, int) const {}
 };
 
+/// Starts `kernel`, one of stage 71 for the tile of `row` and d columns, with a policy and `shared_bytes`
+/// of shared memory, and what goes before and after it. Then `more` is called, with the buffers of the
+/// pass, D [batch, q_heads, padded_Nq] and padded_Nq, where its sequences lie, and Br: it launches what the
+/// gradients of a policy's own tensors take.
+template <class T, int d, class Kernel, class Policy, class More>
+void start(const Backward& f, const Row& row, Kernel kernel, std::size_t shared_bytes, const Policy& policy,
+           More more) {
+  using Sequences = typename Policy::Sequences;
+  const int Br = row.tile.Br, Bc = row.tile.Bc;
+  const BackwardBuffers<T> x(f);
+  const Sequences& sequences = policy.sequences();
+  const unsigned heads = x.heads, kv_heads = x.kv_heads, batch = x.batch,
+                 Tc = sequences.blocks(f.problem.Nk, Bc);
+  const int padded_Nq = Br * sequences.blocks(f.problem.Nq, Br);  // of whole tiles
+  ExtraBuffer D(f, "D", heads * batch * std::int64_t{padded_Nq}), L2(f, "L2", D.elements()),
+      dQ_sum(f, "dQ_sum", D.elements() * d);
+  launch("prepare", prepare<T, Sequences, d>,
+         dim3(tiles(padded_Nq, helpers / (d % 64 == 0 ? 8 : 4)), heads, batch), helpers, 0, x.O, x.dO, x.L,
+         D, L2, dQ_sum, x.sizes, padded_Nq, sequences, Br);
+  launch("fa2_backward", kernel, policy.causal ? dim3(kv_heads, Tc, batch) : dim3(Tc, kv_heads, batch),
+         32 * row.tile.warps, shared_bytes, x.Q, x.K, x.V, x.dO, D, L2, dQ_sum, x.dK, x.dV, x.sizes,
+         padded_Nq, policy);
+  launch("convert", convert<T, Sequences, d>,
+         dim3(tiles(tiles(Sequences::packed ? padded_Nq : f.problem.Nq, 16) * std::int64_t{d}, helpers),
+              heads, batch),
+         helpers, 0, dQ_sum, x.dQ, x.sizes, padded_Nq, sequences, Br);
+  more(x, D, padded_Nq, sequences, Br);
+}
+
 /// The backward pass under a policy, with the tile of a row of stage 38's table, which `chosen` has as a
-/// compile-time constant. Then `more` is called, with the buffers of the pass, D [batch, q_heads,
-/// padded_Nq] and padded_Nq, where its sequences lie, and Br: it launches what the gradients of a policy's
-/// own tensors take.
+/// compile-time constant; and `more` as start() calls it.
 template <class Chosen, class Policy, class More = NoMore>
 void backward_with(const Backward& f, Chosen chosen, const Policy& policy, More more = {}) {
   constexpr Row row = chosen;
@@ -26,28 +53,10 @@ void backward_with(const Backward& f, Chosen chosen, const Policy& policy, More 
                     (stage_70::skipped_block % tile.Br == 0 && stage_70::skipped_block % tile.Bc == 0),
                 "a tile is part of one block that is skipped or not");
   using T = std::conditional_t<row.dtype == Dtype::fp16, f16, bf16>;
-  constexpr int d = row.d, Br = tile.Br, Bc = tile.Bc, num_buffers = tile.num_buffers;
-  const BackwardBuffers<T> x(f);
-  const auto& sequences = policy.sequences();
-  const unsigned heads = x.heads, kv_heads = x.kv_heads, batch = x.batch,
-                 Tc = sequences.blocks(f.problem.Nk, Bc);
-  const int padded_Nq = Br * sequences.blocks(f.problem.Nq, Br);  // of whole tiles
-  ExtraBuffer D(f, "D", heads * batch * std::int64_t{padded_Nq}), L2(f, "L2", D.elements()),
-      dQ_sum(f, "dQ_sum", D.elements() * d);
-  launch("prepare", prepare<T, typename Policy::Sequences, d>,
-         dim3(tiles(padded_Nq, helpers / (d % 64 == 0 ? 8 : 4)), heads, batch), helpers, 0, x.O, x.dO, x.L,
-         D, L2, dQ_sum, x.sizes, padded_Nq, sequences, Br);
-  launch("fa2_backward",
-         fa2_backward<T, Policy, d, Br, Bc, tile.warps, num_buffers, tile.share, tile.step, tile.unroll>,
-         Policy::causal ? dim3(kv_heads, Tc, batch) : dim3(Tc, kv_heads, batch), 32 * tile.warps,
-         Shared<d, Br, Bc, num_buffers, tile.share>::bytes, x.Q, x.K, x.V, x.dO, D, L2, dQ_sum, x.dK, x.dV,
-         x.sizes, padded_Nq, policy);
-  launch("convert", convert<T, typename Policy::Sequences, d>,
-         dim3(tiles(tiles(Policy::Sequences::packed ? padded_Nq : f.problem.Nq, 16) * std::int64_t{d},
-                    helpers),
-              heads, batch),
-         helpers, 0, dQ_sum, x.dQ, x.sizes, padded_Nq, sequences, Br);
-  more(x, D, padded_Nq, sequences, Br);
+  start<T, row.d>(f, row,
+                  fa2_backward<T, Policy, row.d, tile.Br, tile.Bc, tile.warps, tile.num_buffers, tile.share,
+                               tile.step, tile.unroll>,
+                  Shared<row.d, tile.Br, tile.Bc, tile.num_buffers, tile.share>::bytes, policy, more);
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ struct Softcap : Base {
   float cap, inverse;  // 1 / cap
   float unit;          // 2 log2(e) / cap
 
-  static_assert(!Base::changes_scores);
+  static_assert(!Base::changes_scores || Base::has_bias);  // which are in s already
   // lab: what a score becomes, and that it becomes something else
   static constexpr bool changes_scores = true;
   // tanh(x) = (t - 1) / (t + 1) with t = exp(2 x) = 2^(2 log2(e) x). From 2^30 on it is 1, and t must stay

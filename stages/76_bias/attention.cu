@@ -30,6 +30,7 @@ void forward(const Forward& f) {
 }
 
 void backward(const Backward& f) {
+  clear_gradient(f);
   for_masked_row_of_64_or_128<stage_71::table>(f.problem, [&](auto chosen) {
     with_policy(f, [&](const auto& policy) { stage_71::backward_with(f, chosen, policy); });
   });

@@ -19,14 +19,19 @@ void with_alibi(const Call& f, const Base& base, Body body) {
 /// Over a smaller one numbers of a bias do not fit into fp32.
 constexpr float least_scale_of_bias = 1e-30f;
 
-/// Calls `body` with the policy of a call, on top of `base`; backward dbias is made 0 before.
+/// Makes dbias 0, where there is one: the kernels add to it.
+inline void clear_gradient(const Backward& f) {
+  const DeviceBuffer<f32> dbias = view_if_given<f32>(f, "dbias");
+  if (dbias.elements() > 0)
+    launch("clear", clear, dim3(tiles(dbias.elements(), clear_elements)), clear_threads, 0, dbias,
+           dbias.elements());
+}
+
+/// Calls `body` with the policy of a call, on top of `base`.
 template <class Call, class Base, class Body>
 void with_bias(const Call& f, const Base& base, Body body) {
   const Problem& p = f.problem;
   const DeviceBuffer<f32> bias = view_if_given<f32>(f, "bias"), dbias = view_if_given<f32>(f, "dbias");
-  if (dbias.elements() > 0)
-    launch("clear", clear, dim3(tiles(dbias.elements(), clear_elements)), clear_threads, 0, dbias,
-           dbias.elements());
   const std::int64_t row = p.Nk, head = p.bias_rows * row;
   const bool in_pairs = p.Nk % 2 == 0 && reinterpret_cast<std::uintptr_t>(f.bias.data) % 8 == 0;
   const float scale = p.softmax_scale();  // forward, its sign has been moved into Q

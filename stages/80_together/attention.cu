@@ -55,6 +55,7 @@ void forward(const Forward& f) {
 
 void backward(const Backward& f) {
   stage_74::require_all_used(f.problem);
+  stage_76::clear_gradient(f);
   for_masked_row_of_64_or_128<stage_71::table>(f.problem, [&](auto chosen) {
     with_others(f, [&](const auto& policy) {
       stage_71::backward_with(f, chosen, policy, stage_77::SinkGradient{f});

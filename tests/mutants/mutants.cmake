@@ -3,6 +3,8 @@
 # the place of the line that includes it; of a variant in its policy.hpp or the kernels that it has. It is applied to a copy
 # when the build runs, and what comes out is compiled as C++, as the stage itself is for the emulator, in the namespace
 # mutant_NN_name.
+#
+# Where FLASHLADDER_TURN is set, those of a part of the stages only: "2/3" are those of the second, the fifth and so on.
 find_program(FLASHLADDER_PATCH patch DOC "Applies the patches of tests/mutants")
 if(NOT FLASHLADDER_PATCH)
   message(STATUS "Left out: the mutants of the kernels (there is no program 'patch')")
@@ -13,6 +15,15 @@ set(mutants_dir ${CMAKE_CURRENT_SOURCE_DIR}/mutants)
 set(mutants_made ${CMAKE_CURRENT_BINARY_DIR}/mutants)
 file(GLOB patches CONFIGURE_DEPENDS ${mutants_dir}/[0-9]*_*.patch)
 list(SORT patches)
+set(turn "")
+if(FLASHLADDER_TURN)
+  if(NOT FLASHLADDER_TURN MATCHES "^([1-9][0-9]*)/([1-9][0-9]*)$" OR CMAKE_MATCH_1 GREATER CMAKE_MATCH_2)
+    message(FATAL_ERROR "FLASHLADDER_TURN is ${FLASHLADDER_TURN}: give a part such as 2/3, the second of three")
+  endif()
+  set(turn ${CMAKE_MATCH_1})
+  set(turns ${CMAKE_MATCH_2})
+endif()
+set(numbers "")  # of the stages so far
 set(mutant_sources "")
 set(mutant_units "")
 set(mutant_declarations "")
@@ -20,6 +31,15 @@ set(mutant_entries "")
 foreach(patch IN LISTS patches)
   get_filename_component(name ${patch} NAME_WE)
   string(SUBSTRING ${name} 0 2 number)
+  list(APPEND numbers ${number})
+  list(REMOVE_DUPLICATES numbers)
+  list(LENGTH numbers count)
+  if(turn)
+    math(EXPR is_other "(${count} - ${turn}) % ${turns}")
+    if(is_other)
+      continue()
+    endif()
+  endif()
   file(GLOB original ${PROJECT_SOURCE_DIR}/stages/${number}_*/attention.cu)
   if(NOT original)
     message(FATAL_ERROR "tests/mutants/${name}.patch: there is no stage ${number} of kernels")
@@ -76,6 +96,10 @@ std::span<const Mutant> mutants() {
   static const Mutant all[] = {
 @mutant_entries@  };
   return all;
+}
+
+std::string_view turn_of_mutants() {
+  return \"${FLASHLADDER_TURN}\";
 }
 
 }  // namespace flashladder

@@ -13,7 +13,10 @@ struct Mutant {
   int most_d;             ///< The largest head dimension that it is compiled for and tried with.
 };
 
-/// All of tests/mutants/, in order of their names.
+/// All of tests/mutants/, in order of their names; of the stages that have their turn.
 std::span<const Mutant> mutants();
+
+/// Which part of the stages that is, "2/3" for the second of three; empty where it is all.
+std::string_view turn_of_mutants();
 
 }  // namespace flashladder

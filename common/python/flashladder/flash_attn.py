@@ -16,8 +16,6 @@ import torch
 import flashladder.torch
 from flashladder import _core
 
-MOST_BLOCKS = 65535  # batch entries, or heads, of one call: what a GPU launches in one direction
-
 
 def flash_attn_func(
     q: torch.Tensor,
@@ -62,11 +60,11 @@ def flash_attn_func(
     if 0 in (*q.shape, *k.shape):
         o, lse = _of_nothing(q, k, v)
         return (o, lse, q.new_empty(0)) if return_attn_probs else o
-    # A batch entry at a time where slopes differ; and no more entries than a launch takes.
-    each = 1 if alibi_slopes is not None and alibi_slopes.dim() == 2 else MOST_BLOCKS
+    differ = alibi_slopes is not None and alibi_slopes.dim() == 2  # the slopes of batch entries, which then go one at a time
+    each = 1 if differ else batch
     parts = []
     for begin in range(0, batch, each):
-        slopes = alibi_slopes[begin] if each == 1 and alibi_slopes is not None else alibi_slopes
+        slopes = alibi_slopes[begin] if differ else alibi_slopes
         of_part = (q, k, v) if batch <= each else [x[begin:begin + each] for x in (q, k, v)]
         parts.append(_attention(*[x.transpose(1, 2) for x in of_part], wants_P=return_attn_probs, alibi_slopes=slopes,
                                 **_with_seed(how)))
@@ -256,28 +254,28 @@ def _with_seed(how: dict[str, Any]) -> dict[str, Any]:
 def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, wants_P: bool = False,
                **how: Any) -> tuple[torch.Tensor, torch.Tensor, Any]:
     """O, L and, with dropout and where it is wanted, P, of [batch, heads, rows, d]. Columns of zeros make d a multiple of 8, which
-    the stages of 16 bits take; more heads than a launch takes are several calls."""
+    the stages of 16 bits take."""
     q, k, v = flashladder.torch.autocast(q, k, v)
-    d, group = q.shape[-1], q.shape[1] // k.shape[1]
-    if q.shape[1] > MOST_BLOCKS:
-        if how.get("cu_seqlens_q") is not None:
-            _refuse(f"{q.shape[1]} heads", f"packed sequences have at most {MOST_BLOCKS}")
-        if group > MOST_BLOCKS:
-            _refuse(f"{group} heads that share one of k and v", f"at most {MOST_BLOCKS} do")
-        each, parts = MOST_BLOCKS // group, []
-        for begin in range(0, k.shape[1], each):
-            heads, kv_heads = slice(begin * group, (begin + each) * group), slice(begin, begin + each)
-            slopes = how["alibi_slopes"]
-            of_part = how | {"alibi_slopes": None if slopes is None else slopes[heads]}
-            parts.append(_attention(q[:, heads], k[:, kv_heads], v[:, kv_heads], wants_P, **_with_seed(of_part)))
-        o, lse, P = (None if of_all[0] is None else torch.cat(of_all, 1) for of_all in zip(*parts))
-        return o, lse, P
+    d = q.shape[-1]
     more = -d % 8 if q.element_size() == 2 else 0
     padded = [torch.nn.functional.pad(x, (0, more)) if more else x for x in (q, k, v)]
     o, lse = flashladder.torch.attention(*padded, return_lse=True, **how)
     lse = lse.detach()  # flash-attn has no gradient of it
-    P = _probabilities(q, k, lse, **how) if wants_P and how["dropout_p"] else None
+    P = _all_probabilities(q, k, lse, **how) if wants_P and how["dropout_p"] else None
     return o[..., :d] if more else o, lse, P
+
+
+def _all_probabilities(q: torch.Tensor, k: torch.Tensor, lse: torch.Tensor, alibi_slopes: torch.Tensor | None,
+                       dropout_seed: torch.Tensor, **how: Any) -> torch.Tensor:
+    """P of all launches, each of which has a seed of its own."""
+    parts = [(b, h, _probabilities(q[b, h], k[b, g], lse[b, h], alibi_slopes=None if alibi_slopes is None else alibi_slopes[h],
+                                   dropout_seed=seed, **how)) for seed, b, h, g in flashladder.torch.parts_of(q, k, dropout_seed)]
+    if len(parts) == 1:
+        return parts[0][2]
+    P = lse.new_empty(*lse.shape, k.shape[2])
+    for b, h, part in parts:
+        P[b, h] = part
+    return P
 
 
 @torch.no_grad()

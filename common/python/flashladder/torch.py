@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import warnings
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import torch
@@ -25,7 +26,8 @@ import flashladder
 __all__ = ["attention", "stages_for"]
 
 FIRST_VARIANT = 70  # the stages from here on are no faster rungs, but other kinds of attention
-UNTRIED = (61,)  # no GPU has run these stages yet: who names none does not get them
+UNTRIED = (61, 81)  # no GPU has run these stages yet: who names none does not get them
+MOST_BLOCKS = 65535  # batch entries, or heads, of one launch: what a GPU takes in one direction
 NO_PAIR = "stage is {!r}: give one stage, or a pair of which the second has the backward pass"
 # Their backward passes give the same bits every time. Of those that take the arrays the first is the fastest, at d = 64,
 # 128 and 256, where they were measured.
@@ -255,8 +257,9 @@ def _best(needed: str, dtype: str, d: int, device: torch.device, variants: froze
     variants are asked for, of the stages that take them the one that takes the fewest."""
     on_gpu = device.type == "cuda"
     if variants:
-        taking = sorted((stage for stage in flashladder.stages() if variants <= {*stage.variants}),
-                        key=lambda stage: len(stage.variants))
+        taking = sorted((stage for stage in flashladder.stages()
+                         if variants <= {*stage.variants} and stage.number not in UNTRIED),
+                        key=lambda stage: (len(stage.variants), -stage.number))
         if not taking:
             raise ValueError(f"no stage of this build takes {' and '.join(sorted(variants))} together: './ladder list' says "
                              "what each takes")
@@ -293,6 +296,14 @@ def _forward(
     block_map: Any, seed: torch.Tensor | None, causal: bool, scale: float | None, window_size: Any, softcap: float, prefix: int,
     dropout_p: float, stages: Any, trains: bool, deterministic: bool | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    if _is_too_large(q, k, v, bias, sinks, alibi_slopes, block_map):
+        o, lse = _shapes_forward(q)
+        for own_seed, b, h, g in parts_of(q, k, seed):
+            o[b, h], lse[b, h] = _forward(
+                q[b, h], k[b, g], v[b, g], _part(bias, b, h), None if sinks is None else sinks[h],
+                None if alibi_slopes is None else alibi_slopes[h], cu_seqlens_q, cu_seqlens_k, _part(block_map, b, h), own_seed,
+                causal, scale, window_size, softcap, prefix, dropout_p, stages, trains, deterministic)
+        return o, lse
     own, numbers = _apart(bias, sinks, alibi_slopes, cu_seqlens_q, cu_seqlens_k, block_map, causal, scale, window_size, softcap,
                           prefix, dropout_p)
     first, _ = _chosen(q, stages, trains, own, numbers, deterministic)
@@ -306,6 +317,20 @@ def _backward(
     alibi_slopes: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, block_map: Any, seed: torch.Tensor | None, causal: bool,
     scale: float | None, window_size: Any, softcap: float, prefix: int, dropout_p: float, stages: Any, deterministic: bool | None,
 ) -> tuple[torch.Tensor, ...]:
+    if _is_too_large(q, k, v, bias, sinks, alibi_slopes, block_map):
+        dq, dk, dv, dbias, dsinks = _shapes_backward(do, q, k, v, o, lse, bias, sinks)
+        for gradient in (dbias, dsinks):  # of all parts that share them it is added up
+            gradient.zero_()
+        for own_seed, b, h, g in parts_of(q, k, seed):
+            dq[b, h], dk[b, g], dv[b, g], of_bias, of_sinks = _backward(
+                do[b, h], q[b, h], k[b, g], v[b, g], o[b, h], lse[b, h].contiguous(), _part(bias, b, h), None if sinks is None else sinks[h],
+                None if alibi_slopes is None else alibi_slopes[h], cu_seqlens_q, cu_seqlens_k, _part(block_map, b, h), own_seed,
+                causal, scale, window_size, softcap, prefix, dropout_p, stages, deterministic)
+            if bias is not None:
+                _shared(dbias, b, h).add_(of_bias)
+            if sinks is not None:
+                dsinks[h].add_(of_sinks)
+        return dq, dk, dv, dbias, dsinks
     own, numbers = _apart(bias, sinks, alibi_slopes, cu_seqlens_q, cu_seqlens_k, block_map, causal, scale, window_size, softcap,
                           prefix, dropout_p)
     _, second = _chosen(q, stages, True, own, numbers, deterministic)
@@ -315,6 +340,44 @@ def _backward(
     dq, dk, dv, *others = flashladder._backward(second, q, k, v, o, lse, do, saved, own, numbers, 0 if seed is None else number_of(seed))
     dbias, dsinks = (q.new_empty(0, dtype=torch.float32) if given is None else others.pop(0) for given in (bias, sinks))
     return dq, dk, dv, dbias, dsinks
+
+
+def _is_too_large(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: Any, sinks: Any, alibi_slopes: Any, block_map: Any) -> bool:
+    """Whether q has more batch entries, or heads, than one launch takes, and all fits together: the errors of what does not are
+    those of any other call."""
+    if q.dim() != 4 or (q.shape[0] <= MOST_BLOCKS and q.shape[1] <= MOST_BLOCKS):
+        return False
+    batch, heads = q.shape[:2]
+    return (k.dim() == v.dim() == 4 and k.shape[:2] == v.shape[:2] and k.shape[0] == batch and k.shape[1] > 0
+            and heads % k.shape[1] == 0 and all(x is None or x.shape == (heads,) for x in (sinks, alibi_slopes))
+            and all(x is None or (x.dim() == 4 and x.shape[0] in (1, batch) and x.shape[1] in (1, heads)) for x in (bias, block_map)))
+
+
+def parts_of(q: torch.Tensor, k: torch.Tensor, seed: torch.Tensor | None) -> Iterator[tuple[Any, slice, slice, slice]]:
+    """The launches that attention() makes of q and k: of each its seed, which batch entries it has, which heads, and which heads of
+    k. Dropout goes by the numbers of batch entry and head in a launch, so that each has a seed of its own, far from those of others."""
+    group = q.shape[1] // k.shape[1]
+    if group > MOST_BLOCKS:
+        raise ValueError(f"{group} heads of q share one of k and v: at most {MOST_BLOCKS} may")
+    some, apart = MOST_BLOCKS // group, 0  # heads of k; of the seed from the first one's
+    for first in range(0, q.shape[0], MOST_BLOCKS):
+        for head in range(0, k.shape[1], some):
+            yield (None if seed is None else seed + apart, slice(first, first + MOST_BLOCKS),
+                   slice(head * group, (head + some) * group), slice(head, head + some))
+            apart = (apart + _ODD + 2**63) % 2**64 - 2**63
+
+
+_ODD = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio: its multiples lie far apart
+
+
+def _shared(x: torch.Tensor, batch: slice, heads: slice) -> torch.Tensor:
+    """These batch entries and heads of x, whose first two dimensions are 1 where all share it."""
+    return x[batch if x.shape[0] > 1 else slice(None), heads if x.shape[1] > 1 else slice(None)]
+
+
+def _part(x: torch.Tensor | None, batch: slice, heads: slice) -> torch.Tensor | None:
+    """The same as stages take it, one number after the other."""
+    return None if x is None else _shared(x, batch, heads).contiguous()
 
 
 def _apart(bias: Any, sinks: Any, alibi_slopes: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, block_map: Any, causal: bool,
