@@ -38,6 +38,7 @@ case $* in
     echo "a line of the configuration" && [[ -z ${CONFIGURE_FAILS-} ]] || exit 1
     mkdir -p "$2/build/release" && cd "$2/build/release" || exit 1
     printf 'CMAKE_%s:INTERNAL=%s\n' HOME_DIRECTORY "$2" CACHEFILE_DIR "$PWD" >CMakeCache.txt
+    printf '%s\n' "$@" | sed -n 's/^-D\([A-Z_]*\)=/\1:STRING=/p' >>CMakeCache.txt
     printf 'build %s: phony\n' all flashladder_program docs >build.ninja
     printf '#!/usr/bin/env bash\nprintf "<%%s>" "$PWD" "$@"; echo " ${FLASHLADDER_PYTHON:-no python}"\n' >flashladder
     chmod +x flashladder ;;
@@ -67,6 +68,7 @@ check() { # WHAT COMMAND...: the command must succeed
 ladder() {
   : >"$calls"
   output=$(env -u CXX -u CMAKE_PREFIX_PATH -u CMAKE_BUILD_PARALLEL_LEVEL -u FLASHLADDER_PYTHON PATH="$tools" \
+    FLASHLADDER_TURN="${turn-}" \
     "${door:-$house/ladder}" "$@" 2>&1 </dev/null)
   status=$?
 }
@@ -161,6 +163,18 @@ check "a second call runs too" exits 0
 check "a second call installs nothing" not called apt-get
 check "a second call does not configure" not called preset
 check "a second call says nothing of its own" not says $'\n'
+
+turn=2/3 ladder list
+check "another part of the mutants is configured" called 'preset .*-DFLASHLADDER_TURN=2/3'
+turn=2/3 ladder list
+check "and once" not called preset
+ladder list
+check "all of them again, too" called 'preset .*-DFLASHLADDER_TURN= '
+sed -i 's/^CMAKE_CXX_COMPILER_LAUNCHER.*/CMAKE_CXX_COMPILER_LAUNCHER:STRING=is_gone/' "$house/build/release/CMakeCache.txt"
+ladder list
+check "without a launcher that is gone it is configured again" called preset
+ladder list
+check "and not forever" not called preset
 
 mkdir "$top/elsewhere" && ln -s "$house/ladder" "$top/elsewhere/door"
 cd "$top/elsewhere" && door=./door ladder list

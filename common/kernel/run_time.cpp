@@ -225,6 +225,7 @@ MachineCode compile(const KernelSource& source, int architecture) {
   require(n.add_name(program, source.name.c_str()), "a name");
   const std::vector<std::string> options = options_for(architecture);
   std::vector<const char*> words;
+  words.reserve(options.size());
   for (const std::string& option : options) words.push_back(option.c_str());
   ++compiled;
   const nvrtcResult status = n.compile(program, static_cast<int>(words.size()), words.data());
