@@ -12,7 +12,7 @@ namespace flashladder {
 
 /// A kernel to compile: one of those that a template may become.
 struct KernelSource {
-  std::string text;  ///< #include lines, relative to the root of the repository.
+  std::string text;  ///< What includes its headers, by their paths from the root of the repository.
   std::string name;  ///< "flashladder::stage_70::fa2_forward<flashladder::f16, ...>"
 };
 
@@ -52,9 +52,9 @@ std::string device_name() {
 }
 
 #ifdef __CUDACC__
-/// A kernel as load_kernel returns it.
+/// A kernel that can be launched.
 struct LoadedKernel {
-  const void* kernel;
+  const void* kernel;  ///< As load_kernel returns it.
 };
 
 /// What a kernel is given for an argument of launch(): for a buffer its pointer.
