@@ -1,12 +1,8 @@
 // What only a GPU can show: offsets beyond 2^31 elements, the same bits in every run, memory that runs out,
 // launches that are refused.
 // ctest skips these tests, and says why, where has_gpu finds none.
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
-#include <filesystem>
 #include <map>
 
 #include "catch.hpp"
@@ -14,6 +10,7 @@
 #include "common/check/inputs.hpp"
 #include "common/claims/closed_form.hpp"
 #include "common/kernel/run_time.hpp"
+#include "kernel_folder.hpp"
 
 namespace {
 
@@ -359,9 +356,7 @@ TEST_CASE("GPU: what does not fit is said before anything is allocated, and noth
 }
 
 TEST_CASE("GPU: stage 81 compiles a kernel for a new combination, and once", "[gpu]") {
-  const std::string folder =
-      std::filesystem::temp_directory_path() / ("flashladder_" + std::to_string(getpid()));
-  setenv("FLASHLADDER_CACHE", folder.c_str(), /*overwrite=*/1);
+  const KernelFolder folder;
   REQUIRE(why_no_compiler(gpu_architecture()) == "");
   Problem p;
   p.Nq = p.Nk = 200;
@@ -376,9 +371,7 @@ TEST_CASE("GPU: stage 81 compiles a kernel for a new combination, and once", "[g
     CHECK(run_and_check(stage, inputs, Layout::contiguous, expected).passed);
     CHECK(compiled_at_run_time() == before + 1);
   }
-  CHECK(!std::filesystem::is_empty(folder));
-  unsetenv("FLASHLADDER_CACHE");
-  std::filesystem::remove_all(folder);
+  CHECK(folder.files().size() == 1);
 }
 
 TEST_CASE("GPU: a refused launch names its stage, a wrong head dimension what is supported", "[gpu]") {

@@ -12,6 +12,7 @@
 #include "catch.hpp"
 #include "common/check/turn.hpp"
 #include "common/error.hpp"
+#include "kernel_folder.hpp"
 
 // Stage 81 itself, for the types that it makes of calls. Of its kernels one is enough.
 #define FLASHLADDER_ONLY_FOR \
@@ -26,32 +27,6 @@ using namespace flashladder;
 namespace fs = std::filesystem;
 
 constexpr int architecture_90 = 90;
-
-/// A folder for kept kernels that is there while this is.
-class Folder {
- public:
-  Folder() : path_(fs::temp_directory_path() / ("flashladder_run_time_" + std::to_string(::getpid()))) {
-    fs::remove_all(path_);
-    name_in_environment(path_.string());
-  }
-  ~Folder() {
-    unsetenv("FLASHLADDER_CACHE");
-    fs::remove_all(path_);
-  }
-  void name_in_environment(const std::string& path) const {
-    setenv("FLASHLADDER_CACHE", path.c_str(), /*overwrite=*/1);
-  }
-  const fs::path& path() const { return path_; }
-  /// All that is in it.
-  std::vector<fs::path> files() const {
-    std::vector<fs::path> found;
-    for (const auto& entry : fs::directory_iterator(path_)) found.push_back(entry.path());
-    return found;
-  }
-
- private:
-  fs::path path_;
-};
 
 /// A kernel that NVRTC compiles in no time.
 KernelSource small_kernel(const std::string& text = "") {
@@ -74,7 +49,7 @@ bool is_elf(const MachineCode& code) {
 }
 
 TEST_CASE("a kernel is compiled once, and kept", "[run-time]") {
-  const Folder folder;
+  const KernelFolder folder;
   REQUIRE(folder_of_kernels() == folder.path());
   const int before = compiled_at_run_time();
   const MachineCode first = compile_at_run_time(small_kernel(), architecture_90);
@@ -98,7 +73,7 @@ TEST_CASE("a kernel is compiled once, and kept", "[run-time]") {
 }
 
 TEST_CASE("a kept kernel that is damaged, or none, is compiled again", "[run-time]") {
-  const Folder folder;
+  const KernelFolder folder;
   const MachineCode code = compile_at_run_time(small_kernel(), architecture_90);
   REQUIRE(folder.files().size() == 1);
   const fs::path file = folder.files()[0];
@@ -119,13 +94,13 @@ TEST_CASE("a kept kernel that is damaged, or none, is compiled again", "[run-tim
 }
 
 TEST_CASE("where nothing can be kept kernels are compiled all the same", "[run-time]") {
-  const Folder folder;
+  const KernelFolder folder;
   folder.name_in_environment("/dev/null/no folder");
   CHECK(is_elf(compile_at_run_time(small_kernel(), architecture_90)));
 }
 
 TEST_CASE("many threads that want one kernel get it", "[run-time]") {
-  const Folder folder;
+  const KernelFolder folder;
   std::vector<MachineCode> codes(8);
   std::vector<std::thread> threads;
   for (MachineCode& code : codes)
@@ -137,7 +112,7 @@ TEST_CASE("many threads that want one kernel get it", "[run-time]") {
 }
 
 TEST_CASE("what cannot be compiled is an error that says why", "[run-time]") {
-  const Folder folder;
+  const KernelFolder folder;
   const std::string wrong =
       error_of([] { compile_at_run_time(small_kernel("int no_semicolon"), architecture_90); });
   CHECK(wrong.starts_with("NVRTC does not compile set<3>:\n"));
@@ -206,7 +181,7 @@ TEST_CASE("a type has the name that device code has for it", "[run-time]") {
 void compile_all(const auto& wanted) {
   const auto kernels = kernels_of_all_calls();
   REQUIRE(kernels.size() == 176);
-  const Folder folder;
+  const KernelFolder folder;
   std::size_t number = 0, compiled = 0;
   for (const auto& [name, passes] : kernels) {
     const std::size_t i = number++;

@@ -300,8 +300,8 @@ def _forward(
         o, lse = _shapes_forward(q)
         for own_seed, b, h, g in parts_of(q, k, seed):
             o[b, h], lse[b, h] = _forward(
-                q[b, h], k[b, g], v[b, g], _part(bias, b, h), None if sinks is None else sinks[h],
-                None if alibi_slopes is None else alibi_slopes[h], cu_seqlens_q, cu_seqlens_k, _part(block_map, b, h), own_seed,
+                q[b, h], k[b, g], v[b, g],
+                *_tensors_of_part(b, h, bias, sinks, alibi_slopes, cu_seqlens_q, cu_seqlens_k, block_map), own_seed,
                 causal, scale, window_size, softcap, prefix, dropout_p, stages, trains, deterministic)
         return o, lse
     own, numbers = _apart(bias, sinks, alibi_slopes, cu_seqlens_q, cu_seqlens_k, block_map, causal, scale, window_size, softcap,
@@ -323,8 +323,8 @@ def _backward(
             gradient.zero_()
         for own_seed, b, h, g in parts_of(q, k, seed):
             dq[b, h], dk[b, g], dv[b, g], of_bias, of_sinks = _backward(
-                do[b, h], q[b, h], k[b, g], v[b, g], o[b, h], lse[b, h].contiguous(), _part(bias, b, h), None if sinks is None else sinks[h],
-                None if alibi_slopes is None else alibi_slopes[h], cu_seqlens_q, cu_seqlens_k, _part(block_map, b, h), own_seed,
+                do[b, h], q[b, h], k[b, g], v[b, g], o[b, h], lse[b, h].contiguous(),
+                *_tensors_of_part(b, h, bias, sinks, alibi_slopes, cu_seqlens_q, cu_seqlens_k, block_map), own_seed,
                 causal, scale, window_size, softcap, prefix, dropout_p, stages, deterministic)
             if bias is not None:
                 _shared(dbias, b, h).add_(of_bias)
@@ -375,9 +375,12 @@ def _shared(x: torch.Tensor, batch: slice, heads: slice) -> torch.Tensor:
     return x[batch if x.shape[0] > 1 else slice(None), heads if x.shape[1] > 1 else slice(None)]
 
 
-def _part(x: torch.Tensor | None, batch: slice, heads: slice) -> torch.Tensor | None:
-    """The same as stages take it, one number after the other."""
-    return None if x is None else _shared(x, batch, heads).contiguous()
+def _tensors_of_part(batch: slice, heads: slice, bias: Any, sinks: Any, alibi_slopes: Any, cu_seqlens_q: Any, cu_seqlens_k: Any,
+                     block_map: Any) -> tuple[Any, ...]:
+    """Those of variants, in an operator's order, for these batch entries and heads; contiguous, as stages take them."""
+    bias, block_map = (x if x is None else _shared(x, batch, heads).contiguous() for x in (bias, block_map))
+    sinks, alibi_slopes = (x if x is None else x[heads] for x in (sinks, alibi_slopes))
+    return bias, sinks, alibi_slopes, cu_seqlens_q, cu_seqlens_k, block_map
 
 
 def _apart(bias: Any, sinks: Any, alibi_slopes: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, block_map: Any, causal: bool,
