@@ -411,13 +411,14 @@ TEST_CASE("packed sequences do not see a neighbour's NaN", "[stage]") {
             workspace.poison = true;
             forward.run(workspace);
             const Result<float> result = forward.result();
+            std::vector<std::vector<float>> found = {in_rows(result.O, p.d), in_rows(result.L, 1)};
+            if (!stage->has(Pass::backward)) return found;
             BackwardRun backward(*stage, inputs, {result, {}, dO}, Layout::contiguous);
             backward.run(workspace);
             const Gradients<float> gradients = backward.result();
-            return std::vector<std::vector<float>>{
-                in_rows(result.O, p.d), in_rows(result.L, 1),  in_rows(gradients.dQ, p.d),
-                in_keys(gradients.dK),  in_keys(gradients.dV),
-            };
+            for (auto&& of : {in_rows(gradients.dQ, p.d), in_keys(gradients.dK), in_keys(gradients.dV)})
+              found.push_back(of);
+            return found;
           };
           const auto expected = outputs(right, right_dO), found = outputs(wrong, in_rows(right_dO, p.d));
           for (std::size_t i = 0; i < expected.size(); ++i) {

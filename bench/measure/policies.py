@@ -5,7 +5,7 @@ the same tensors, rested, as bench.measure.compare.
 
 Peers are FlashAttention-2's kernels in PyTorch, where they have the variant, and PyTorch's FlexAttention, which compiles a
 kernel for each at its first call. Beside them the stage with the policy of plain attention is timed under the causal mask:
-what the variant saves, or costs. FLOPs are those of the pairs of a query and a key that see each other. What is not right is
+what the variant saves, or costs; and beside a stage for Hopper alone the one that has the variant on any GPU. FLOPs are those of the pairs of a query and a key that see each other. What is not right is
 never timed.
 
 With `documents` the batch entries lie one after the other in one tensor. It is the same attention as that of the batch, which
@@ -29,6 +29,8 @@ FLEX_OPTIONS = ({"num_stages": 2}, {"num_stages": 1},
                 {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_M1": 32, "BLOCK_N1": 64, "BLOCK_M2": 64, "BLOCK_N2": 32})
 FLEX_CHOSEN = {}
 PLAIN_STAGES = {"forward": 70, "backward": 71}
+ON_HOPPER = {82: 51}  # the stages that have variants on Hopper alone, and plain attention there
+ON_ANY_GPU = 81
 
 
 def arguments():
@@ -147,7 +149,10 @@ def own_run(torch, flashladder, number, kind, causal, q, k, v, do, which):
 
 def contenders(torch, flashladder, chosen, variant, causal, q, k, v, do, which):
     """Of each name a function, and what says what is wrong with its result."""
-    stages = {f"stage {chosen.stage}": (chosen.stage, variant, causal), "plain, causal": (PLAIN_STAGES[which], PLAIN, True)}
+    stages = {f"stage {chosen.stage}": (chosen.stage, variant, causal),
+              "plain, causal": (ON_HOPPER.get(chosen.stage, PLAIN_STAGES[which]), PLAIN, True)}
+    if chosen.stage in ON_HOPPER:
+        stages["any GPU"] = ON_ANY_GPU, variant, causal
     if variant.documents:  # what packing costs: the same kernel for the same work
         stages["not packed"] = chosen.stage, replace(variant, documents=False), causal
     found = {}
@@ -249,7 +254,9 @@ def main():
     context = {**machine(torch, commit_of(chosen.commit)), "dtype": chosen.dtype, "batch*N": TOKENS, "heads*d": WIDTH,
                "rounds": chosen.rounds, "pace": "rested", "variant": chosen.variant}
     results = []
-    for which in ("forward", "backward"):
+    own = next(one for one in flashladder.stages() if one.number == chosen.stage)
+    passes = [one for one in ("forward", "backward") if getattr(own, one)]
+    for which in passes:
         for d in chosen.d:
             for N in chosen.N:
                 rows = rows_of(torch, flashladder, chosen, variant, causal, which, d, N)
@@ -261,9 +268,9 @@ def main():
                     write(chosen.out, {"context": context, "results": results})
                 if chosen.device == "cuda":
                     torch.cuda.empty_cache()
-    for which in ("forward", "backward"):
+    for which in passes:
         of_pass = {(row["d"], row["N"], row["name"]): row["ms"] for row in results if row["pass"] == which and "ms" in row}
-        for name in ("fa2", "flex", "plain, causal", "not packed"):
+        for name in ("fa2", "flex", "plain, causal", "not packed", "any GPU"):
             ratios = [ms / own for (d, N, other), ms in of_pass.items() if other == name
                       for own in [of_pass.get((d, N, f"stage {chosen.stage}"))] if own]
             if ratios:

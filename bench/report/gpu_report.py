@@ -47,7 +47,7 @@ OF_ALL = {"peers": "The fastest forward pass over its peers: the geometric mean 
           "throughput": "The speed of whole models", "atomics": "What atomics and determinism cost",
           "nsight": "The ledger against the GPU's counters", "host": "How long a call keeps the host"}
 # What a variant of attention is measured beside, and what a comparison of it says of each of its rows.
-BESIDE_VARIANT = {"plain, causal": "plain attention", "not packed": "not packed", "fa2": "FlashAttention-2", "flex": "FlexAttention"}
+BESIDE_VARIANT = {"plain, causal": "plain attention", "not packed": "not packed", "any GPU": "stage 81", "fa2": "FlashAttention-2", "flex": "FlexAttention"}
 OF_ROW = {"pass": str, "d": int, "causal": bool, "N": int, "name": str}
 OF_RUN = ("gpu", "driver", "torch", "cudnn", "commit", "dtype", "batch*N", "heads*d", "rounds", "pace", "variant")
 
@@ -507,8 +507,8 @@ def policies_block(number, data):
     lines = [f"Milliseconds of `{c['variant']}` {mask} in {c['dtype']} {origin(c)}; batch * N = {c['batch*N']:,}, heads * d = "
              f"{c['heads*d']:,}; one interleaved run, {pace(c)}, median of {c['rounds']}"
              f"{spread_text(spread(row) for row in rows if 'ms' in row)}. In brackets: how many times as fast {mine} is. "
-             "Plain attention is that of stages 70 and 71 under the causal mask. FlashAttention-2 and FlexAttention are "
-             "PyTorch's.", "",
+             f"Plain attention is that of {'stage 51' if 'any GPU' in measured else 'stages 70 and 71'} under the causal mask. "
+             "FlashAttention-2 and FlexAttention are PyTorch's.", "",
              f"| pass | d | N | {mine} | " + " | ".join(BESIDE_VARIANT[name] for name in others) + " |",
              "|---|--:|--:|--:|" + "--:|" * len(others)]
     by_row, faster = {}, {}

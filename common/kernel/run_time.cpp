@@ -149,8 +149,12 @@ class Checksum {
 
 /// What NVRTC is told.
 std::vector<std::string> options_for(int architecture) {
-  std::vector<std::string> options = {"--gpu-architecture=sm_" + std::to_string(architecture),
-                                      "--std=c++20"};
+  // wgmma and setmaxnreg are in 90a alone, which is for the same GPUs as 90.
+  const std::string own = architecture == 90 ? "a" : "";
+  std::vector<std::string> options = {"--gpu-architecture=sm_" + std::to_string(architecture) + own,
+                                      "--std=c++20",
+                                      // so that a lambda with a parameter `auto` is a function of the device
+                                      "--device-as-default-execution-space"};
   for (const std::string& folder : nvrtc().includes) options.push_back("-I" + folder);
   return options;
 }

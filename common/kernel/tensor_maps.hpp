@@ -14,17 +14,18 @@ inline namespace for_emulator {
 #endif
 
 /// The map of the tensor `name` of a Forward or a Backward, [batch, heads, rows, d], that `buffer` is a
-/// view of; a box is a panel of Tile. Throws UsageError where TMA takes no such tensor.
+/// view of; a box is a panel of Tile. Where sequences are `packed` it is that of TensorShape::ragged. Throws
+/// UsageError where TMA takes no such tensor.
 template <class Tile, class T, class Call>
-tensor_map map_of(const Call& f, const char* name, const DeviceBuffer<T>& buffer) {
+tensor_map map_of(const Call& f, const char* name, const DeviceBuffer<T>& buffer, bool packed = false) {
   const NamedTensor& named = named_tensor(name);
   const auto [batch, heads, rows, columns] = named.shape(f.problem);
   const Strides strides = strides_of(named.of(f));
-  return make_tensor_map<T>(name, buffer,
-                            {.dims = {columns, rows, heads, batch},
+  const TensorShape shape = {.dims = {columns, rows, heads, batch},
                              .strides = {strides.row, strides.head, strides.batch},
                              .box = {Tile::columns, Tile::rows, 1, 1},
-                             .swizzle = Tile::row_bytes});
+                             .swizzle = Tile::row_bytes};
+  return packed ? make_ragged_tensor_map<T>(name, buffer, shape) : make_tensor_map<T>(name, buffer, shape);
 }
 
 /// The map of numbers of rows, [batch, heads, rows], in a box `box` of which follow each other.

@@ -53,6 +53,16 @@ struct TensorShape {
       refuse("a row of a box has " + text(row) + " bytes, and its swizzle " + text(swizzle) +
              ": make them the same");
   }
+  /// That of a tensor of one batch entry in whose rows sequences are packed. Row r of a sequence of N rows
+  /// that begins at row x is at dims[1] - N + r of dimension 1 and x + N of dimension 3: both count rows, and
+  /// what is behind the sequence is behind dimension 1. The tensor begins dims[1] rows before the first one,
+  /// which nobody reads.
+  TensorShape ragged() const {
+    TensorShape by_row = *this;
+    by_row.dims[3] = dims[1] + 1;
+    by_row.strides[2] = strides[0];
+    return by_row;
+  }
   /// The stride of a dimension in bytes; of one with a single element any that is taken.
   std::int64_t stride_bytes(int dimension, std::int64_t element_bytes) const {
     return dims[dimension] == 1 ? 16 : strides[dimension - 1] * element_bytes;
@@ -63,12 +73,11 @@ struct TensorShape {
 
 inline namespace for_cuda {
 
-/// The map of a tensor whose first element is `first`. Throws UsageError as TensorShape::require_taken, and
+/// The map of a tensor that begins at `address`, of which make_tensor_map has said that TMA takes it. Throws
 /// Error where the driver has no tensor maps.
 template <class T>
-tensor_map make_tensor_map(const std::string& name, const T* first, const TensorShape& shape) {
+tensor_map encode_tensor_map(const std::string& name, std::uintptr_t address, const TensorShape& shape) {
   static_assert(std::is_same_v<T, bf16> || std::is_same_v<T, f16> || std::is_same_v<T, f32>);
-  shape.require_taken(name, reinterpret_cast<std::uintptr_t>(first), sizeof(T));
   using Encode = decltype(&cuTensorMapEncodeTiled);
   static const Encode encode = [] {
     void* function = nullptr;
@@ -105,7 +114,7 @@ tensor_map make_tensor_map(const std::string& name, const T* first, const Tensor
                                      : shape.swizzle == 32 ? CU_TENSOR_MAP_SWIZZLE_32B
                                                            : CU_TENSOR_MAP_SWIZZLE_NONE;
   CUtensorMap made{};
-  const CUresult result = encode(&made, type, 4, const_cast<T*>(first), dims, strides, box, element_strides,
+  const CUresult result = encode(&made, type, 4, reinterpret_cast<void*>(address), dims, strides, box, element_strides,
                                  CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS)
@@ -114,6 +123,24 @@ tensor_map make_tensor_map(const std::string& name, const T* first, const Tensor
   tensor_map map;
   std::memcpy(&map, &made, sizeof map);
   return map;
+}
+
+/// The map of a tensor whose first element is `first`. Throws UsageError as TensorShape::require_taken, and
+/// Error where the driver has no tensor maps.
+template <class T>
+tensor_map make_tensor_map(const std::string& name, const T* first, const TensorShape& shape) {
+  const auto address = reinterpret_cast<std::uintptr_t>(first);
+  shape.require_taken(name, address, sizeof(T));
+  return encode_tensor_map<T>(name, address, shape);
+}
+
+/// The same of one in whose rows sequences are packed: that of TensorShape::ragged.
+template <class T>
+tensor_map make_ragged_tensor_map(const std::string& name, const T* first, const TensorShape& shape) {
+  const auto address = reinterpret_cast<std::uintptr_t>(first);
+  shape.require_taken(name, address, sizeof(T));
+  const auto before = static_cast<std::uintptr_t>(shape.dims[1] * shape.stride_bytes(1, sizeof(T)));
+  return encode_tensor_map<T>(name, address - before, shape.ragged());
 }
 
 }  // namespace for_cuda
@@ -143,6 +170,16 @@ tensor_map make_tensor_map(const std::string& name, simt::gmem<T> first, const T
   if (last >= map.buffer->elements)
     throw UsageError("TMA cannot copy " + name + ": its last element is number " + std::to_string(last) +
                      " of a buffer of " + std::to_string(map.buffer->elements));
+  return map;
+}
+
+/// The same of one in whose rows sequences are packed: that of TensorShape::ragged.
+template <class T>
+tensor_map make_ragged_tensor_map(const std::string& name, simt::gmem<T> first, const TensorShape& shape) {
+  tensor_map map = make_tensor_map<T>(name, first, shape);
+  map.offset -= map.dims[1] * map.strides[1];
+  map.dims[3] = map.dims[1] + 1;
+  map.strides[3] = map.strides[1];
   return map;
 }
 

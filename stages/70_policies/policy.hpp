@@ -27,6 +27,8 @@ struct Unpacked {
   FLASHLADDER_HOST_DEVICE constexpr int blocks(std::int64_t N, int size) const {
     return static_cast<int>((N + size - 1) / size);
   }
+  /// Whether there are any sequences but batch entries.
+  FLASHLADDER_HOST_DEVICE constexpr bool given() const { return false; }
   /// What of batch entry b has row `row` of blocks(Nq, Br) tiles, one after the other. Makes n the sizes of
   /// the sequence. A row that there is not is none of n.Nq.
   __device__ __forceinline__ Part of_row(Sizes&, int b, int row, int /*Br*/) const {

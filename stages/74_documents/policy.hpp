@@ -18,6 +18,7 @@ struct PackedSequences {
   gmem<const int> used_k;  // [sequences]: how many
 
   static constexpr bool packed = true;
+  FLASHLADDER_HOST_DEVICE constexpr bool given() const { return sequences > 0; }
   FLASHLADDER_HOST_DEVICE constexpr int blocks(std::int64_t N, int size) const {
     return static_cast<int>(sequences == 0 ? (N + size - 1) / size : N / size + sequences);
   }

@@ -1,0 +1,50 @@
+#pragma once
+// Kernels that were compiled on a GPU when they were first asked for.
+#include <cstdio>
+#include <map>
+#include <mutex>
+#include <typeindex>
+#include <utility>
+
+#include "stages/81_on_demand/policy.hpp"
+
+namespace flashladder::stage_81 {
+namespace {
+
+/// Whether kernels of a stage can be compiled for the current GPU. Where they cannot, stderr is told why,
+/// once.
+inline bool can_compile(int stage) {
+  const std::string why = why_no_compiler(architecture());
+  static std::once_flag said;
+  if (!why.empty())
+    std::call_once(said, [&] {
+      std::fprintf(stderr, "flashladder: stage %d runs the kernels of stage 80: %s\n", stage, why.c_str());
+    });
+  return why.empty();
+}
+
+/// The kernels that one tile has had, by policy and GPU.
+class Kernels {
+ public:
+  /// The kernel for a policy, of source() where it is asked for the first time. Nobody waits here for the
+  /// compiler but who asks for the same kernel.
+  template <class Source>
+  LoadedKernel of(const AnyPolicy& policy, Source source) {
+    const std::pair key(policy.type(), architecture());
+    {
+      const std::lock_guard lock(mutex_);
+      if (const auto found = kernels_.find(key); found != kernels_.end()) return {found->second};
+    }
+    const void* kernel = load_kernel(source(), key.second);
+    const std::lock_guard lock(mutex_);
+    kernels_.emplace(key, kernel);
+    return {kernel};
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::pair<std::type_index, int>, const void*> kernels_;
+};
+
+}  // namespace
+}  // namespace flashladder::stage_81

@@ -1,0 +1,116 @@
+// Policies on Hopper: the kernel of stage 51, wgmma, TMA and a warpgroup that brings, asks the policy that
+// the other variants' kernel asks. The kernel of a call's variants is compiled when it is first asked for.
+#include "common/kernel/host.hpp"
+#include "stages/72_sliding_window/policy.hpp"
+#include "stages/74_documents/policy.hpp"
+#include "stages/75_softcap/policy.hpp"
+#include "stages/76_bias/policy.hpp"
+#include "stages/77_sinks/policy.hpp"
+#include "stages/78_dropout/policy.hpp"
+#include "stages/79_block_map/policy.hpp"
+#include "stages/80_together/policy.hpp"
+#include "stages/81_on_demand/policy.hpp"
+
+#include "stages/72_sliding_window/launch.hpp"
+#include "stages/74_documents/launch.hpp"
+#include "stages/75_softcap/launch.hpp"
+#include "stages/76_bias/launch.hpp"
+#include "stages/77_sinks/launch.hpp"
+#include "stages/78_dropout/launch.hpp"
+#include "stages/79_block_map/launch.hpp"
+#include "stages/81_on_demand/variants.hpp"
+#include "stages/82_hopper_policies/kernel.hpp"
+#include "stages/82_hopper_policies/launch.hpp"
+#ifdef __CUDACC__
+#include "stages/81_on_demand/kernels.hpp"
+#endif
+
+namespace flashladder::stage_82 {
+namespace {
+
+using stage_70::Plain, stage_72::SlidingWindow;
+
+/// Calls `body` with T, the type of the numbers, and the columns of the tiles.
+template <class Body>
+void for_tile(const Problem& p, Body body) {
+  for_half_dtype(p.dtype, [&]<class T>(T number) {
+    for_head_dim<T, 64, 128>(p.d, [&](auto d) { body(number, d); });
+  });
+}
+
+#ifdef __CUDACC__
+/// Starts the kernel of a policy, compiled on demand; without a compiler that of stage 80.
+template <class Policy>
+void start_any(const Forward& f, const Policy& typed) {
+  if (!stage_81::can_compile(82)) return on_backend(find_stage(80), kernel_backend).forward(f);
+  const stage_81::AnyPolicy policy(typed);
+  for_tile(f.problem, [&]<class T>(T, auto d) {
+    static stage_81::Kernels kernels;
+    const auto source = [&] {
+      return stage_81::source_of("stages/82_hopper_policies/kernel.hpp", "stage_82::wgmma_forward",
+                                 dtype_of<T>, policy, int{d});
+    };
+    start<T, d>(f, kernels.of(policy, source), policy);
+  });
+}
+#else
+/// Starts a kernel of the emulator, which has no compiler at hand.
+void start_compiled(const Forward& f, const auto& policy) {
+  for_tile(f.problem, [&]<class T>(T, auto d) {
+    start<T, d>(f, wgmma_forward<T, std::decay_t<decltype(policy)>, d>, policy);
+  });
+}
+
+/// It has the kernels of plain attention, and one for all variants, as in stage 80.
+template <bool causal>
+void start_any(const Forward& f, const Plain<causal>& policy) {
+  start_compiled(f, policy);
+}
+template <class Policy>
+void start_any(const Forward& f, const Policy&) {
+  const SlidingWindow window = stage_72::window_of(f.problem);
+  stage_76::with_bias(f, window, [&](const auto& bias) {
+    const stage_80::SoftcapIfAny<stage_76::Bias<SlidingWindow>> softcap{
+        bias, stage_75::softcap_of(f.problem, Plain<true>())};
+    stage_76::with_alibi(f, softcap, [&](const auto& alibi) {
+      stage_74::with_documents(f, stage_78::dropout_of(f.problem, alibi), [&](const auto& documents) {
+        stage_77::with_sinks(f, documents, [&](const auto& policy) { start_compiled(f, policy); });
+      });
+    });
+  });
+}
+#endif
+
+void forward(const Forward& f) {
+  stage_81::with_policy<stage_81::OfSinks>(f, [&](const auto& policy) { start_any(f, policy); });
+}
+
+}  // namespace
+
+extern const Stage stage;
+const Stage stage{
+    .number = 82,
+    .name = "hopper_policies",
+    .title = "policies on Hopper",
+    .idea =
+        "Hopper's fastest kernel asks a policy, too; TMA brings zeros for the rows behind the end of a "
+        "packed sequence",
+    .claim =
+        "a window, packed sequences and plain attention take the tiles that their masks have: of plain "
+        "attention as many bytes, products and exponentials as in stage 51",
+    .before = 51,
+    .supports = {.dtypes = half_dtypes,
+                 .head_dims = multiples_of_8_up_to<128>,
+                 .features = {.window = true,
+                              .softcap = true,
+                              .alibi = true,
+                              .bias = true,
+                              .sinks = true,
+                              .dropout = true,
+                              .packing = true}},
+    .backend = kernel_backend,
+    .gpu = Gpu::hopper,
+    .forward = forward,
+};
+
+}  // namespace flashladder::stage_82
