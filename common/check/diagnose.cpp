@@ -106,6 +106,8 @@ Diagnosis diagnose(const Stage& stage, const Inputs& inputs, const std::vector<I
   const Problem& p = inputs.problem;
   const Symbols tile_of = claim->symbols(p);
   const Dtype dtype = computing_dtype(stage, p.dtype);
+  // Under a window it is a warpgroup, where a block has several, whose rows begin with one tile of keys.
+  const std::int64_t own_rows = tile_of.Br / std::max<std::int64_t>(tile_of.warpgroups, 1);
   const auto is_O = [](const Intermediate& one) { return one.name[0] == 'O'; };
   // A mistake may show rows, heads and columns that there are not; a tile has some beyond the last.
   const auto exists = [&](const Intermediate& one) {
@@ -137,8 +139,8 @@ Diagnosis diagnose(const Stage& stage, const Inputs& inputs, const std::vector<I
     if (is_O(one)) {
       const std::tuple element(one.head, one.row, one.column);
       const Problem own = p.packing.sequences > 0 ? p.sequence(p.place(one.row).sequence) : p;
-      const std::int64_t row_tile = p.place(one.row).row / tile_of.Br;
-      const std::int64_t begin = own.mask().live_tiles(row_tile * tile_of.Br, tile_of.Br, tile_of.Bc).first;
+      const std::int64_t first = p.place(one.row).row / own_rows * own_rows;
+      const std::int64_t begin = own.mask().live_tiles(first, own_rows, tile_of.Bc).first;
       tile = times[element] == 1 ? (own.Nk - 1) / tile_of.Bc : begin + times_so_far[element]++;
     } else {
       tile = tile_of_key(one);

@@ -14,8 +14,8 @@ inline namespace for_emulator {
 #endif
 
 /// The map of the tensor `name` of a Forward or a Backward, [batch, heads, rows, d], that `buffer` is a
-/// view of; a box is a panel of Tile. Where sequences are `packed` it is that of TensorShape::ragged. Throws
-/// UsageError where TMA takes no such tensor.
+/// view of; a box is a panel of Tile. Where sequences are `packed` it is that of TensorShape::ragged.
+/// Throws UsageError where TMA takes no such tensor.
 template <class Tile, class T, class Call>
 tensor_map map_of(const Call& f, const char* name, const DeviceBuffer<T>& buffer, bool packed = false) {
   const NamedTensor& named = named_tensor(name);

@@ -54,9 +54,9 @@ struct TensorShape {
              ": make them the same");
   }
   /// That of a tensor of one batch entry in whose rows sequences are packed. Row r of a sequence of N rows
-  /// that begins at row x is at dims[1] - N + r of dimension 1 and x + N of dimension 3: both count rows, and
-  /// what is behind the sequence is behind dimension 1. The tensor begins dims[1] rows before the first one,
-  /// which nobody reads.
+  /// that begins at row x is at dims[1] - N + r of dimension 1 and x + N of dimension 3: both count rows,
+  /// and what is behind the sequence is behind dimension 1. The tensor begins dims[1] rows before the first
+  /// one, which nobody reads.
   TensorShape ragged() const {
     TensorShape by_row = *this;
     by_row.dims[3] = dims[1] + 1;
@@ -73,8 +73,8 @@ struct TensorShape {
 
 inline namespace for_cuda {
 
-/// The map of a tensor that begins at `address`, of which make_tensor_map has said that TMA takes it. Throws
-/// Error where the driver has no tensor maps.
+/// The map of a tensor that begins at `address`, of which make_tensor_map has said that TMA takes it.
+/// Throws Error where the driver has no tensor maps.
 template <class T>
 tensor_map encode_tensor_map(const std::string& name, std::uintptr_t address, const TensorShape& shape) {
   static_assert(std::is_same_v<T, bf16> || std::is_same_v<T, f16> || std::is_same_v<T, f32>);
@@ -114,9 +114,9 @@ tensor_map encode_tensor_map(const std::string& name, std::uintptr_t address, co
                                      : shape.swizzle == 32 ? CU_TENSOR_MAP_SWIZZLE_32B
                                                            : CU_TENSOR_MAP_SWIZZLE_NONE;
   CUtensorMap made{};
-  const CUresult result = encode(&made, type, 4, reinterpret_cast<void*>(address), dims, strides, box, element_strides,
-                                 CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result = encode(&made, type, 4, reinterpret_cast<void*>(address), dims, strides, box,
+                                 element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+                                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS)
     throw Error("the driver makes no tensor map of " + name + " (error " + std::to_string(result) + ")");
   static_assert(sizeof(tensor_map) == sizeof made && alignof(tensor_map) >= alignof(CUtensorMap));

@@ -30,11 +30,18 @@ namespace {
 
 using stage_70::Plain, stage_72::SlidingWindow;
 
-/// Calls `body` with T, the type of the numbers, and the columns of the tiles.
+/// Calls `body` with a number of the type that the tensors have, the columns of the tiles and the
+/// warpgroups that multiply.
 template <class Body>
 void for_tile(const Problem& p, Body body) {
+  const auto call = [&](auto number, auto d, auto warpgroups) {
+    if (warpgroups == warpgroups_for(d, p.dropout.p != 0)) body(number, d, warpgroups);
+  };
   for_half_dtype(p.dtype, [&]<class T>(T number) {
-    for_head_dim<T, 64, 128>(p.d, [&](auto d) { body(number, d); });
+    for_head_dim<T, 64, 128>(p.d, [&](auto d) {
+      call(number, d, std::integral_constant<int, 3>());
+      if constexpr (d == 64) call(number, d, std::integral_constant<int, 4>());
+    });
   });
 }
 
@@ -44,20 +51,20 @@ template <class Policy>
 void start_any(const Forward& f, const Policy& typed) {
   if (!stage_81::can_compile(82)) return on_backend(find_stage(80), kernel_backend).forward(f);
   const stage_81::AnyPolicy policy(typed);
-  for_tile(f.problem, [&]<class T>(T, auto d) {
+  for_tile(f.problem, [&]<class T>(T, auto d, auto warpgroups) {
     static stage_81::Kernels kernels;
     const auto source = [&] {
       return stage_81::source_of("stages/82_hopper_policies/kernel.hpp", "stage_82::wgmma_forward",
-                                 dtype_of<T>, policy, int{d});
+                                 dtype_of<T>, policy, int{d}, int{warpgroups});
     };
-    start<T, d>(f, kernels.of(policy, source), policy);
+    start<T, d, warpgroups>(f, kernels.of(policy, source), policy);
   });
 }
 #else
 /// Starts a kernel of the emulator, which has no compiler at hand.
 void start_compiled(const Forward& f, const auto& policy) {
-  for_tile(f.problem, [&]<class T>(T, auto d) {
-    start<T, d>(f, wgmma_forward<T, std::decay_t<decltype(policy)>, d>, policy);
+  for_tile(f.problem, [&]<class T>(T, auto d, auto warpgroups) {
+    start<T, d, warpgroups>(f, wgmma_forward<T, std::decay_t<decltype(policy)>, d, warpgroups>, policy);
   });
 }
 

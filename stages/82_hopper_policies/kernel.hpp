@@ -15,19 +15,24 @@
 namespace flashladder::stage_82 {
 namespace {
 
-/// What a block works on, and what its threads have for it: as in stage 51, for 64 and 128 columns. O~
-/// takes d / 2 registers of a thread, S 32, and P 16.
-template <int d>
+constexpr int Bc = 64;          // keys of a tile
+constexpr int num_buffers = 4;  // of K, and of V
+constexpr int Q_buffers = 2;
+constexpr int producer_registers = 32;
+
+/// What a block works on, and what its threads have for it, as in stage 51: so many warpgroups multiply, 64
+/// rows each. O~ takes d / 2 registers of a thread, S 32, and P 16.
+template <int d, int warpgroups>
 struct Tile {
-  static constexpr int warpgroups = d <= 64 ? 4 : 3;      // that multiply
-  static constexpr int threads = 128 * (1 + warpgroups);  // with the producer's
-  static constexpr int Br = 64 * warpgroups;              // rows of a tile of Q, 64 of each warpgroup
-  static constexpr int Bc = 64;                           // keys
-  static constexpr int num_buffers = 4;                   // of K, and of V
-  static constexpr int Q_buffers = 2;
-  static constexpr int registers = d <= 64 ? 112 : 160;  // of a thread that multiplies
-  static constexpr int producer_registers = 32;
+  static constexpr int threads = 128 * (1 + warpgroups);         // with the producer's
+  static constexpr int Br = 64 * warpgroups;                     // rows of a tile of Q
+  static constexpr int registers = warpgroups == 4 ? 112 : 160;  // of a thread that multiplies
 };
+
+/// How many: four have no registers for d = 128, nor for the random numbers of dropout.
+FLASHLADDER_HOST_DEVICE constexpr int warpgroups_for(int d, bool drops) {
+  return d == 64 && !drops ? 4 : 3;
+}
 
 // Of its 64 rows a warp has 16, as wgmma's fragments are laid out: the four lanes of a quad have rows quad
 // and quad + 8, each columns 2 quad_lane and 2 quad_lane + 1 of every 8.
@@ -36,20 +41,19 @@ constexpr int of_K = 0, of_V = 1;
 constexpr float log2_e = 1.4426950408889634f, ln_2 = 0.6931471805599453f;
 constexpr float most_growth = 8;  // of a row's maximum over its m, in powers of 2: P~ is at most 2^8
 
+template <int d, int warpgroups>
+using QTile = Panels<Tile<d, warpgroups>::Br, d>;
 template <int d>
-using QTile = Panels<Tile<d>::Br, d>;
-template <int d>
-using KVTile = Panels<Tile<d>::Bc, d>;
+using KVTile = Panels<Bc, d>;
 
 /// Where the tiles and the mbarriers begin in dynamic shared memory, in bytes, and how many bytes they
 /// take.
-template <int d>
+template <int d, int warpgroups>
 struct Shared {
-  static constexpr int num_buffers = Tile<d>::num_buffers, Q_buffers = Tile<d>::Q_buffers;
-  static constexpr int Q = 0, K = Q + Q_buffers * QTile<d>::bytes, V = K + num_buffers * KVTile<d>::bytes,
-                       full = V + num_buffers * KVTile<d>::bytes, empty = full + 16 * num_buffers,
-                       Q_full = empty + 16 * num_buffers, Q_empty = Q_full + 16, row_tile = Q_empty + 16,
-                       bytes = row_tile + 48 * Q_buffers;
+  static constexpr int Q = 0, K = Q + Q_buffers * QTile<d, warpgroups>::bytes,
+                       V = K + num_buffers * KVTile<d>::bytes, full = V + num_buffers * KVTile<d>::bytes,
+                       empty = full + 16 * num_buffers, Q_full = empty + 16 * num_buffers,
+                       Q_empty = Q_full + 16, row_tile = Q_empty + 16, bytes = row_tile + 48 * Q_buffers;
 };
 
 /// A tile of rows of one head.
@@ -87,9 +91,9 @@ struct Order {
 
 /// What the producer tells the others of a row tile, in this order.
 struct Announced {
-  int i0;          ///< Its first row, in its sequence; `none` where no tile is left.
-  int h, b;        ///< Query head and batch entry.
-  int begin, end;  ///< Of the keys that are brought.
+  int i0;                         ///< Its first row, in its sequence; `none` where no tile is left.
+  int h, b;                       ///< Query head and batch entry.
+  int begin, end;                 ///< Of the keys that are brought.
   int entry, row0, key0, Nq, Nk;  ///< Of its sequence: as a Part has them, and its sizes.
 };
 constexpr int announced = 12;  // numbers, of which the last ones are not used
@@ -109,11 +113,11 @@ __device__ __forceinline__ stage_70::Element element(int i, int j, int c, int e)
 }
 
 /// Scores of keys that their row does not see become -infinity.
-template <int d, class Policy>
-__device__ __forceinline__ void mask_tile(f32 (&S)[Tile<d>::Bc / 8][4], const Policy& policy, const Sizes& n,
-                                          int i, int j) {
+template <class Policy>
+__device__ __forceinline__ void mask_tile(f32 (&S)[Bc / 8][4], const Policy& policy, const Sizes& n, int i,
+                                          int j) {
 #pragma unroll
-  for (int c = 0; c < Tile<d>::Bc / 8; ++c) {
+  for (int c = 0; c < Bc / 8; ++c) {
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       const int row = i + e / 2 * row_lanes, key = j + 8 * c + e % 2;
@@ -132,10 +136,9 @@ __device__ __forceinline__ f32 subtracted(f32 m) {
 /// Raises m to scale_log2 rowmax S in the rows that need it, if a score of the warp needs it; S becomes P~
 /// = 2^(scale_log2 S - m), l += rowsum P~, of which each lane keeps its own part. Says whether O~ must be
 /// scaled by alpha.
-template <int d, class Policy>
-__device__ __forceinline__ bool online_softmax(f32 (&S)[Tile<d>::Bc / 8][4], f32 (&m)[2], f32 (&l)[2],
+template <class Policy>
+__device__ __forceinline__ bool online_softmax(f32 (&S)[Bc / 8][4], f32 (&m)[2], f32 (&l)[2],
                                                f32 (&alpha)[2], float scale_log2) {
-  constexpr int Bc = Tile<d>::Bc;
   bool raise = false;
 #pragma unroll
   for (int a = 0; a < 2; ++a) {
@@ -180,12 +183,12 @@ __device__ __forceinline__ bool online_softmax(f32 (&S)[Tile<d>::Bc / 8][4], f32
 }
 
 /// P~ of pairs that the policy leaves out becomes 0. l has had them: it is the sum before the dropout.
-template <int d, class Policy>
-__device__ __forceinline__ void drop(f32 (&P)[Tile<d>::Bc / 8][4], const Policy& policy,
+template <class Policy>
+__device__ __forceinline__ void drop(f32 (&P)[Bc / 8][4], const Policy& policy,
                                      const typename Policy::Head& head, int i, int j) {
   Words bytes;  // for 32 keys
 #pragma unroll
-  for (int c = 0; c < Tile<d>::Bc / 8; ++c) {
+  for (int c = 0; c < Bc / 8; ++c) {
     if (c % 4 == 0) bytes = policy.bytes(head, i, j + 8 * c);
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
@@ -195,10 +198,10 @@ __device__ __forceinline__ void drop(f32 (&P)[Tile<d>::Bc / 8][4], const Policy&
 }
 
 /// S begins with the numbers that the policy adds to it.
-template <int d, class Policy>
-__device__ __forceinline__ void begin_with_bias(f32 (&S)[Tile<d>::Bc / 8][4], const Policy& policy,
+template <class Policy>
+__device__ __forceinline__ void begin_with_bias(f32 (&S)[Bc / 8][4], const Policy& policy,
                                                 const typename Policy::Head& head, int i, int j) {
-  constexpr int chunks = Tile<d>::Bc / 8;
+  constexpr int chunks = Bc / 8;
   if (policy.has_pairs() && policy.has_number(head, element(i, j, chunks - 1, 3))) {
 #pragma unroll
     for (int c = 0; c < chunks; ++c) {
@@ -226,11 +229,10 @@ __device__ __forceinline__ void begin_with_bias(f32 (&S)[Tile<d>::Bc / 8][4], co
 }
 
 /// P~, of which S holds the numbers, as the A of P~ V.
-template <class T, int d>
-__device__ __forceinline__ void pack(std::uint32_t (&P)[Tile<d>::Bc / 16][4],
-                                     const f32 (&S)[Tile<d>::Bc / 8][4]) {
+template <class T>
+__device__ __forceinline__ void pack(std::uint32_t (&P)[Bc / 16][4], const f32 (&S)[Bc / 8][4]) {
 #pragma unroll
-  for (int c = 0; c < Tile<d>::Bc / 16; ++c) {
+  for (int c = 0; c < Bc / 16; ++c) {
 #pragma unroll
     for (int e = 0; e < 4; ++e)
       P[c][e] = round_pair<T>(S[2 * c + e / 2][e % 2 * 2], S[2 * c + e / 2][e % 2 * 2 + 1]);
@@ -248,31 +250,31 @@ struct RingSlot {
   }
 };
 
-template <class T, class Policy, int d>
-__global__ void __launch_bounds__(Tile<d>::threads, 1)
-    wgmma_forward(const __grid_constant__ tensor_map Q_map,  // [batch, q_heads, Nq, columns]
-                  const __grid_constant__ tensor_map K_map,  // [batch, kv_heads, Nk, columns]
-                  const __grid_constant__ tensor_map V_map,  // [batch, kv_heads, Nk, columns]
-                  gmem<T> Og,                                // [batch, q_heads, Nq, columns]
-                  gmem<f32> Lg,                              // [batch, q_heads, Nq]
-                  gmem<int> drawn,                           // [1]: row tiles that blocks have drawn
-                  Sizes n, Order order,
-                  int columns,      // the head dimension, at most d; in the tiles zeros follow
-                  Policy policy) {  // what is not plain attention: which keys a row sees, what a score becomes
+template <class T, class Policy, int d, int warpgroups>
+__global__ void __launch_bounds__(Tile<d, warpgroups>::threads, 1) wgmma_forward(
+    const __grid_constant__ tensor_map Q_map,  // [batch, q_heads, Nq, columns]
+    const __grid_constant__ tensor_map K_map,  // [batch, kv_heads, Nk, columns]
+    const __grid_constant__ tensor_map V_map,  // [batch, kv_heads, Nk, columns]
+    gmem<T> Og,                                // [batch, q_heads, Nq, columns]
+    gmem<f32> Lg,                              // [batch, q_heads, Nq]
+    gmem<int> drawn,                           // [1]: row tiles that blocks have drawn
+    Sizes n, Order order,
+    int columns,      // the head dimension, at most d; in the tiles zeros follow
+    Policy policy) {  // what is not plain attention: which keys a row sees, what a score becomes
   static_assert(!Policy::skips_tiles, "the warps of a block would have to agree on the tiles they skip");
-  constexpr int warpgroups = Tile<d>::warpgroups, Br = Tile<d>::Br, Bc = Tile<d>::Bc;
-  constexpr int num_buffers = Tile<d>::num_buffers, Q_buffers = Tile<d>::Q_buffers;
+  constexpr int Br = Tile<d, warpgroups>::Br;
   using Slot = RingSlot<num_buffers>;  // of K and V
-  using Qt = QTile<d>;
+  using At = Shared<d, warpgroups>;
+  using Qt = QTile<d, warpgroups>;
   using KVt = KVTile<d>;
-  auto&& Q = dynamic_tile<T, Q_buffers * Qt::panels * Br, Qt::columns, "Q">(Shared<d>::Q);
-  auto&& K = dynamic_tile<T, num_buffers * KVt::panels * Bc, KVt::columns, "K">(Shared<d>::K);
-  auto&& V = dynamic_tile<T, num_buffers * KVt::panels * Bc, KVt::columns, "V">(Shared<d>::V);
-  auto&& full = dynamic_tile<mbarrier, num_buffers, 2, "full">(Shared<d>::full);     // of K, and of V
-  auto&& empty = dynamic_tile<mbarrier, num_buffers, 2, "empty">(Shared<d>::empty);  // likewise
-  auto&& Q_full = dynamic_tile<mbarrier, Q_buffers, 1, "Q_full">(Shared<d>::Q_full);
-  auto&& Q_empty = dynamic_tile<mbarrier, Q_buffers, 1, "Q_empty">(Shared<d>::Q_empty);  // and row_tile
-  auto&& row_tile = dynamic_tile<int, Q_buffers, announced, "row_tile">(Shared<d>::row_tile);  // whose Q is in Q
+  auto&& Q = dynamic_tile<T, Q_buffers * Qt::panels * Br, Qt::columns, "Q">(At::Q);
+  auto&& K = dynamic_tile<T, num_buffers * KVt::panels * Bc, KVt::columns, "K">(At::K);
+  auto&& V = dynamic_tile<T, num_buffers * KVt::panels * Bc, KVt::columns, "V">(At::V);
+  auto&& full = dynamic_tile<mbarrier, num_buffers, 2, "full">(At::full);     // of K, and of V
+  auto&& empty = dynamic_tile<mbarrier, num_buffers, 2, "empty">(At::empty);  // likewise
+  auto&& Q_full = dynamic_tile<mbarrier, Q_buffers, 1, "Q_full">(At::Q_full);
+  auto&& Q_empty = dynamic_tile<mbarrier, Q_buffers, 1, "Q_empty">(At::Q_empty);        // and row_tile
+  auto&& row_tile = dynamic_tile<int, Q_buffers, announced, "row_tile">(At::row_tile);  // whose Q is in Q
   n.causal = Policy::causal;  // known when this is compiled
   const bool packed = policy.sequences().given();
 
@@ -292,7 +294,7 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
   __syncthreads();  // the mbarriers must be initialised
 
   if (threadIdx.x < 128) {  // the producer's warpgroup, of which one thread has something to do
-    registers_down<Tile<d>::producer_registers>();
+    registers_down<producer_registers>();
     if (threadIdx.x > 0) return;
     Slot slot;                   // of the next tile of K and V
     RingSlot<Q_buffers> Q_slot;  // of the next row tile
@@ -348,7 +350,7 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
     return;
   }
 
-  registers_up<Tile<d>::registers>();
+  registers_up<Tile<d, warpgroups>::registers>();
   Slot now;  // of the tile whose S is computed
   for (RingSlot<Q_buffers> Q_slot;; Q_slot = Q_slot.next()) {
     const int buffer = Q_slot.buffer;
@@ -372,7 +374,8 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
     const int first = i0 + warpgroup * 64, last = first + 63 < own.Nq ? first + 63 : own.Nq - 1;
     const int visible = first < own.Nq ? opaque(policy.keys_end(own, first + 63)) : 0;
     const int whole = first < own.Nq ? opaque(policy.keys_end(own, first)) : 0;
-    const int seen_from = Policy::begins_later && first < own.Nq ? policy.keys_first(own, first) / Bc * Bc : 0;
+    const int seen_from =
+        Policy::begins_later && first < own.Nq ? policy.keys_first(own, first) / Bc * Bc : 0;
     const int whole_from = Policy::begins_later && first < own.Nq ? policy.keys_first(own, last) : 0;
     // exp(scale * s - scale * m) = 2^(s * scale_log2 - m * scale_log2). The scale's sign is moved into Q.
     // Where the policy changes scores, it has multiplied them with the scale.
@@ -398,13 +401,13 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
       m[0] = m[1] = policy.sink(head) * log2_e;
       if (quad_lane == 0) l[0] = l[1] = 1.f;
     }
-    f32 S[Bc / 8][4], O[d / 8][4] = {};                                   // S, then P~; O~ as wgmma has it
-    std::uint32_t P[Bc / 16][4];  // P~ of the tile before, as the A of P~ V
+    f32 S[Bc / 8][4], O[d / 8][4] = {};  // S, then P~; O~ as wgmma has it
+    std::uint32_t P[Bc / 16][4];         // P~ of the tile before, as the A of P~ V
 
     // S has what the policy adds to the scores of a tile.
     const bool biased = Policy::has_bias && policy.has_numbers();
     const auto add_bias = [&](int j0) {
-      if (biased) stage_82::begin_with_bias<d>(S, policy, head, i0 + r0, j0 + 2 * quad_lane);
+      if (biased) stage_82::begin_with_bias(S, policy, head, i0 + r0, j0 + 2 * quad_lane);
     };
     // S = Q K^T begins
     const auto begin_S = [&](Slot slot) {
@@ -434,18 +437,19 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
 #pragma unroll
         for (int c = 0; c < Bc / 8; ++c) {
 #pragma unroll
-          for (int e = 0; e < 4; ++e) S[c][e] = policy.score(S[c][e] * abs_scale, head, element(i, j, c, e));
+          for (int e = 0; e < 4; ++e)
+            S[c][e] = policy.score(S[c][e] * abs_scale, head, element(i, j, c, e));
         }
       }
-      if (masked) mask_tile<d>(S, policy, own, i, j);
+      if (masked) mask_tile(S, policy, own, i, j);
       for (int c = 0; c < Bc / 8; ++c) {
         for (int e = 0; e < 4; ++e)
           probe("S", n.head(b, h), row0 + i + e / 2 * row_lanes, key0 + j + 8 * c + e % 2, S[c][e], unit);
       }
-      const bool raised = online_softmax<d, Policy>(S, m, l, alpha, scale_log2);
+      const bool raised = online_softmax<Policy>(S, m, l, alpha, scale_log2);
       for (int a = 0; a < 2; ++a)
         probe("m~", n.head(b, h), row0 + i + a * row_lanes, key0 + j0, m[a], ln_2);
-      if (Policy::drops) drop<d>(S, policy, head, i, j);
+      if (Policy::drops) drop(S, policy, head, i, j);
       return raised;
     };
     const auto probe_O = [&] {
@@ -479,7 +483,7 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
       wgmma_wait<0>(S);
       release(of_K, now);
       softmax(j0 + Bc > whole || j0 < whole_from, j0);
-      pack<T, d>(P, S);
+      pack<T>(P, S);
       j0 += Bc;
     }
     // S of a tile, and P~ V of the one before.
@@ -500,7 +504,7 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
       wgmma_wait<0>(O);
       release(of_V, before);
       probe_O();
-      pack<T, d>(P, S);
+      pack<T>(P, S);
       if (raised) {
 #pragma unroll
         for (int x = 0; x < d / 8; ++x) {

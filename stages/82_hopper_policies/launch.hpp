@@ -1,5 +1,6 @@
 #pragma once
-// How stage 82 launches its kernel. It includes kernel.hpp before: who tries a wrong kernel has another one.
+// How stage 82 launches its kernel. It includes kernel.hpp before: who tries a wrong kernel has another
+// one.
 #include "common/kernel/host.hpp"
 #include "common/kernel/tensor_maps.hpp"
 
@@ -14,18 +15,19 @@ inline int heads_of_section(const Problem& p, int d) {
   return static_cast<int>(tiles(kv_heads, tiles(kv_heads, most)) * (p.q_heads / p.kv_heads));
 }
 
-/// Starts the kernel for d columns with a policy.
-template <class T, int d, class Kernel, class Policy>
+/// Starts the kernel for d columns and so many warpgroups that multiply, with a policy.
+template <class T, int d, int warpgroups, class Kernel, class Policy>
 void start(const Forward& f, Kernel kernel, const Policy& policy) {
   const ForwardBuffers<T> x(f);
   const auto& sequences = policy.sequences();
   const bool packed = sequences.given();
-  const Order order{sequences.blocks(f.problem.Nq, Tile<d>::Br), x.batch * x.heads,
+  const Order order{sequences.blocks(f.problem.Nq, Tile<d, warpgroups>::Br), x.batch * x.heads,
                     heads_of_section(f.problem, d)};
   ExtraBuffer<int> drawn(f, "drawn", 1);
   drawn.fill_zero();
-  launch("wgmma_forward", kernel, std::min(multiprocessors(), order.Tr * order.heads), Tile<d>::threads,
-         Shared<d>::bytes, map_of<QTile<d>>(f, "Q", x.Q, packed), map_of<KVTile<d>>(f, "K", x.K, packed),
+  launch("wgmma_forward", kernel, std::min(multiprocessors(), order.Tr * order.heads),
+         Tile<d, warpgroups>::threads, Shared<d, warpgroups>::bytes,
+         map_of<QTile<d, warpgroups>>(f, "Q", x.Q, packed), map_of<KVTile<d>>(f, "K", x.K, packed),
          map_of<KVTile<d>>(f, "V", x.V, packed), x.O, x.L, drawn, x.sizes, order,
          static_cast<int>(f.problem.d), policy);
 }
