@@ -84,7 +84,7 @@ class SourceLine:
 
 
 FIRST_VARIANT = 70  # the stages from here on are no faster rungs, but other kinds of attention
-UNTRIED = (61, 81)  # no GPU has run these stages yet: who names none does not get them
+UNTRIED: tuple[int, ...] = ()  # stages that no GPU has run yet: who names none does not get them
 POLICY = "policy.hpp"  # of a variant of attention: what it has in place of a kernel
 
 

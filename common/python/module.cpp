@@ -608,6 +608,7 @@ nb::dict stage_dict(const Stage& stage) {
   dict["backward"] = stage.backward != nullptr;
   dict["saved"] = saved_names(stage);
   dict["kernels"] = stage.backend != Backend::cpu;
+  dict["hopper"] = stage.gpu == Gpu::hopper;
   return dict;
 }
 

@@ -58,6 +58,7 @@ class Stage:
     backward   whether it has a backward pass
     saved      what its backward pass is given of the forward pass beside o and lse, by name: "m", "l", "p"; see saved()
     kernels    whether it is CUDA kernels; else it is C++ for the CPU
+    hopper     whether on a GPU it needs one of compute capability 9.0
     backends   what it can run on here: "cpu", or those of "emulator" and "cuda" that can
     """
 
@@ -74,6 +75,7 @@ class Stage:
     backward: bool
     saved: tuple[str, ...]
     kernels: bool
+    hopper: bool
 
     @property
     def backends(self) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ import flashladder
 __all__ = ["attention", "stages_for"]
 
 FIRST_VARIANT = 70  # the stages from here on are no faster rungs, but other kinds of attention
-UNTRIED = (61, 81)  # no GPU has run these stages yet: who names none does not get them
+UNTRIED: tuple[int, ...] = ()  # stages that no GPU has run yet: who names none does not get them
 MOST_BLOCKS = 65535  # batch entries, or heads, of one launch: what a GPU takes in one direction
 NO_PAIR = "stage is {!r}: give one stage, or a pair of which the second has the backward pass"
 # Their backward passes give the same bits every time. Of those that take the arrays the first is the fastest, at d = 64,
@@ -67,7 +67,8 @@ def attention(
     stage    which stages run: None, a stage, or a pair (forward, backward). A pass that is not named, or that the stage
              has not, is of the highest stage that takes q: stages_for() says which. On the CPU that is an emulated one;
              stage=(2, 0) runs both passes there without the emulator, in float32. With any of the variants, a pass that is
-             not named is of the stage that takes it and least else
+             not named is of the stage that takes it and least else; on Hopper the forward pass is of stage 82, where that
+             takes them
 
     window_size, softcap, prefix, alibi_slopes, bias, sinks, dropout_p, cu_seqlens_q, cu_seqlens_k, block_map
              as in flashladder.forward, in 16 bits; dropout_seed may be a tensor of one int64 on the CPU, and None draws a
@@ -254,12 +255,12 @@ def _takes(one: flashladder.Stage, needed: str, dtype: str, d: int, device: torc
 @functools.lru_cache
 def _best(needed: str, dtype: str, d: int, device: torch.device, variants: frozenset[str]) -> flashladder.Stage:
     """The stage with the largest number that has the pass, takes such arrays on this device and is not untried. Where
-    variants are asked for, of the stages that take them the one that takes the fewest."""
+    variants are asked for, of the stages that take them the one that takes the fewest; but on Hopper one for Hopper first."""
     on_gpu = device.type == "cuda"
     if variants:
         taking = sorted((stage for stage in flashladder.stages()
                          if variants <= {*stage.variants} and stage.number not in UNTRIED),
-                        key=lambda stage: (len(stage.variants), -stage.number))
+                        key=lambda stage: (stage.hopper != on_gpu, len(stage.variants), -stage.number))
         if not taking:
             raise ValueError(f"no stage of this build takes {' and '.join(sorted(variants))} together: './ladder list' says "
                              "what each takes")
