@@ -566,11 +566,12 @@ TEST_CASE("the table of tensors has each under its name, with its shape", "[chec
       saved += name + " ";
     const bool is_position =
         name.starts_with("cu_seqlens") || name.starts_with("seqused") || name == "block_map";
+    const bool is_seed = name == "dropout_seed";
     CHECK(one.dtype(p) == (name == "Q" || name == "K" || name == "V" || name == "O" ||
-                                   (name[0] == 'd' && name != "dsinks" && name != "dbias")
+                                   (name[0] == 'd' && name != "dsinks" && name != "dbias" && !is_seed)
                                ? p.dtype
-                           : is_position ? Dtype::int32
-                                         : Dtype::fp32));
+                           : is_position || is_seed ? Dtype::int32
+                                                    : Dtype::fp32));
   }
   CHECK(forward == "Q K V O! L! ");
   CHECK(backward == "Q K V O L dO dQ! dK! dV! ");

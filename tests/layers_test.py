@@ -34,8 +34,10 @@ ANY_INCLUDE = re.compile(r'^\s*#\s*include\s+(.+?)\s*(?://.*)?$', re.MULTILINE)
 OF_THE_HOST = {"common/kernel/host.hpp", "common/kernel/run_time.hpp", "common/kernel/run_time_headers.hpp",
                "common/kernel/tensor_maps.hpp", "common/kernel/tile_table.hpp", "common/ptx/tensor_map.hpp",
                "stages/81_on_demand/policy.hpp"}
-# What the variants of attention share: two kernels, the tuned tiles, what claims begin with, and the policies, which stand on each other.
+# What the variants of attention share: two kernels, the tuned tiles, what claims begin with, the policies, which stand on each other,
+# and how they are put together and compiled.
 FOR_VARIANTS = {"stages/29_tuned/table.hpp", "stages/38_tuned_backward/table.hpp", "stages/70_policies/claimed.hpp",
+                "stages/80_together/policy.hpp", *(f"stages/81_on_demand/{name}.hpp" for name in ("kernels", "policy", "variants")),
                 *(path.relative_to(SOURCE).as_posix() for name in ("kernel", "launch", "policy")
                   for path in SOURCE.glob(f"stages/7*/{name}.hpp"))}
 CHOOSE = ["common/simt/simt.hpp", "common/simt/std.hpp"]

@@ -780,6 +780,23 @@ class TorchAttentionTest(unittest.TestCase):
             as_tensor = torch.tensor(seed - (1 << 64) if seed >> 63 else seed)
             for one in (seed, as_tensor):
                 self.assertTrue(torch.equal(flashladder.torch.attention(q, k, v, dropout_p=0.5, dropout_seed=one), right))
+            halves = as_tensor.reshape(1).view(torch.int32)  # which the kernels read
+            for stage in ("dropout", "together", "hopper_policies"):
+                o, lse = flashladder.forward(stage, q, k, v, dropout_p=0.5, dropout_seed=halves)
+                torch.testing.assert_close(o, right, rtol=1e-2, atol=1e-2)
+                self.assertFalse(torch.allclose(flashladder.forward(stage, q, k, v, dropout_p=0.5, dropout_seed=halves.flip(0))[0],
+                                                right, rtol=1e-2, atol=1e-2))
+            for stage in ("dropout", "together"):
+                gradients, same = (flashladder.backward(stage, q, k, v, o, lse, q, dropout_p=0.5, dropout_seed=one)
+                                   for one in (seed, halves))
+                for one, other in zip(gradients, same):
+                    torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
+            flashladder.forward("dropout", q, k, v, dropout_seed=halves)  # without dropout nobody reads it
+        for wrong, error, message in ((halves[:1], ValueError, r"dropout_seed has shape \[1\]: it must have \[2\]"),
+                                      (halves.long(), TypeError, "dropout_seed is not an array of int32"),
+                                      (2.5, TypeError, "dropout_seed is 2.5: give a whole number")):
+            with self.assertRaisesRegex(error, message):
+                flashladder.forward("dropout", q, k, v, dropout_p=0.5, dropout_seed=wrong)
         with torch.device("meta"):  # where PyTorch puts what names no device
             self.assertTrue(torch.isfinite(flashladder.torch.attention(q, k, v, dropout_p=0.5)).all())
         for wrong in (torch.tensor(5.7), torch.tensor([5, 6])):
@@ -1552,6 +1569,37 @@ class GpuTest(unittest.TestCase):
         flashladder.forward(10, q, k, v)
         self.assertFalse(torch.cuda.current_stream().query())
         torch.cuda.synchronize()
+
+    @with_gpu
+    def test_a_graph_draws_dropout_anew_at_each_replay(self):
+        q, k, v = (x.requires_grad_() for x in self.tensors(1, 2, 2, 200, 200, 64, dtype="float16"))
+
+        def both_passes(seed):
+            o = flashladder.torch.attention(q, k, v, causal=True, dropout_p=0.5, dropout_seed=seed)
+            return o, *torch.autograd.grad(o, (q, k, v), torch.ones_like(o))
+
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            both_passes(None)
+        torch.cuda.current_stream().wait_stream(stream)
+        graph, drawn = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            seed = torch.randint(-(2**63), 2**63 - 1, (), device="cuda")
+            captured = both_passes(seed)
+        with torch.cuda.graph(drawn):
+            own = both_passes(None)[0]
+        outputs = []
+        for _ in range(3):
+            graph.replay()
+            right = both_passes(seed.item() & (1 << 64) - 1)
+            self.assertTrue(torch.equal(captured[0], right[0]))
+            for one, other in zip(captured[1:], right[1:]):
+                torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-2)
+            drawn.replay()
+            outputs += [captured[0].clone(), own.clone()]
+        for i, one in enumerate(outputs):
+            for other in outputs[:i]:
+                self.assertFalse(torch.equal(one, other))
 
     @with_gpu
     def test_errors(self):

@@ -1,7 +1,6 @@
 // Kernels that are compiled at run time, without a GPU: NVRTC needs none.
 #include "common/kernel/run_time.hpp"
 
-#include <array>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -122,11 +121,11 @@ TEST_CASE("what cannot be compiled is an error that says why", "[run-time]") {
   CHECK(!fs::exists(folder.path()));  // nothing was kept
 }
 
-/// The kernels that calls of stage 81 ask for, for one tile of each pass: of each combination of variants
-/// both, by the name of its type.
-std::map<std::string, std::array<KernelSource, 2>> kernels_of_all_calls() {
+/// The kernels that calls of stages 81 and 82 ask for, for one tile each: of each combination of variants
+/// those of both passes of 81, and that of 82, which has no block map; by the name of its type.
+std::map<std::string, std::vector<KernelSource>> kernels_of_all_calls() {
   using stage_81_tested::source_of;
-  std::map<std::string, std::array<KernelSource, 2>> found;
+  std::map<std::string, std::vector<KernelSource>> found;
   for (int asked = 0; asked < 3 << 7; ++asked) {
     Problem p{.Nq = 200, .Nk = 200, .dtype = Dtype::fp16};
     const auto is_asked = [&](int variant) { return (asked >> variant & 1) != 0; };
@@ -156,11 +155,14 @@ std::map<std::string, std::array<KernelSource, 2>> kernels_of_all_calls() {
       CHECK(any.causal == Policy::causal);
       CHECK(any.sequences().sequences == p.packing.sequences);
       CHECK(any.address() == &policy);
-      const std::array<KernelSource, 2> kernels = {
+      std::vector<KernelSource> kernels = {
           source_of("stages/70_policies/kernel.hpp", "stage_70::fa2_forward", Dtype::bf16, any, 64, 128,
                     128, 4, 2, 8),
           source_of("stages/71_policies_backward/kernel.hpp", "stage_71::fa2_backward", Dtype::fp16, any,
                     64, 64, 128, 4, 2, 1, 32, 4)};
+      if (!Policy::skips_tiles)
+        kernels.push_back(source_of("stages/82_hopper_policies/kernel.hpp", "stage_82::wgmma_forward",
+                                    Dtype::fp16, any, 64, Policy::drops ? 3 : 4));
       // A bias stands on a window, whatever the mask is.
       CHECK(found.emplace(any.name(), kernels).second == (mask == 0 || !is_asked(0)));
     });
@@ -177,17 +179,17 @@ TEST_CASE("a type has the name that device code has for it", "[run-time]") {
         "flashladder::stage_75::Softcap<flashladder::stage_70::Plain<false> >");
 }
 
-/// Compiles those of them whose number `wanted` takes, one pass of each.
+/// Compiles of those whose number `wanted` takes one kernel each.
 void compile_all(const auto& wanted) {
   const auto kernels = kernels_of_all_calls();
   REQUIRE(kernels.size() == 176);
   const KernelFolder folder;
   std::size_t number = 0, compiled = 0;
-  for (const auto& [name, passes] : kernels) {
+  for (const auto& [name, of_type] : kernels) {
     const std::size_t i = number++;
     if (!wanted(i)) continue;
     INFO(name);
-    CHECK(is_elf(compile_at_run_time(passes[compiled++ % 2], architecture_90)));
+    CHECK(is_elf(compile_at_run_time(of_type[compiled++ % of_type.size()], architecture_90)));
   }
 }
 

@@ -28,6 +28,9 @@ struct Window {
 struct Dropout {
   float p = 0;             ///< How many, from 0 to below 1; in effect the nearest multiple of 1/256.
   std::uint64_t seed = 0;  ///< Another seed leaves out others.
+  /// Whether the kernels read the seed from memory, Forward::dropout_seed, when they run: whoever replays
+  /// a CUDA graph has another one there each time. `seed` is then for those who compare with them.
+  bool seed_in_memory = false;
 
   /// How many of 256 stay.
   int kept() const { return 256 - static_cast<int>(std::lround(256 * p)); }

@@ -105,8 +105,9 @@ struct Forward {
   Tensor cu_seqlens_q = {};                    ///< [sequences + 1], int32; of packed ones alone.
   Tensor cu_seqlens_k = {};                    ///< As cu_seqlens_q.
   Tensor seqused_k = {};                       ///< [sequences], int32; where they are partly used.
-  Tensor block_map = {};                       ///< [blocks of a BlockMap], int32; where there is one.
-  Workspace& workspace;                        ///< The only source of extra memory.
+  Tensor dropout_seed = {};  ///< [2], int32: its low and high half; where it is in memory.
+  Tensor block_map = {};     ///< [blocks of a BlockMap], int32; where there is one.
+  Workspace& workspace;      ///< The only source of extra memory.
 
   /// Query head `h` of batch entry `b`, with the key/value head it reads.
   ForwardHead head(std::int64_t b, std::int64_t h) const {
@@ -140,6 +141,7 @@ struct Backward {
   Tensor dsinks = {};                           ///< As sinks.
   Tensor cu_seqlens_q = {};                     ///< As in Forward.
   Tensor cu_seqlens_k = {};                     ///< As in Forward.
+  Tensor dropout_seed = {};                     ///< As in Forward.
   Tensor block_map = {};                        ///< As in Forward.
   Workspace& workspace;                         ///< The only source of extra memory.
 
@@ -257,6 +259,12 @@ inline constexpr NamedTensor all_tensors[] = {
     of_variant(
         "seqused_k", &Forward::seqused_k, nullptr,
         [](const Problem& p) { return p.packing.partly_used ? p.packing.sequences : 0; }, {}, true),
+    of_variant(
+        "dropout_seed", &Forward::dropout_seed, &Backward::dropout_seed,
+        [](const Problem& p) -> std::int64_t {
+          return p.dropout.p != 0 && p.dropout.seed_in_memory ? 2 : 0;
+        },
+        {}, true),
     of_variant(
         "block_map", &Forward::block_map, &Backward::block_map,
         [](const Problem& p) { return p.block_map.blocks(); }, {}, true),

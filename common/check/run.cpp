@@ -171,6 +171,9 @@ void Run<Call>::write_variant(const Inputs& inputs) {
   write("cu_seqlens_k", problem_.packing.cu_seqlens_k);
   write("seqused_k", problem_.packing.seqused_k);
   write("block_map", problem_.block_map.live);
+  const Dropout& dropout = problem_.dropout;
+  if (dropout.p != 0 && dropout.seed_in_memory)
+    write("dropout_seed", {static_cast<int>(dropout.seed), static_cast<int>(dropout.seed >> 32)});
 }
 
 template <class Call>

@@ -151,10 +151,8 @@ class Checksum {
 std::vector<std::string> options_for(int architecture) {
   // wgmma and setmaxnreg are in 90a alone, which is for the same GPUs as 90.
   const std::string own = architecture == 90 ? "a" : "";
-  std::vector<std::string> options = {
-      "--gpu-architecture=sm_" + std::to_string(architecture) + own, "--std=c++20",
-      // so that a lambda with a parameter `auto` is a function of the device
-      "--device-as-default-execution-space"};
+  std::vector<std::string> options = {"--gpu-architecture=sm_" + std::to_string(architecture) + own,
+                                      "--std=c++20"};
   for (const std::string& folder : nvrtc().includes) options.push_back("-I" + folder);
   return options;
 }

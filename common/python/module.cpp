@@ -179,6 +179,7 @@ void set_how(Problem& problem, const nb::dict& how) {
   problem.prefix = nb::cast<std::int64_t>(how["prefix"]);
   problem.dropout.p = static_cast<float>(nb::cast<double>(how["dropout_p"]));
   if (how.contains("dropout_seed")) problem.dropout.seed = nb::cast<std::uint64_t>(how["dropout_seed"]);
+  problem.dropout.seed_in_memory = how.contains("seed_in_memory");
   problem.alibi = how.contains("alibi");
   problem.sinks = how.contains("sinks");
   if (how.contains("bias"))

@@ -17,13 +17,15 @@ namespace {
 
 void forward(const Forward& f) {
   for_masked_row_of_64_or_128<stage_70::table>(f.problem, [&](auto chosen) {
-    stage_70::forward_with(f, chosen, dropout_of(f.problem, stage_72::window_of(f.problem)));
+    with_dropout(f, stage_72::window_of(f.problem),
+                 [&](const auto& policy) { stage_70::forward_with(f, chosen, policy); });
   });
 }
 
 void backward(const Backward& f) {
   for_masked_row_of_64_or_128<stage_71::table>(f.problem, [&](auto chosen) {
-    stage_71::backward_with(f, chosen, dropout_of(f.problem, stage_72::window_of(f.problem)));
+    with_dropout(f, stage_72::window_of(f.problem),
+                 [&](const auto& policy) { stage_71::backward_with(f, chosen, policy); });
   });
 }
 

@@ -6,11 +6,14 @@
 namespace flashladder::stage_78 {
 namespace {
 
-/// The policy of a problem, on top of `base`; without dropout all stay.
-template <class Base>
-Dropout<Base> dropout_of(const Problem& p, const Base& base) {
-  const int kept = p.dropout.kept();
-  return {base, p.dropout.seed, kept, 256.f / static_cast<float>(kept)};
+/// Calls `body` with the policy of a call, on top of `base`; without dropout all stay.
+template <class Call, class Base, class Body>
+void with_dropout(const Call& f, const Base& base, Body body) {
+  const ::flashladder::Dropout& asked = f.problem.dropout;
+  const DeviceBuffer<int> words = view_if_given<int>(f, "dropout_seed");
+  const int kept = asked.kept();
+  body(Dropout<Base>{base, asked.seed, asked.p != 0 && asked.seed_in_memory, words, kept,
+                     256.f / static_cast<float>(kept)});
 }
 
 }  // namespace

@@ -8,9 +8,11 @@ namespace {
 /// Some P are left out by chance, on top of the policy Base.
 template <class Base>
 struct Dropout : Base {
-  unsigned long long seed;
-  int kept;       // of 256
-  float inverse;  // 256 / kept
+  unsigned long long known_seed;
+  bool in_memory;         // whether the seed is in memory instead
+  gmem<const int> words;  // [2]: its low and high half, there
+  int kept;               // of 256
+  float inverse;          // 256 / kept
 
   struct Head : Base::Head {
     std::int64_t number;  // of all batch entries
@@ -21,12 +23,18 @@ struct Dropout : Base {
 
   static constexpr bool drops = true;
   __device__ __forceinline__ Words bytes(const Head& head, int i, int j) const {
-    return dropout_bytes(seed, head.number, i, j);
+    return dropout_bytes(seed(), head.number, i, j);
   }
   __device__ __forceinline__ bool stays(const Words& bytes, int i, int j) const {
     return dropout_byte(bytes, i, j) < kept;
   }
   __device__ __forceinline__ float rescale() const { return inverse; }
+  // Read where it is used, and not kept: registers are scarce there.
+  __device__ __forceinline__ unsigned long long seed() const {
+    if (!in_memory) return known_seed;
+    const unsigned low = static_cast<int>(words[0]), high = static_cast<int>(words[1]);
+    return (static_cast<unsigned long long>(high) << 32) | low;
+  }
 };
 
 }  // namespace

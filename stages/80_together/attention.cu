@@ -37,8 +37,9 @@ void with_others(const Call& f, Body body) {
     const SoftcapIfAny<stage_76::Bias<SlidingWindow>> softcap{
         bias, stage_75::softcap_of(f.problem, stage_70::Plain<true>())};
     stage_76::with_alibi(f, softcap, [&](const auto& alibi) {
-      stage_79::with_block_map(f, stage_78::dropout_of(f.problem, alibi), [&](const auto& live_blocks) {
-        stage_74::with_documents(f, live_blocks, body);
+      stage_78::with_dropout(f, alibi, [&](const auto& dropout) {
+        stage_79::with_block_map(
+            f, dropout, [&](const auto& live_blocks) { stage_74::with_documents(f, live_blocks, body); });
       });
     });
   });

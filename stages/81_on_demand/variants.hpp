@@ -26,9 +26,7 @@ struct OfAlibi {
 };
 struct OfDropout {
   static bool is_asked(const Problem& p) { return p.dropout.p != 0; }
-  static void on(const auto& f, const auto& base, auto body) {
-    body(stage_78::dropout_of(f.problem, base));
-  }
+  static void on(const auto& f, const auto& base, auto body) { stage_78::with_dropout(f, base, body); }
 };
 struct OfBlockMap {
   static bool is_asked(const Problem& p) { return p.block_map.given(); }

@@ -300,7 +300,7 @@ __global__ void __launch_bounds__(Tile<d, warpgroups>::threads, 1) wgmma_forward
     RingSlot<Q_buffers> Q_slot;  // of the next row tile
     Announced row = {};          // of the next row tile
     // Tells TMA to bring a tile of K or V as soon as its buffer is empty; in the first round it is.
-    const auto bring = [&](auto&& to, const tensor_map& map, int of, int j0) {
+    const auto bring = [&](decltype(K)& to, const tensor_map& map, int of, int j0) {
       mbarrier_wait(empty.at(slot.buffer, of), 1 - slot.parity);
       mbarrier_arrive_expect_tx(full.at(slot.buffer, of), KVt::bytes);
       const auto [key, entry] = place_of(packed, row.b, j0, row.key0, row.Nk, n.Nk);

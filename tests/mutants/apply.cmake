@@ -1,11 +1,11 @@
 # Writes MUTANT: ORIGINAL with PATCH applied by PATCH_PROGRAM. A patch that only applies nearly is one that nobody
 # has looked at since its stage changed, so none of its context may differ (--fuzz=0).
 file(READ ${ORIGINAL} text)
-# A kernel, or the stage's own policy and what launches it, that is in a file of its own, from its first #include on, in
-# the place of the line that includes it.
+# A kernel, or the stage's own policy, what launches it and how it puts variants together, that is in a file of its own,
+# from its first #include on, in the place of the line that includes it.
 get_filename_component(folder ${ORIGINAL} DIRECTORY)
 get_filename_component(own ${folder} NAME)
-string(REGEX MATCHALL "#include \"stages/([a-z0-9_]+/kernel|${own}/(policy|launch))\\.hpp\"\n" includes "${text}")
+string(REGEX MATCHALL "#include \"stages/([a-z0-9_]+/kernel|${own}/(policy|launch|variants))\\.hpp\"\n" includes "${text}")
 if(EXISTS ${folder}/kernel.hpp)
   list(FILTER includes EXCLUDE REGEX policy)  # which the kernel includes itself
 endif()

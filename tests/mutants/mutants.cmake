@@ -46,7 +46,7 @@ foreach(patch IN LISTS patches)
   endif()
   get_filename_component(folder ${original} DIRECTORY)
   # Empty where there is none.
-  file(GLOB apart CONFIGURE_DEPENDS ${folder}/kernel.hpp ${folder}/policy.hpp ${folder}/launch.hpp)
+  file(GLOB apart CONFIGURE_DEPENDS ${folder}/kernel.hpp ${folder}/policy.hpp ${folder}/launch.hpp ${folder}/variants.hpp)
   # Stages 70 and up have the kernels of 70 and 71, and a mutant may be wrong in those: the text has them in place.
   file(STRINGS ${original} of_others REGEX "^#include \"stages/7[01]_[a-z_]*/kernel.hpp\"")
   if(of_others)

@@ -115,7 +115,7 @@ def forward(
     bias: Any = None,
     sinks: Any = None,
     dropout_p: float = 0.0,
-    dropout_seed: int = 0,
+    dropout_seed: Any = 0,
     cu_seqlens_q: Any = None,
     cu_seqlens_k: Any = None,
     seqused_k: Any = None,
@@ -141,7 +141,9 @@ def forward(
     sinks        float32 [heads]: each head has this score beside those of its keys, with a value of 0
     dropout_p    this share of the probabilities is left out by chance, from 0 to below 1, in effect the nearest multiple
                  of 1/256; the others are made larger for it
-    dropout_seed the same seed leaves out the same ones, in both passes; a whole number from 0 to 2^64 - 1
+    dropout_seed the same seed leaves out the same ones, in both passes; a whole number from 0 to 2^64 - 1, or int32 [2], its low
+                 and its high 32 bits, of q's library and on its device: kernels read it when they run, and who replays a CUDA
+                 graph may have put another one there
     cu_seqlens_q, cu_seqlens_k  int32 [sequences + 1]: sequences are packed one after the other in the rows and the keys of
                  a batch of 1; where each begins, and where the last ends. Each is attention of its own, with the masks of
                  its own lengths. A sequence may have no rows, or no keys
@@ -167,10 +169,11 @@ def forward(
     Other Python threads run meanwhile. Calls on the emulator wait for each other.
     """
     found = _find(stage, "forward")
+    seed, in_memory = _seed_or_array(dropout_seed)
     own = _present(alibi_slopes=alibi_slopes, bias=bias, sinks=sinks, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
-                   seqused_k=seqused_k, block_map=block_map)
+                   seqused_k=seqused_k, block_map=block_map, dropout_seed=in_memory if dropout_p else None)
     numbers = _how(causal, scale, window_size, softcap, prefix, dropout_p)
-    return _forward(found, q, k, v, own, numbers, _seed(dropout_seed), backend, check_seqlens)
+    return _forward(found, q, k, v, own, numbers, seed, backend, check_seqlens)
 
 
 def backward(
@@ -193,7 +196,7 @@ def backward(
     bias: Any = None,
     sinks: Any = None,
     dropout_p: float = 0.0,
-    dropout_seed: int = 0,
+    dropout_seed: Any = 0,
     cu_seqlens_q: Any = None,
     cu_seqlens_k: Any = None,
     check_seqlens: bool = False,
@@ -218,10 +221,11 @@ def backward(
     their last bits from call to call, on a GPU.
     """
     found = _find(stage, "backward")
+    seed, in_memory = _seed_or_array(dropout_seed)
     own = _present(alibi_slopes=alibi_slopes, bias=bias, sinks=sinks, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
-                   block_map=block_map)
+                   block_map=block_map, dropout_seed=in_memory if dropout_p else None)
     numbers = _how(causal, scale, window_size, softcap, prefix, dropout_p)
-    return _backward(found, q, k, v, o, lse, do, saved, own, numbers, _seed(dropout_seed), backend, check_seqlens)
+    return _backward(found, q, k, v, o, lse, do, saved, own, numbers, seed, backend, check_seqlens)
 
 
 def saved(
@@ -284,7 +288,7 @@ def ledger(
 
     q, k, v  arrays on the CPU, as forward() takes them; without them, random ones of these sizes:
              q [batch, heads, rows, d], k and v [batch, kv_heads or heads, keys or rows, d]
-    causal, scale, window_size, softcap, prefix, dropout_p, dropout_seed  as in forward()
+    causal, scale, window_size, softcap, prefix, dropout_p, dropout_seed  as in forward(), the seed a number
     alibi, sinks  whether the random arrays have slopes and sinks
     bias     the first three sizes of a random one; None: there is none
     cu_seqlens_q, cu_seqlens_k, block_map  as in forward(), of the random arrays
@@ -471,6 +475,13 @@ def _seed(dropout_seed: int) -> int:
     return seed
 
 
+def _seed_or_array(dropout_seed: Any) -> tuple[int, Any]:
+    """A seed as a number, and as an array, of which it is one."""
+    if hasattr(dropout_seed, "__dlpack_device__") and len(dropout_seed.shape):
+        return 0, dropout_seed
+    return _seed(dropout_seed), None
+
+
 def _how(causal: bool, scale: float | None, window_size: tuple[int, int], softcap: float, prefix: int,
          dropout_p: float) -> dict[str, Any]:
     """The numbers of what is asked for, each as its argument is to be."""
@@ -486,7 +497,8 @@ def _for_core(numbers: dict[str, Any], seed: int, own: dict[str, Any], check_seq
     how = numbers | {"dropout_seed": seed} if seed else numbers
     if not own:
         return how
-    how = how | {name: True for name, array in (("alibi", "alibi_slopes"), ("sinks", "sinks")) if array in own}
+    how = how | {name: True for name, array in (("alibi", "alibi_slopes"), ("sinks", "sinks"), ("seed_in_memory", "dropout_seed"))
+                 if array in own}
     if "bias" in own:
         how["bias"] = _bias(own["bias"])
     if not own.keys().isdisjoint(_SEQUENCES):

@@ -67,7 +67,7 @@ def flash_attn_func(
         slopes = alibi_slopes[begin] if differ else alibi_slopes
         of_part = (q, k, v) if batch <= each else [x[begin:begin + each] for x in (q, k, v)]
         parts.append(_attention(*[x.transpose(1, 2) for x in of_part], wants_P=return_attn_probs, alibi_slopes=slopes,
-                                **_with_seed(how)))
+                                **_with_seed(how, q.device)))
     o, lse = (parts[0][:2] if len(parts) == 1 else [torch.cat(of_all) for of_all in list(zip(*parts))[:2]])
     o = o.transpose(1, 2)
     if not return_attn_probs:
@@ -153,7 +153,7 @@ def flash_attn_varlen_func(
         o, lse = _of_nothing(q[None], k[None], v[None])
         return (o[0], lse[0], q.new_empty(0)) if return_attn_probs else o[0]
     o, lse, _ = _attention(*(x[None].transpose(1, 2) for x in (q, k, v)), alibi_slopes=alibi_slopes, cu_seqlens_q=cu_seqlens_q,
-                           cu_seqlens_k=cu_seqlens_k, **_with_seed(how))
+                           cu_seqlens_k=cu_seqlens_k, **_with_seed(how, q.device))
     o = o.transpose(1, 2)[0]
     return (o, lse[0], q.new_empty(0)) if return_attn_probs else o
 
@@ -246,9 +246,9 @@ def _options(d: int, dropout_p: float, softmax_scale: float | None, causal: bool
             "window_size": window_size, "softcap": softcap, "deterministic": True if deterministic else None}
 
 
-def _with_seed(how: dict[str, Any]) -> dict[str, Any]:
+def _with_seed(how: dict[str, Any], device: torch.device) -> dict[str, Any]:
     """With a seed of its own for each call."""
-    return how | {"dropout_seed": flashladder.torch.drawn_seed() if how["dropout_p"] else None}
+    return how | {"dropout_seed": flashladder.torch.drawn_seed(device) if how["dropout_p"] else None}
 
 
 def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, wants_P: bool = False,

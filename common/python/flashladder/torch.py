@@ -71,8 +71,9 @@ def attention(
              takes them
 
     window_size, softcap, prefix, alibi_slopes, bias, sinks, dropout_p, cu_seqlens_q, cu_seqlens_k, block_map
-             as in flashladder.forward, in 16 bits; dropout_seed may be a tensor of one int64 on the CPU, and None draws a
-             seed from PyTorch's generator of the CPU.
+             as in flashladder.forward, in 16 bits; dropout_seed may be a tensor of one int64 on the CPU, or on q's device,
+             where the kernels read it when they run. None draws a seed from PyTorch's generator of the CPU, and in a CUDA
+             graph from that of the GPU, so that each replay has one of its own.
              The slopes get no gradient
     deterministic  whether a backward pass that is not named gives the same bits every time: in 16 bits, without variants,
              that of stage 57 or, above d = 128, 58 on Hopper, and of stage 39 on other GPUs; None: as
@@ -108,11 +109,12 @@ def attention(
     if not dropout_p:
         seed = None
     elif dropout_seed is None:
-        seed = drawn_seed()
+        seed = drawn_seed(q.device)
     elif isinstance(dropout_seed, torch.Tensor):
         seed = dropout_seed
-        if (seed.shape, seed.dtype, seed.device.type) != ((), torch.int64, "cpu"):
-            raise ValueError(f"dropout_seed is {seed.dtype} {list(seed.shape)} on {seed.device}: give one number of int64 on the CPU")
+        if (seed.shape, seed.dtype) != ((), torch.int64) or seed.device not in (torch.device("cpu"), q.device):
+            raise ValueError(f"dropout_seed is {seed.dtype} {list(seed.shape)} on {seed.device}: give one number of int64 on the CPU "
+                             "or on q's device")
     else:
         number = flashladder._seed(dropout_seed)
         seed = torch.tensor(number if number < 1 << 63 else number - (1 << 64), device="cpu")
@@ -156,14 +158,21 @@ def _require_tensors(given: dict[str, Any]) -> None:
             raise NotImplementedError(f"{name} has a tangent: attention has gradients, and no derivatives in forward mode")
 
 
-def drawn_seed() -> torch.Tensor:
-    """A seed for dropout, from PyTorch's generator of the CPU: a tensor, which torch.compile draws anew at each call."""
-    return torch.randint(-(2**63), 2**63 - 1, (), device="cpu")
+def drawn_seed(device: torch.device) -> torch.Tensor:
+    """A seed for dropout, from PyTorch's generator of the CPU: a tensor, which torch.compile draws anew at each call. While a CUDA
+    graph is captured it is from the generator of the GPU, and stays there: so does each replay of the graph."""
+    captured = device.type == "cuda" and not torch.compiler.is_compiling() and torch.cuda.is_current_stream_capturing()
+    return torch.randint(-(2**63), 2**63 - 1, (), device=device if captured else "cpu")
 
 
 def number_of(seed: torch.Tensor) -> int:
     """What flashladder.forward takes as dropout_seed: the same 64 bits, without a sign."""
     return int(seed) & (1 << 64) - 1
+
+
+def _known_seed(seed: torch.Tensor | None) -> int:
+    """The number of a seed on the CPU; 0 of another."""
+    return 0 if seed is None or seed.is_cuda else number_of(seed)
 
 
 def autocast(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -305,11 +314,11 @@ def _forward(
                 *_tensors_of_part(b, h, bias, sinks, alibi_slopes, cu_seqlens_q, cu_seqlens_k, block_map), own_seed,
                 causal, scale, window_size, softcap, prefix, dropout_p, stages, trains, deterministic)
         return o, lse
-    own, numbers = _apart(bias, sinks, alibi_slopes, cu_seqlens_q, cu_seqlens_k, block_map, causal, scale, window_size, softcap,
+    own, numbers = _apart(bias, sinks, alibi_slopes, cu_seqlens_q, cu_seqlens_k, block_map, seed, causal, scale, window_size, softcap,
                           prefix, dropout_p)
     first, _ = _chosen(q, stages, trains, own, numbers, deterministic)
     rows = _rows(q)
-    o, lse = flashladder._forward(first, rows, _rows(k), _rows(v), own, numbers, 0 if seed is None else number_of(seed))
+    o, lse = flashladder._forward(first, rows, _rows(k), _rows(v), own, numbers, _known_seed(seed))
     return o if rows is q else _shapes_forward(q)[0].copy_(o), lse  # it lies as it is said to
 
 
@@ -332,13 +341,13 @@ def _backward(
             if sinks is not None:
                 dsinks[h].add_(of_sinks)
         return dq, dk, dv, dbias, dsinks
-    own, numbers = _apart(bias, sinks, alibi_slopes, cu_seqlens_q, cu_seqlens_k, block_map, causal, scale, window_size, softcap,
+    own, numbers = _apart(bias, sinks, alibi_slopes, cu_seqlens_q, cu_seqlens_k, block_map, seed, causal, scale, window_size, softcap,
                           prefix, dropout_p)
     _, second = _chosen(q, stages, True, own, numbers, deterministic)
     assert second is not None
     q, k, v, o, do = map(_rows, (q, k, v, o, do))
     saved = flashladder.saved(second, q, k, causal, scale) if second.saved else None
-    dq, dk, dv, *others = flashladder._backward(second, q, k, v, o, lse, do, saved, own, numbers, 0 if seed is None else number_of(seed))
+    dq, dk, dv, *others = flashladder._backward(second, q, k, v, o, lse, do, saved, own, numbers, _known_seed(seed))
     dbias, dsinks = (q.new_empty(0, dtype=torch.float32) if given is None else others.pop(0) for given in (bias, sinks))
     return dq, dk, dv, dbias, dsinks
 
@@ -384,12 +393,14 @@ def _tensors_of_part(batch: slice, heads: slice, bias: Any, sinks: Any, alibi_sl
     return bias, sinks, alibi_slopes, cu_seqlens_q, cu_seqlens_k, block_map
 
 
-def _apart(bias: Any, sinks: Any, alibi_slopes: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, block_map: Any, causal: bool,
-           scale: float | None, window_size: Any, softcap: float, prefix: int, dropout_p: float) -> tuple[dict[str, Any], dict[str, Any]]:
+def _apart(bias: Any, sinks: Any, alibi_slopes: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, block_map: Any,
+           seed: torch.Tensor | None, causal: bool, scale: float | None, window_size: Any, softcap: float, prefix: int, dropout_p: float) -> tuple[dict[str, Any], dict[str, Any]]:
     """The arrays of variants that an operator is given, and the numbers, as flashladder._forward takes them. attention() has checked
     the window; an operator that is called by itself has not, and gives a list."""
     own = flashladder._present(alibi_slopes=alibi_slopes, bias=bias, sinks=sinks, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
                                block_map=block_map)
+    if seed is not None and seed.is_cuda:  # its halves
+        own["dropout_seed"] = seed.reshape(1).view(torch.int32)
     window = window_size if type(window_size) is tuple else flashladder._window(tuple(window_size))
     return own, {"causal": causal, "scale": scale, "window_size": window, "softcap": softcap, "prefix": prefix, "dropout_p": dropout_p}
 
@@ -404,7 +415,8 @@ def _chosen(q: torch.Tensor, stages: Any, trains: bool, own: dict[str, Any], num
     key = (q.dtype, q.shape[-1] if q.dim() else 0, q.device, *stages, trains, deterministic, mode, asked)
     pair = _pairs.get(key)
     if pair is None:
-        names = {"alibi_slopes": "alibi", "cu_seqlens_q": "packed sequences", "cu_seqlens_k": "packed sequences", "block_map": "block map"}
+        names = {"alibi_slopes": "alibi", "cu_seqlens_q": "packed sequences", "cu_seqlens_k": "packed sequences", "block_map": "block map",
+                 "dropout_seed": "dropout"}
         variants = {name for name, is_asked in zip(("window", "softcap", "prefix", "dropout"), asked) if is_asked}
         named = [None if number < 0 else number for number in stages]
         pair = stages_for(q, None if not named else named[0] if len(named) == 1 else tuple(named), trains,
