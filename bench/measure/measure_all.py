@@ -53,6 +53,9 @@ RESULTS = {
     "policies_blocks.json": module("measure.policies", "--variant", "blocks:0.25", "--stage", "79"),
     # A bias of 32 heads and 16,384 rows, and its gradient, would take 64 GiB.
     "policies_bias.json": module("measure.policies", "--variant", "bias", "--stage", "76", "--N", "1024", "2048", "4096"),
+    **{f"policies_hopper_{variant.partition(':')[0]}.json": module(
+        "measure.policies", "--variant", variant, "--stage", "82", *(("--N", "1024", "2048", "4096") if variant == "bias" else ()))
+        for variant in ("window:1024", "documents", "softcap:30", "alibi", "bias", "sinks", "dropout:0.1")},
     "backward_peers_bf16.json": module("measure.compare", "--backward"),
     "profile.json": module("measure.nsight", "--profile"),
     "nsight.json": module("measure.nsight"),

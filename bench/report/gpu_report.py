@@ -641,7 +641,7 @@ class Results:
         self.hopper_backward = of_scripts(folder / HOPPER_BACKWARD)
         self.hopper_peers, self.busy = (of_scripts(hopper / name) for name in (HOPPER_PEERS, HOPPER_BUSY))
         self.other = others(hopper / HOPPER_OTHER) if (hopper / HOPPER_OTHER).exists() else None
-        self.policies = [of_policies(path) for path in sorted(hopper.glob("policies_*.json"))]
+        self.policies = [of_policies(path) for one in (hopper, folder) for path in sorted(one.glob("policies_*.json"))]
         self.host = if_there(hopper / HOST, "results")
         self.losses = [run for run in (of_train_gpt(folder / name) for name in LOSSES) if run]
         self.atomics, self.nsight = if_there(folder / ATOMICS, "rows"), if_there(folder / NSIGHT, "results")

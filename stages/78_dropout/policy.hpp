@@ -5,11 +5,12 @@
 namespace flashladder::stage_78 {
 namespace {
 
-/// Some P are left out by chance, on top of the policy Base.
-template <class Base>
+/// Some P are left out by chance, on top of the policy Base. Only where the seed may be in memory a kernel
+/// asks for that: it asks for each 32 keys, since registers are scarce there.
+template <class Base, bool may_be_in_memory = false>
 struct Dropout : Base {
   unsigned long long known_seed;
-  bool in_memory;         // whether the seed is in memory instead
+  bool in_memory;         // whether it is in memory instead
   gmem<const int> words;  // [2]: its low and high half, there
   int kept;               // of 256
   float inverse;          // 256 / kept
@@ -29,9 +30,8 @@ struct Dropout : Base {
     return dropout_byte(bytes, i, j) < kept;
   }
   __device__ __forceinline__ float rescale() const { return inverse; }
-  // Read where it is used, and not kept: registers are scarce there.
   __device__ __forceinline__ unsigned long long seed() const {
-    if (!in_memory) return known_seed;
+    if (!may_be_in_memory || !in_memory) return known_seed;
     const unsigned low = static_cast<int>(words[0]), high = static_cast<int>(words[1]);
     return (static_cast<unsigned long long>(high) << 32) | low;
   }

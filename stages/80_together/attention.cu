@@ -37,7 +37,7 @@ void with_others(const Call& f, Body body) {
     const SoftcapIfAny<stage_76::Bias<SlidingWindow>> softcap{
         bias, stage_75::softcap_of(f.problem, stage_70::Plain<true>())};
     stage_76::with_alibi(f, softcap, [&](const auto& alibi) {
-      stage_78::with_dropout(f, alibi, [&](const auto& dropout) {
+      stage_78::with_any_dropout(f, alibi, [&](const auto& dropout) {
         stage_79::with_block_map(
             f, dropout, [&](const auto& live_blocks) { stage_74::with_documents(f, live_blocks, body); });
       });

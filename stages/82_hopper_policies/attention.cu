@@ -80,7 +80,7 @@ void start_any(const Forward& f, const Policy&) {
     const stage_80::SoftcapIfAny<stage_76::Bias<SlidingWindow>> softcap{
         bias, stage_75::softcap_of(f.problem, Plain<true>())};
     stage_76::with_alibi(f, softcap, [&](const auto& alibi) {
-      stage_78::with_dropout(f, alibi, [&](const auto& dropout) {
+      stage_78::with_any_dropout(f, alibi, [&](const auto& dropout) {
         stage_74::with_documents(f, dropout, [&](const auto& documents) {
           stage_77::with_sinks(f, documents, [&](const auto& policy) { start_compiled(f, policy); });
         });
