@@ -279,4 +279,26 @@ TEST_CASE("a tensor that TMA does not take is refused with the rule and what wou
   CHECK_NOTHROW(make_tensor_map<f16>("x", x, one));
 }
 
+TEST_CASE("the rows of packed sequences lie where the map that counts rows twice says", "[tma]") {
+  // In bytes of f16; the stride of a single row is never used, and TMA may not take it.
+  for (const auto& [rows, stride] : {std::pair<std::int64_t, std::int64_t>{8, 72}, {1, 64}, {1, 7}}) {
+    const TensorShape packed = {
+        .dims = {64, rows, 2, 1}, .strides = {stride, 8, 7}, .box = {64, 8, 1, 1}, .swizzle = 128};
+    const TensorShape map = packed.ragged(2);
+    CHECK_NOTHROW(map.require_taken("K", 0, 2));
+    const std::int64_t begin = -rows * packed.stride_bytes(1, 2);
+    for (std::int64_t first = 0; first < rows; ++first) {
+      for (std::int64_t n = 1; first + n <= rows; ++n) {
+        for (std::int64_t r = 0; r < n; ++r) {
+          const std::int64_t at[] = {rows - n + r, first + n};  // of dimensions 1 and 3
+          CHECK((at[0] < map.dims[1] && at[1] < map.dims[3]));
+          CHECK(begin + at[0] * map.stride_bytes(1, 2) + at[1] * map.stride_bytes(3, 2) ==
+                (first + r) * packed.stride_bytes(1, 2));
+        }
+        CHECK(rows - n + n == map.dims[1]);  // the row behind the sequence is outside
+      }
+    }
+  }
+}
+
 }  // namespace

@@ -57,10 +57,10 @@ struct TensorShape {
   /// that begins at row x is at dims[1] - N + r of dimension 1 and x + N of dimension 3: both count rows,
   /// and what is behind the sequence is behind dimension 1. The tensor begins dims[1] rows before the first
   /// one, which nobody reads.
-  TensorShape ragged() const {
+  TensorShape ragged(std::int64_t element_bytes) const {
     TensorShape by_row = *this;
     by_row.dims[3] = dims[1] + 1;
-    by_row.strides[2] = strides[0];
+    by_row.strides[2] = stride_bytes(1, element_bytes) / element_bytes;  // as dimension 1 has it
     return by_row;
   }
   /// The stride of a dimension in bytes; of one with a single element any that is taken.
@@ -140,7 +140,7 @@ tensor_map make_ragged_tensor_map(const std::string& name, const T* first, const
   const auto address = reinterpret_cast<std::uintptr_t>(first);
   shape.require_taken(name, address, sizeof(T));
   const auto before = static_cast<std::uintptr_t>(shape.dims[1] * shape.stride_bytes(1, sizeof(T)));
-  return encode_tensor_map<T>(name, address - before, shape.ragged());
+  return encode_tensor_map<T>(name, address - before, shape.ragged(sizeof(T)));
 }
 
 }  // namespace for_cuda

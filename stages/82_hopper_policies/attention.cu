@@ -33,12 +33,12 @@ using stage_70::Plain, stage_72::SlidingWindow;
 /// Calls `body` with a number of the type that the tensors have, the columns of the tiles and the
 /// warpgroups that multiply.
 template <class Body>
-void for_tile(const Problem& p, Body body) {
+void for_tile(const Forward& f, Body body) {
   const auto call = [&](auto number, auto d, auto warpgroups) {
-    if (warpgroups == warpgroups_for(d, p.dropout.p != 0)) body(number, d, warpgroups);
+    if (warpgroups == warpgroups_for(d, f.problem.dropout.p != 0)) body(number, d, warpgroups);
   };
-  for_half_dtype(p.dtype, [&]<class T>(T number) {
-    for_head_dim<T, 64, 128>(p.d, [&](auto d) {
+  for_half_dtype(f.problem.dtype, [&]<class T>(T number) {
+    for_head_dim<T, 64, 128>(f.problem.d, [&](auto d) {
       call(number, d, std::integral_constant<int, 3>());
       if constexpr (d == 64) call(number, d, std::integral_constant<int, 4>());
     });
@@ -51,7 +51,7 @@ template <class Policy>
 void start_any(const Forward& f, const Policy& typed) {
   if (!stage_81::can_compile(82)) return on_backend(find_stage(80), kernel_backend).forward(f);
   const stage_81::AnyPolicy policy(typed);
-  for_tile(f.problem, [&]<class T>(T, auto d, auto warpgroups) {
+  for_tile(f, [&]<class T>(T, auto d, auto warpgroups) {
     static stage_81::Kernels kernels;
     const auto source = [&] {
       return stage_81::source_of("stages/82_hopper_policies/kernel.hpp", "stage_82::wgmma_forward",
@@ -63,7 +63,7 @@ void start_any(const Forward& f, const Policy& typed) {
 #else
 /// Starts a kernel of the emulator, which has no compiler at hand.
 void start_compiled(const Forward& f, const auto& policy) {
-  for_tile(f.problem, [&]<class T>(T, auto d, auto warpgroups) {
+  for_tile(f, [&]<class T>(T, auto d, auto warpgroups) {
     start<T, d, warpgroups>(f, wgmma_forward<T, std::decay_t<decltype(policy)>, d, warpgroups>, policy);
   });
 }
@@ -105,8 +105,8 @@ const Stage stage{
         "Hopper's fastest kernel asks a policy, too; TMA brings zeros for the rows behind the end of a "
         "packed sequence",
     .claim =
-        "a window, packed sequences and plain attention take the tiles that their masks have: of plain "
-        "attention as many bytes, products and exponentials as in stage 51",
+        "a window, packed sequences and plain attention take the tiles that their masks have; plain "
+        "attention of 64 or 128 columns as many bytes, products and exponentials as in stage 51",
     .before = 51,
     .supports = {.dtypes = half_dtypes,
                  .head_dims = multiples_of_8_up_to<128>,
