@@ -271,6 +271,30 @@ TEST_CASE("forward: several tiles in every kernel", "[stage]") {
   }
 }
 
+TEST_CASE("forward: a window that many tiles of rows go along", "[stage]") {
+  // More row tiles than the emulator has multiprocessors, each with more tiles of keys than there are
+  // buffers, and warps that see none of the first or the last ones.
+  for (const Stage* stage : tested_stages()) {
+    DYNAMIC_SECTION(folder(*stage)) {
+      if (!takes_part(*stage, stage->forward != nullptr && stage->supports.features.window)) continue;
+      for (const std::int64_t d : {64, 128}) {
+        Problem p;
+        p.q_heads = 6;
+        p.kv_heads = 3;
+        p.Nq = 800;
+        p.Nk = 900;
+        p.d = d;
+        p.dtype = stage->supports.dtypes.front();
+        p.window = {150, 40};
+        p.causal = d == 128;
+        if (stage->supports.features.packing && d == 64) p.packing = packing_of(p, Packed::several);
+        INFO(to_string(p));
+        check_stage(*stage, make_inputs(input_families()[0], p, 11), Layout::rows_first);
+      }
+    }
+  }
+}
+
 TEST_CASE("forward: one tile of rows and several of keys", "[stage]") {
   // What a step writes to memory the next one reads, with no other tile of rows in between.
   for (const Stage* stage : tested_stages()) {
