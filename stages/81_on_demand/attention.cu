@@ -48,7 +48,7 @@ void start(const Backward& f, const Policy& policy) {
 /// Starts them, if there is a compiler for them.
 template <class Call, class Policy>
 bool starts(const Call& f, const Policy& policy) {
-  if (!can_compile(81)) return false;
+  if (!can_compile(81, "stage 80")) return false;
   start(f, AnyPolicy(policy));
   return true;
 }

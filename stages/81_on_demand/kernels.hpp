@@ -12,13 +12,14 @@ namespace flashladder::stage_81 {
 namespace {
 
 /// Whether kernels of a stage can be compiled for the current GPU. Where they cannot, stderr is told why,
-/// once.
-inline bool can_compile(int stage) {
+/// and whose kernels run instead, once.
+inline bool can_compile(int stage, const char* others) {
   const std::string why = why_no_compiler(architecture());
   static std::once_flag said;
   if (!why.empty())
     std::call_once(said, [&] {
-      std::fprintf(stderr, "flashladder: stage %d runs the kernels of stage 80: %s\n", stage, why.c_str());
+      std::fprintf(stderr, "flashladder: stage %d runs the kernels of %s: %s\n", stage, others,
+                   why.c_str());
     });
   return why.empty();
 }

@@ -46,10 +46,14 @@ void for_tile(const Forward& f, Body body) {
 }
 
 #ifdef __CUDACC__
-/// Starts the kernel of a policy, compiled on demand; without a compiler that of stage 80.
+/// Starts the kernel of a policy, compiled on demand; without a compiler that of the first stage of
+/// variants that takes the call.
 template <class Policy>
 void start_any(const Forward& f, const Policy& typed) {
-  if (!stage_81::can_compile(82)) return on_backend(find_stage(80), kernel_backend).forward(f);
+  if (!stage_81::can_compile(82, "stages 70 to 80")) {
+    for (const Stage* one : cuda_stages())
+      if (one->number >= 70 && one->supports.takes(f.problem)) return one->forward(f);
+  }
   const stage_81::AnyPolicy policy(typed);
   for_tile(f, [&]<class T>(T, auto d, auto warpgroups) {
     static stage_81::Kernels kernels;
