@@ -39,7 +39,8 @@ constexpr float softcaps[] = {0, 30, 1};
 /// None, within a tile, and some tiles.
 constexpr std::int64_t prefixes[] = {0, 5, 100};
 /// None, the usual one, and half of all, by a seed that kernels read from memory.
-constexpr Dropout dropouts[] = {{}, {0.1f, 7}, {0.5f, std::uint64_t{1} << 40, /*seed_in_memory=*/true}};
+constexpr Dropout dropouts[] = {
+    {}, {0.1f, 7}, {0.5f, (std::uint64_t{1} << 40) + 9, /*seed_in_memory=*/true}};
 constexpr Packed packings[] = {Packed::none, Packed::several, Packed::with_empty, Packed::partly_used};
 constexpr float scales[] = {0, 0.3f, -0.2f};
 constexpr std::int64_t head_dims[] = {64, 1, 32, 128, 8, 40, 59, 80, 96, 111, 160, 192, 224, 256};

@@ -799,6 +799,17 @@ class TorchAttentionTest(unittest.TestCase):
                 flashladder.forward("dropout", q, k, v, dropout_p=0.5, dropout_seed=wrong)
         with torch.device("meta"):  # where PyTorch puts what names no device
             self.assertTrue(torch.isfinite(flashladder.torch.attention(q, k, v, dropout_p=0.5)).all())
+        with mock.patch.object(torch.cuda, "is_current_stream_capturing", return_value=True):
+            drawn = flashladder.torch.drawn_seed(torch.device("cpu"))
+            self.assertEqual(flashladder.torch._known_seed(drawn, q.device), flashladder.torch.number_of(drawn))
+            self.assertEqual(flashladder.torch._known_seed(torch.tensor(7), torch.device("cuda")), 7)  # whose it is
+            with self.assertRaisesRegex(RuntimeError, "draws the seed of dropout on the CPU, and a CUDA graph is captured here"):
+                flashladder.torch._known_seed(drawn, torch.device("cuda"))
+        from torch._subclasses.fake_tensor import FakeTensorMode
+        with FakeTensorMode():  # which needs no GPU
+            fake = torch.empty(1, 2, 40, 64, device="cuda", dtype=torch.float16)
+            with mock.patch.object(torch.cuda, "is_initialized", return_value=False):
+                self.assertEqual(flashladder.torch.attention(fake, fake, fake, dropout_p=0.5).shape, fake.shape)
         for wrong in (torch.tensor(5.7), torch.tensor([5, 6])):
             with self.assertRaisesRegex(ValueError, "dropout_seed is .*: give one number of int64 on the CPU"):
                 flashladder.torch.attention(q, k, v, dropout_p=0.5, dropout_seed=wrong)

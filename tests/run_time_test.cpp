@@ -133,7 +133,7 @@ std::map<std::string, std::vector<KernelSource>> kernels_of_all_calls() {
     if (is_asked(0)) p.bias_batch = p.bias_heads = p.bias_rows = 1;
     if (is_asked(1)) p.softcap = 30;
     p.alibi = is_asked(2);
-    if (is_asked(3)) p.dropout.p = 0.1f;
+    if (is_asked(3)) p.dropout = {0.1f, 0, /*seed_in_memory=*/is_asked(6)};  // each with some of the others
     if (is_asked(4)) p.block_map = {1, 1, 2, 2, {1, 1, 1, 1}};
     if (is_asked(5)) p.packing = Packing::of({0, 200}, {0, 200});
     p.sinks = is_asked(6);
@@ -160,9 +160,10 @@ std::map<std::string, std::vector<KernelSource>> kernels_of_all_calls() {
                     128, 4, 2, 8),
           source_of("stages/71_policies_backward/kernel.hpp", "stage_71::fa2_backward", Dtype::fp16, any,
                     64, 64, 128, 4, 2, 1, 32, 4)};
+      const int d = asked / 2 % 2 == 0 ? 64 : 128;
       if (!Policy::skips_tiles)
         kernels.push_back(source_of("stages/82_hopper_policies/kernel.hpp", "stage_82::wgmma_forward",
-                                    Dtype::fp16, any, 64, Policy::drops ? 3 : 4));
+                                    Dtype::fp16, any, d, d == 64 && !Policy::drops ? 4 : 3));
       // A bias stands on a window, whatever the mask is.
       CHECK(found.emplace(any.name(), kernels).second == (mask == 0 || !is_asked(0)));
     });

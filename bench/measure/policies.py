@@ -253,6 +253,8 @@ def main():
     variant, causal = Variant.parse(chosen.variant), not chosen.full
     context = {**machine(torch, commit_of(chosen.commit)), "dtype": chosen.dtype, "batch*N": TOKENS, "heads*d": WIDTH,
                "rounds": chosen.rounds, "pace": "rested", "variant": chosen.variant}
+    if chosen.stage in ON_HOPPER:
+        context["beside"] = {"plain, causal": ON_HOPPER[chosen.stage], "any GPU": ON_ANY_GPU}
     results = []
     own = next(one for one in flashladder.stages() if one.number == chosen.stage)
     passes = [one for one in ("forward", "backward") if getattr(own, one)]

@@ -274,6 +274,7 @@ std::string to_string(const Problem& p) {
   }
   if (p.sinks) text += " sinks";
   if (p.dropout.p != 0) text += " dropout=" + in_words(p.dropout.p);
+  if (p.dropout.p != 0 && p.dropout.seed_in_memory) text += " seed_in_memory";
   if (p.packing.sequences > 0) text += " sequences=" + std::to_string(p.packing.sequences);
   if (p.block_map.given()) {
     text += " block_map=" + std::to_string(p.block_map.batch) + "," + std::to_string(p.block_map.heads);

@@ -48,13 +48,11 @@ void for_tile(const Forward& f, Body body) {
 #ifdef __CUDACC__
 /// Starts the kernel of a policy, compiled on demand; without a compiler that of the first stage of
 /// variants that takes the call.
-template <class Policy>
-void start_any(const Forward& f, const Policy& typed) {
+void start_compiled(const Forward& f, const stage_81::AnyPolicy& policy) {
   if (!stage_81::can_compile(82, "stages 70 to 80")) {
     for (const Stage* one : cuda_stages())
       if (one->number >= 70 && one->supports.takes(f.problem)) return one->forward(f);
   }
-  const stage_81::AnyPolicy policy(typed);
   for_tile(f, [&]<class T>(T, auto d, auto warpgroups) {
     static stage_81::Kernels kernels;
     const auto source = [&] {
@@ -64,6 +62,10 @@ void start_any(const Forward& f, const Policy& typed) {
     start<T, d, warpgroups>(f, kernels.of(policy, source), policy);
   });
 }
+template <class Policy>
+void start_any(const Forward& f, const Policy& policy) {
+  start_compiled(f, stage_81::AnyPolicy(policy));
+}
 #else
 /// Starts a kernel of the emulator, which has no compiler at hand.
 void start_compiled(const Forward& f, const auto& policy) {
@@ -72,13 +74,20 @@ void start_compiled(const Forward& f, const auto& policy) {
   });
 }
 
-/// It has the kernels of plain attention, and one for all variants, as in stage 80.
-template <bool causal>
-void start_any(const Forward& f, const Plain<causal>& policy) {
-  start_compiled(f, policy);
-}
+/// It has these kernels, compiled with the program, and for all other calls one of all variants, as in
+/// stage 80.
 template <class Policy>
-void start_any(const Forward& f, const Policy&) {
+constexpr bool is_compiled = false;
+template <bool causal>
+constexpr bool is_compiled<Plain<causal>> = true;
+template <>
+constexpr bool is_compiled<stage_74::Documents<Plain<true>>> = true;
+template <>
+constexpr bool is_compiled<stage_77::Sinks<stage_78::Dropout<Plain<false>>>> = true;
+
+template <class Policy>
+void start_any(const Forward& f, const Policy& policy) {
+  if constexpr (is_compiled<Policy>) return start_compiled(f, policy);
   const SlidingWindow window = stage_72::window_of(f.problem);
   stage_76::with_bias(f, window, [&](const auto& bias) {
     const stage_80::SoftcapIfAny<stage_76::Bias<SlidingWindow>> softcap{
@@ -86,7 +95,7 @@ void start_any(const Forward& f, const Policy&) {
     stage_76::with_alibi(f, softcap, [&](const auto& alibi) {
       stage_78::with_any_dropout(f, alibi, [&](const auto& dropout) {
         stage_74::with_documents(f, dropout, [&](const auto& documents) {
-          stage_77::with_sinks(f, documents, [&](const auto& policy) { start_compiled(f, policy); });
+          stage_77::with_sinks(f, documents, [&](const auto& any) { start_compiled(f, any); });
         });
       });
     });

@@ -8,7 +8,7 @@ using namespace claims;
 
 namespace {
 
-/// As in attention.cu, with as many columns as the kernel has that takes d.
+/// As in kernel.hpp, with as many columns as the kernel has that takes d.
 ClaimedTile tile_for(const Problem& p) {
   const int D = columns_for<64, 128>(p.d);
   const int warpgroups = D == 64 && p.dropout.p == 0 ? 4 : 3;

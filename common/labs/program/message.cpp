@@ -104,11 +104,12 @@ void transfer_problem(Archive& archive, Part& problem) {
   // By their order: with a member more this does not compile.
   auto& [batch, q_heads, kv_heads, Nq, Nk, d, causal, window, softcap, prefix, alibi, bias_batch,
          bias_heads, bias_rows, sinks, dropout, packing, block_map, scale, dtype] = problem;
+  auto& [dropped, seed, seed_in_memory] = dropout;
   auto& [sequences, partly_used, cu_seqlens_q, cu_seqlens_k, seqused_k] = packing;
   auto& [map_batch, map_heads, map_rows, map_keys, live] = block_map;
   archive(batch, q_heads, kv_heads, Nq, Nk, d, causal, window, softcap, prefix, alibi, bias_batch,
-          bias_heads, bias_rows, sinks, dropout, sequences, partly_used, cu_seqlens_q, cu_seqlens_k,
-          seqused_k, map_batch, map_heads, map_rows, map_keys, live, scale, dtype);
+          bias_heads, bias_rows, sinks, dropped, seed, seed_in_memory, sequences, partly_used, cu_seqlens_q,
+          cu_seqlens_k, seqused_k, map_batch, map_heads, map_rows, map_keys, live, scale, dtype);
 }
 
 template <class Archive, class Part>

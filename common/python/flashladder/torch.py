@@ -68,12 +68,13 @@ def attention(
              has not, is of the highest stage that takes q: stages_for() says which. On the CPU that is an emulated one;
              stage=(2, 0) runs both passes there without the emulator, in float32. With any of the variants, a pass that is
              not named is of the stage that takes it and least else; on Hopper the forward pass is of stage 82, where that
-             takes them
+             takes them. Kernels of stages 81 and 82 are compiled at their first call, in some seconds, and kept on disk
 
     window_size, softcap, prefix, alibi_slopes, bias, sinks, dropout_p, cu_seqlens_q, cu_seqlens_k, block_map
              as in flashladder.forward, in 16 bits; dropout_seed may be a tensor of one int64 on the CPU, or on q's device,
-             where the kernels read it when they run. None draws a seed from PyTorch's generator of the CPU, and in a CUDA
-             graph from that of the GPU, so that each replay has one of its own.
+             where the kernels read it when they run. None draws a seed from PyTorch's generator of the CPU, and while a CUDA
+             graph is captured from that of the GPU, so that each replay has one of its own. What torch.compile compiles draws
+             it on the CPU, and is refused in a CUDA graph: give a seed on the GPU there.
              The slopes get no gradient
     deterministic  whether a backward pass that is not named gives the same bits every time: in 16 bits, without variants,
              that of stage 57 or, above d = 128, 58 on Hopper, and of stage 39 on other GPUs; None: as
@@ -112,7 +113,7 @@ def attention(
         seed = drawn_seed(q.device)
     elif isinstance(dropout_seed, torch.Tensor):
         seed = dropout_seed
-        if (seed.shape, seed.dtype) != ((), torch.int64) or seed.device not in (torch.device("cpu"), q.device):
+        if (seed.numel(), seed.dtype) != (1, torch.int64) or seed.device not in (torch.device("cpu"), q.device):
             raise ValueError(f"dropout_seed is {seed.dtype} {list(seed.shape)} on {seed.device}: give one number of int64 on the CPU "
                              "or on q's device")
     else:
@@ -160,9 +161,11 @@ def _require_tensors(given: dict[str, Any]) -> None:
 
 def drawn_seed(device: torch.device) -> torch.Tensor:
     """A seed for dropout, from PyTorch's generator of the CPU: a tensor, which torch.compile draws anew at each call. While a CUDA
-    graph is captured it is from the generator of the GPU, and stays there: so does each replay of the graph."""
-    captured = device.type == "cuda" and not torch.compiler.is_compiling() and torch.cuda.is_current_stream_capturing()
-    return torch.randint(-(2**63), 2**63 - 1, (), device=device if captured else "cpu")
+    graph is captured it is from the generator of the GPU, and stays there: so does each replay of the graph. It is of one dimension,
+    which no other seed is."""
+    captured = (device.type == "cuda" and not torch.compiler.is_compiling() and torch.cuda.is_initialized()
+                and torch.cuda.is_current_stream_capturing())
+    return torch.randint(-(2**63), 2**63 - 1, (1,), device=device if captured else "cpu")
 
 
 def number_of(seed: torch.Tensor) -> int:
@@ -170,9 +173,14 @@ def number_of(seed: torch.Tensor) -> int:
     return int(seed) & (1 << 64) - 1
 
 
-def _known_seed(seed: torch.Tensor | None) -> int:
-    """The number of a seed on the CPU; 0 of another."""
-    return 0 if seed is None or seed.is_cuda else number_of(seed)
+def _known_seed(seed: torch.Tensor | None, device: torch.device) -> int:
+    """The number of a seed on the CPU; 0 of another. RuntimeError where a CUDA graph would keep one that was drawn."""
+    if seed is None or seed.is_cuda:
+        return 0
+    if seed.dim() and device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        raise RuntimeError("what torch.compile compiles draws the seed of dropout on the CPU, and a CUDA graph is captured here, whose "
+                           "replays would all leave out the same: give dropout_seed=torch.randint(2**62, (), device='cuda')")
+    return number_of(seed)
 
 
 def autocast(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -318,7 +326,7 @@ def _forward(
                           prefix, dropout_p)
     first, _ = _chosen(q, stages, trains, own, numbers, deterministic)
     rows = _rows(q)
-    o, lse = flashladder._forward(first, rows, _rows(k), _rows(v), own, numbers, _known_seed(seed))
+    o, lse = flashladder._forward(first, rows, _rows(k), _rows(v), own, numbers, _known_seed(seed, q.device))
     return o if rows is q else _shapes_forward(q)[0].copy_(o), lse  # it lies as it is said to
 
 
@@ -347,7 +355,7 @@ def _backward(
     assert second is not None
     q, k, v, o, do = map(_rows, (q, k, v, o, do))
     saved = flashladder.saved(second, q, k, causal, scale) if second.saved else None
-    dq, dk, dv, *others = flashladder._backward(second, q, k, v, o, lse, do, saved, own, numbers, _known_seed(seed))
+    dq, dk, dv, *others = flashladder._backward(second, q, k, v, o, lse, do, saved, own, numbers, _known_seed(seed, q.device))
     dbias, dsinks = (q.new_empty(0, dtype=torch.float32) if given is None else others.pop(0) for given in (bias, sinks))
     return dq, dk, dv, dbias, dsinks
 
