@@ -47,7 +47,7 @@ OF_ALL = {"peers": "The fastest forward pass over its peers: the geometric mean 
           "throughput": "The speed of whole models", "atomics": "What atomics and determinism cost",
           "nsight": "The ledger against the GPU's counters", "host": "How long a call keeps the host"}
 # What a variant of attention is measured beside, and what a comparison of it says of each of its rows.
-BESIDE_VARIANT = {"plain, causal": "plain attention", "not packed": "not packed", "any GPU": "on any GPU", "fa2": "FlashAttention-2", "flex": "FlexAttention"}
+BESIDE_VARIANT = {"plain, causal": "plain attention", "not packed": "not packed", "any GPU": "any GPU's stage", "fa2": "FlashAttention-2", "flex": "FlexAttention"}
 OF_ROW = {"pass": str, "d": int, "causal": bool, "N": int, "name": str}
 OF_RUN = ("gpu", "driver", "torch", "cudnn", "commit", "dtype", "batch*N", "heads*d", "rounds", "pace", "variant")
 
@@ -502,13 +502,13 @@ def policies_block(number, data):
     how many times as fast it is."""
     c, rows = data["context"], data["results"]
     mine, measured, beside = f"stage {number}", {row["name"] for row in rows}, c.get("beside")
+    of_plain = f"stage {beside['plain, causal']}, and any GPU's stage is {beside['any GPU']}," if beside else "stages 70 and 71"
     others = [name for name in BESIDE_VARIANT if name in measured]
     mask = "under the causal mask" if rows[0]["causal"] else "without the causal mask"
     lines = [f"Milliseconds of `{c['variant']}` {mask} in {c['dtype']} {origin(c)}; batch * N = {c['batch*N']:,}, heads * d = "
              f"{c['heads*d']:,}; one interleaved run, {pace(c)}, median of {c['rounds']}"
              f"{spread_text(spread(row) for row in rows if 'ms' in row)}. In brackets: how many times as fast {mine} is. "
-             + (f"Plain attention is that of stage {beside['plain, causal']} under the causal mask, and the variant on any GPU that "
-                f"of stage {beside['any GPU']}. " if beside else "Plain attention is that of stages 70 and 71 under the causal mask. ") +
+             f"Plain attention is that of {of_plain} under the causal mask. "
              "FlashAttention-2 and FlexAttention are PyTorch's.", "",
              f"| pass | d | N | {mine} | " + " | ".join(BESIDE_VARIANT[name] for name in others) + " |",
              "|---|--:|--:|--:|" + "--:|" * len(others)]
