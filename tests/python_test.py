@@ -1583,10 +1583,15 @@ class GpuTest(unittest.TestCase):
 
     @with_gpu
     def test_a_graph_draws_dropout_anew_at_each_replay(self):
+        for more in ({}, {"alibi_slopes": torch.tensor([0.5, 0.25], device="cuda")}):  # of one stage, and of several together
+            with self.subTest(more=[*more]):
+                self.check_replays(**more)
+
+    def check_replays(self, **more):
         q, k, v = (x.requires_grad_() for x in self.tensors(1, 2, 2, 200, 200, 64, dtype="float16"))
 
         def both_passes(seed):
-            o = flashladder.torch.attention(q, k, v, causal=True, dropout_p=0.5, dropout_seed=seed)
+            o = flashladder.torch.attention(q, k, v, causal=True, dropout_p=0.5, dropout_seed=seed, **more)
             return o, *torch.autograd.grad(o, (q, k, v), torch.ones_like(o))
 
         stream = torch.cuda.Stream()
