@@ -32,7 +32,7 @@ from bench.measure.facts import Clocks, commit_of, new_file, write
 from bench.measure.on_torch import (Missing, backends, device_of, libraries, machine, milliseconds, most_flops, peer,
                                     wrong_gradients, wrong_output)
 from bench.results.gpu import TOKENS, WIDTH
-from common.course.registry import folders, needs_hopper, of_kernels, source_text
+from common.course.registry import FIRST_VARIANT, folders, needs_hopper, of_kernels, source_text
 
 FLUSH_BYTES = 512 << 20      # larger than any L2 cache, and long enough for the next launch to be queued behind it
 FLUSHES = 2  # before each rested run
@@ -47,7 +47,7 @@ def arguments():
     parser.add_argument("--backward", action="store_true", help="the backward pass instead of the forward pass")
     parser.add_argument("--stages", nargs="+", type=int,
                         help="default: all of kernels that have the pass in this dtype")
-    parser.add_argument("--hopper", action="store_true", help="only those that need Hopper")
+    parser.add_argument("--hopper", action="store_true", help="only those of plain attention that need Hopper")
     parser.add_argument("--dtype", choices=DTYPES, default="bf16", help="fp32 for the stages on CUDA cores (bf16)")
     parser.add_argument("--d", nargs="+", type=int, default=[64, 128, 256])
     parser.add_argument("--peers", nargs="*", metavar="PEER", help="only these (all)")
@@ -185,7 +185,7 @@ def chosen_stages(flashladder, chosen):
     which = "backward" if chosen.backward else "forward"
     stages = of_kernels(which, DTYPES[chosen.dtype], flashladder.stages())
     if chosen.hopper:
-        stages = [one for one in stages if needs_hopper(source_of(one))]
+        stages = [one for one in stages if one.number < FIRST_VARIANT and needs_hopper(source_of(one))]
     here = [one for one in stages if chosen.device == "cpu" or "cuda" in one.backends] or stages
     for one in stages:
         if one not in here and not chosen.stages:
