@@ -72,6 +72,14 @@ Expr sum(const Expr& term) {
           }};
 }
 
+Expr sum_of_warpgroups(const Expr& term) {
+  return {"sum_w(" + term.text() + ")", [all = sum(term)](const Symbols& n) {
+            ClaimedTile tile = n;
+            tile.Br = 64;
+            return all.value({n.problem, tile});
+          }};
+}
+
 Expr sum_of_sequences(const Expr& term) {
   return {"sum_s(" + term.text() + ")", [term](const Symbols& n) {
             std::int64_t total = 0;

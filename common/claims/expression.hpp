@@ -53,6 +53,8 @@ Expr sum(const Expr& term);
 
 /// "sum_s(term)": over packed sequences, each as a problem of its own; the term itself where none are.
 Expr sum_of_sequences(const Expr& term);
+/// "sum_w(term)": as sum(), where the rows of a tile are the 64 of a warpgroup; of those that have rows.
+Expr sum_of_warpgroups(const Expr& term);
 
 /// The term, which is to sum up numbers of each head. Where heads have block maps of their own, live_i and
 /// its like are other numbers for each: then "BH sum(live_i)" is the sum of all sum(live_i).

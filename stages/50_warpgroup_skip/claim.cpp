@@ -9,16 +9,7 @@ namespace {
 
 constexpr int own_rows = 64;  // of a warpgroup
 
-/// As sum(), over the rows of warpgroups, those of a head that have rows.
-Expr sum_w(const Expr& term) {
-  return {"sum_w(" + term.text() + ")", [all = sum(term)](const Symbols& n) {
-            ClaimedTile tile = n;
-            tile.Br = own_rows;
-            return all.value({n.problem, tile});
-          }};
-}
-
-/// Tiles of keys that some row of a warpgroup sees, for sum_w().
+/// Tiles of keys that some row of a warpgroup sees, for sum_of_warpgroups().
 const Expr live_w = {"live_w", &Symbols::live};
 
 // As stages 25 and 47 say of their own.
@@ -28,7 +19,7 @@ constexpr bool least = true, random_too = true;
 
 Claim claim() {
   Claim claim;
-  const Expr own_tiles = sum_w(live_w), live_warpgroups = sum_w(min(live_w, 1));
+  const Expr own_tiles = sum_of_warpgroups(live_w), live_warpgroups = sum_of_warpgroups(min(live_w, 1));
   claim.forward.as_before = true;
   claim.forward.forms = {
       {"flops_tensor_cores", 4 * own_rows * Bc * D * BH * own_tiles},
@@ -39,7 +30,7 @@ Claim claim() {
       {"shared.V.read_bytes", 2 * BH * own_tiles * Bc * D},
       {"exp", own_rows * BH * (own_tiles * Bc + R * live_warpgroups), least},
       {"exp2", own_rows * BH * (own_tiles * Bc + R * live_warpgroups), least},
-      {"exp_during_wgmmas", own_rows * Bc * BH * sum_w(max(live_w - 1, 0)), least},
+      {"exp_during_wgmmas", own_rows * Bc * BH * sum_of_warpgroups(max(live_w - 1, 0)), least},
       {"mul", BH * (own_rows * (own_tiles * (Bc + R) + R * live_warpgroups) + Tr * Br * D) + BH * Nq, least,
        random_too},
       {"max", own_rows * BH * (own_tiles * (Bc / 2) + (Bc + 2 * R) * live_warpgroups), least, random_too},

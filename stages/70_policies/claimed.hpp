@@ -1,5 +1,6 @@
 #pragma once
-// What a variant begins its claim with, whose kernels are those of stages 70 and 71 for 64 and 128 columns.
+// What claims of variants share, and what one begins with whose kernels are those of stages 70 and 71 for
+// 64 and 128 columns.
 #include "common/claims/closed_form.hpp"
 #include "common/kernel/host.hpp"
 
@@ -17,6 +18,19 @@ inline Claim claim_of_64_or_128() {
   };
   claim.forward.as_before = claim.backward.as_before = true;
   return claim;
+}
+
+/// Of each packed sequence as if there were no other.
+inline void sum_up(ClosedForm& form) {
+  form.count = claims::sum_of_sequences(form.count);
+}
+
+/// Tiles of N rows or keys that are launched: with packed sequences one more for each than whole ones.
+inline claims::Expr launched(const claims::Expr& N, const claims::Expr& size) {
+  using namespace claims;
+  const Expr is_packed = min(sequences, 1);
+  return named("launched(" + N.text() + ")",
+               is_packed * (floor_div(N, size) + sequences) + (1 - is_packed) * ceil_div(N, size));
 }
 
 }  // namespace flashladder::stage_70

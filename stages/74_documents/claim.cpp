@@ -4,20 +4,9 @@
 namespace flashladder::stage_74 {
 
 using namespace claims;
+using stage_70::launched;
 
 namespace {
-
-/// Of each sequence as if there were no other.
-void sum_up(ClosedForm& form) {
-  form.count = sum_of_sequences(form.count);
-}
-
-/// Tiles of N rows or keys that are launched: with packed sequences one more for each than whole ones.
-Expr launched(const Expr& N, const Expr& size) {
-  const Expr is_packed = min(sequences, 1);
-  return named("launched(" + N.text() + ")",
-               is_packed * (floor_div(N, size) + sequences) + (1 - is_packed) * ceil_div(N, size));
-}
 
 constexpr bool least = true, random_too = true;  // a maximum comes late: see stage 72
 
@@ -25,7 +14,7 @@ constexpr bool least = true, random_too = true;  // a maximum comes late: see st
 
 Claim claim() {
   Claim claim = stage_70::claim_of_64_or_128();
-  claim.forward.change = claim.backward.change = sum_up;
+  claim.forward.change = claim.backward.change = stage_70::sum_up;
   claim.forward.forms = {
       {"device_bytes", 0},
       {"blocks", BH * launched(Nq, Br)},

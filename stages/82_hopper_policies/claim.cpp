@@ -1,10 +1,10 @@
 // What this stage moves, computes and allocates: what changed since the stage before.
-#include "common/claims/closed_form.hpp"
-#include "common/kernel/host.hpp"
+#include "stages/70_policies/claimed.hpp"
 
 namespace flashladder::stage_82 {
 
 using namespace claims;
+using stage_70::launched;
 
 namespace {
 
@@ -22,48 +22,31 @@ ClaimedTile tile_for(const Problem& p) {
           .panels = D / 64};
 }
 
-/// As sum(), over the rows of warpgroups: each multiplies the tiles that its own rows see.
-Expr sum_w(const Expr& term) {
-  return {"sum_w(" + term.text() + ")", [all = sum(term)](const Symbols& n) {
-            ClaimedTile tile = n;
-            tile.Br = 64;
-            return all.value({n.problem, tile});
-          }};
-}
-
-/// Of each sequence as if there were no other.
-void sum_up(ClosedForm& form) {
-  form.count = sum_of_sequences(form.count);
-}
-
 }  // namespace
 
 // That plain attention takes the operations of stage 51 is a test of its own, gpu_claims_test.cpp; those of
 // the variants are claimed by stages 75 to 78.
 Claim claim() {
   Claim claim{.tile = {.Br = 256, .Bc = 64, .R = 4}, .tile_for = tile_for};
-  const Expr is_packed = min(sequences, 1);
-  const Expr launched =
-      named("launched(Nq)", is_packed * (floor_div(Nq, Br) + sequences) + (1 - is_packed) * Tr);
-  const Expr blocks = min(multiprocessors(), BH * launched);
+  const Expr blocks = min(multiprocessors(), BH * launched(Nq, Br));
   const Expr row_tiles = sum_of_sequences(BH * Tr), key_tiles = sum_of_sequences(BH * sum(live_i));
   const Expr brought = sum_of_sequences(BH * sum(keys_i) * d);  // of K, and of V
   claim.forward.as_before = true;
-  claim.forward.change = sum_up;
+  claim.forward.change = stage_70::sum_up;
   claim.forward.forms = {
       {"blocks", blocks},
       {"barriers", blocks},
       {"mbarrier_arrivals", row_tiles * (1 + 128 * warpgroups) + key_tiles * (2 + 8 * warpgroups) + blocks},
       {"mbarrier_waits",
        (row_tiles + blocks) * (1 + 128 * warpgroups) + key_tiles * (2 + 256 * warpgroups)},
-      {"atomics", BH * launched},
+      {"atomics", BH * launched(Nq, Br)},
       {"device_bytes", 4},
       {"most_registers",
        {"160 for 3 warpgroups, else 112", [](const Symbols& n) { return n.warpgroups == 3 ? 160 : 112; }}},
       {"fewest_registers", 32},
       {"shared_bytes_per_block", 2 * (2 * Br + 2 * num_buffers * Bc) * D + 32 * num_buffers + 128},
       {"global.slopes.read_elements", has_alibi * row_tiles * 128 * warpgroups},
-      {"global.bias.read_elements", has_bias * BH * sum_w(rows_i * keys_i)},
+      {"global.bias.read_elements", has_bias * BH * sum_of_warpgroups(rows_i * keys_i)},
       {"global.K.read_elements", brought},
       {"global.V.read_elements", brought},
       {"tma_read_bytes", 2 * (sum_of_sequences(BH * sum(min(live_i, 1) * rows_i)) * d + 2 * brought)},
