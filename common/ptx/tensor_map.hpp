@@ -177,9 +177,10 @@ tensor_map make_tensor_map(const std::string& name, simt::gmem<T> first, const T
 template <class T>
 tensor_map make_ragged_tensor_map(const std::string& name, simt::gmem<T> first, const TensorShape& shape) {
   tensor_map map = make_tensor_map<T>(name, first, shape);
+  const TensorShape by_row = shape.ragged(sizeof(T));
   map.offset -= map.dims[1] * map.strides[1];
-  map.dims[3] = map.dims[1] + 1;
-  map.strides[3] = map.strides[1];
+  map.dims[3] = by_row.dims[3];
+  map.strides[3] = by_row.stride_bytes(3, sizeof(T));
   return map;
 }
 

@@ -24,14 +24,6 @@ struct Shared {
   static constexpr int Q = 0, K = Q + 2 * Br * d, V = K + tiles, bytes = V + tiles;
 };
 
-/// What scores are compared with: m. In plain attention a row has a key in its first tile, or none at all,
-/// and m is finite from there on. Where a row may begin later, m stays -infinity until then: a maximum far
-/// below 0 would not be above an m that is 0.
-template <class Policy>
-__device__ __forceinline__ f32 subtracted(f32 m) {
-  return Policy::begins_later ? finite(m) : m;
-}
-
 /// S begins with what the policy adds to it.
 template <class Policy, int row_frags, int chunks>
 __device__ __forceinline__ void begin_with_bias(

@@ -125,5 +125,13 @@ struct Plain {
   __device__ __forceinline__ float rescale() const { return 1.f; }
 };
 
+/// What scores are compared with: m. In plain attention a row has a key in its first tile, or none at all,
+/// and m is finite from there on. Where a row may begin later, m stays -infinity until then: a maximum far
+/// below 0 would not be above an m that is 0.
+template <class Policy>
+__device__ __forceinline__ f32 subtracted(f32 m) {
+  return Policy::begins_later ? finite(m) : m;
+}
+
 }  // namespace
 }  // namespace flashladder::stage_70

@@ -127,12 +127,6 @@ __device__ __forceinline__ void mask_tile(f32 (&S)[Bc / 8][4], const Policy& pol
   }
 }
 
-/// What scores are compared with: m, as in stage 70.
-template <class Policy>
-__device__ __forceinline__ f32 subtracted(f32 m) {
-  return Policy::begins_later ? finite(m) : m;
-}
-
 /// Raises m to scale_log2 rowmax S in the rows that need it, if a score of the warp needs it; S becomes P~
 /// = 2^(scale_log2 S - m), l += rowsum P~, of which each lane keeps its own part. Says whether O~ must be
 /// scaled by alpha.
@@ -175,7 +169,7 @@ __device__ __forceinline__ bool online_softmax(f32 (&S)[Bc / 8][4], f32 (&m)[2],
   for (int c = 0; c < Bc / 8; ++c) {
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      S[c][e] = ex2_approx(fmaf(S[c][e], scale_log2, -subtracted<Policy>(m[e / 2])));
+      S[c][e] = ex2_approx(fmaf(S[c][e], scale_log2, -stage_70::subtracted<Policy>(m[e / 2])));
       l[e / 2] += S[c][e];
     }
   }
