@@ -5,8 +5,8 @@ the same tensors, rested, as bench.measure.compare.
 
 Peers are FlashAttention-2's kernels in PyTorch, where they have the variant, and PyTorch's FlexAttention, which compiles a
 kernel for each at its first call. Beside them the stage with the policy of plain attention is timed under the causal mask:
-what the variant saves, or costs; and beside a stage for Hopper alone the one that has the variant on any GPU. FLOPs are those of the pairs of a query and a key that see each other. What is not right is
-never timed.
+what the variant saves, or costs; and beside a stage for Hopper alone the one that has the variant on any GPU. FLOPs are
+those of the pairs of a query and a key that see each other. What is not right is never timed.
 
 With `documents` the batch entries lie one after the other in one tensor. It is the same attention as that of the batch, which
 plain attention is timed with, and "not packed", the same kernel: what finding the sequences costs.
@@ -256,8 +256,8 @@ def main():
     if chosen.stage in ON_HOPPER:
         context["beside"] = {"plain, causal": ON_HOPPER[chosen.stage], "any GPU": ON_ANY_GPU}
     results = []
-    own = next(one for one in flashladder.stages() if one.number == chosen.stage)
-    passes = [one for one in ("forward", "backward") if getattr(own, one)]
+    stage = next(one for one in flashladder.stages() if one.number == chosen.stage)
+    passes = [which for which in ("forward", "backward") if getattr(stage, which)]
     for which in passes:
         for d in chosen.d:
             for N in chosen.N:

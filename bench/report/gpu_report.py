@@ -47,7 +47,8 @@ OF_ALL = {"peers": "The fastest forward pass over its peers: the geometric mean 
           "throughput": "The speed of whole models", "atomics": "What atomics and determinism cost",
           "nsight": "The ledger against the GPU's counters", "host": "How long a call keeps the host"}
 # What a variant of attention is measured beside, and what a comparison of it says of each of its rows.
-BESIDE_VARIANT = {"plain, causal": "plain attention", "not packed": "not packed", "any GPU": "any GPU's stage", "fa2": "FlashAttention-2", "flex": "FlexAttention"}
+BESIDE_VARIANT = {"plain, causal": "plain attention", "not packed": "not packed", "any GPU": "any GPU's stage",
+                  "fa2": "FlashAttention-2", "flex": "FlexAttention"}
 OF_ROW = {"pass": str, "d": int, "causal": bool, "N": int, "name": str}
 OF_RUN = ("gpu", "driver", "torch", "cudnn", "commit", "dtype", "batch*N", "heads*d", "rounds", "pace", "variant")
 

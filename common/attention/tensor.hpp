@@ -105,9 +105,9 @@ struct Forward {
   Tensor cu_seqlens_q = {};                    ///< [sequences + 1], int32; of packed ones alone.
   Tensor cu_seqlens_k = {};                    ///< As cu_seqlens_q.
   Tensor seqused_k = {};                       ///< [sequences], int32; where they are partly used.
-  Tensor dropout_seed = {};  ///< [2], int32: its low and high half; where it is in memory.
-  Tensor block_map = {};     ///< [blocks of a BlockMap], int32; where there is one.
-  Workspace& workspace;      ///< The only source of extra memory.
+  Tensor dropout_seed = {};                    ///< [2], int32: its halves, the low one first.
+  Tensor block_map = {};                       ///< [blocks of a BlockMap], int32; where there is one.
+  Workspace& workspace;                        ///< The only source of extra memory.
 
   /// Query head `h` of batch entry `b`, with the key/value head it reads.
   ForwardHead head(std::int64_t b, std::int64_t h) const {

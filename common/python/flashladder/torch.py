@@ -402,7 +402,8 @@ def _tensors_of_part(batch: slice, heads: slice, bias: Any, sinks: Any, alibi_sl
 
 
 def _apart(bias: Any, sinks: Any, alibi_slopes: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, block_map: Any,
-           seed: torch.Tensor | None, causal: bool, scale: float | None, window_size: Any, softcap: float, prefix: int, dropout_p: float) -> tuple[dict[str, Any], dict[str, Any]]:
+           seed: torch.Tensor | None, causal: bool, scale: float | None, window_size: Any, softcap: float, prefix: int,
+           dropout_p: float) -> tuple[dict[str, Any], dict[str, Any]]:
     """The arrays of variants that an operator is given, and the numbers, as flashladder._forward takes them. attention() has checked
     the window; an operator that is called by itself has not, and gives a list."""
     own = flashladder._present(alibi_slopes=alibi_slopes, bias=bias, sinks=sinks, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
