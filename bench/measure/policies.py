@@ -29,7 +29,7 @@ FLEX_OPTIONS = ({"num_stages": 2}, {"num_stages": 1},
                 {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_M1": 32, "BLOCK_N1": 64, "BLOCK_M2": 64, "BLOCK_N2": 32})
 FLEX_CHOSEN = {}
 PLAIN_STAGES = {"forward": 70, "backward": 71}
-ON_HOPPER = {82: 51}  # the stages that have variants on Hopper alone, and plain attention there
+ON_HOPPER = {82: 51, 83: 61}  # the stages that have variants on Hopper alone, and plain attention there
 ON_ANY_GPU = 81
 
 
@@ -143,7 +143,9 @@ def own_run(torch, flashladder, number, kind, causal, q, k, v, do, which):
     as_batch = (lambda x: unpacked(x, N)) if kind.documents else lambda x: x
     if which == "forward":
         return lambda: as_batch(flashladder.forward(number, q, k, v, **how)[0])
-    o, lse = flashladder.forward(PLAIN_STAGES["forward"] if kind == PLAIN else number, q, k, v, **how)
+    stages = {one.number: one for one in flashladder.stages()}
+    first = PLAIN_STAGES["forward"] if kind == PLAIN else number if stages[number].forward else ON_ANY_GPU
+    o, lse = flashladder.forward(first, q, k, v, **how)
     return lambda: [as_batch(x) for x in flashladder.backward(number, q, k, v, o, lse, do, **how)[:3]]
 
 

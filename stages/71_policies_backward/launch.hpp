@@ -14,33 +14,43 @@ struct NoMore {
   void operator()(const auto&, const ExtraBuffer<f32>&, int, const auto&, int) const {}
 };
 
-/// Starts `kernel`, one of stage 71 for the tile of `row` and d columns, with a policy and `shared_bytes`
-/// of shared memory, and what goes before and after it. Then `more` is called, with the buffers of the
-/// pass, D [batch, q_heads, padded_Nq] and padded_Nq, where its sequences lie, and Br: it launches what the
-/// gradients of a policy's own tensors take.
-template <class T, int d, class Kernel, class Policy, class More>
-void start(const Backward& f, const Row& row, Kernel kernel, std::size_t shared_bytes, const Policy& policy,
-           More more) {
-  using Sequences = typename Policy::Sequences;
-  const int Br = row.tile.Br, Bc = row.tile.Bc;
+/// Starts what goes before and after a kernel whose blocks add to dQ_sum, and calls `start_kernel` between
+/// them, with the buffers of the pass, D, L2 and dQ_sum, [batch, q_heads, padded_Nq] and in tiles of Br
+/// rows, and padded_Nq. Then `more` is called, with the buffers, D and padded_Nq, where the sequences lie,
+/// and Br: it launches what the gradients of a policy's own tensors take.
+template <class T, int d, class Sequences, class StartKernel, class More>
+void start_around(const Backward& f, const Sequences& sequences, int Br, StartKernel start_kernel,
+                  More more) {
   const BackwardBuffers<T> x(f);
-  const Sequences& sequences = policy.sequences();
-  const unsigned heads = x.heads, kv_heads = x.kv_heads, batch = x.batch,
-                 Tc = sequences.blocks(f.problem.Nk, Bc);
+  const unsigned heads = x.heads, batch = x.batch;
   const int padded_Nq = Br * sequences.blocks(f.problem.Nq, Br);  // of whole tiles
   ExtraBuffer D(f, "D", heads * batch * std::int64_t{padded_Nq}), L2(f, "L2", D.elements()),
       dQ_sum(f, "dQ_sum", D.elements() * d);
   launch("prepare", prepare<T, Sequences, d>,
          dim3(tiles(padded_Nq, helpers / (d % 64 == 0 ? 8 : 4)), heads, batch), helpers, 0, x.O, x.dO, x.L,
          D, L2, dQ_sum, x.sizes, padded_Nq, sequences, Br);
-  launch("fa2_backward", kernel, policy.causal ? dim3(kv_heads, Tc, batch) : dim3(Tc, kv_heads, batch),
-         32 * row.tile.warps, shared_bytes, x.Q, x.K, x.V, x.dO, D, L2, dQ_sum, x.dK, x.dV, x.sizes,
-         padded_Nq, policy);
+  start_kernel(x, D, L2, dQ_sum, padded_Nq);
   launch("convert", convert<T, Sequences, d>,
          dim3(tiles(tiles(Sequences::packed ? padded_Nq : f.problem.Nq, 16) * std::int64_t{d}, helpers),
               heads, batch),
          helpers, 0, dQ_sum, x.dQ, x.sizes, padded_Nq, sequences, Br);
   more(x, D, padded_Nq, sequences, Br);
+}
+
+/// Starts `kernel`, one of stage 71 for the tile of `row` and d columns, with a policy and `shared_bytes`
+/// of shared memory, and what goes before and after it, as start_around does.
+template <class T, int d, class Kernel, class Policy, class More>
+void start(const Backward& f, const Row& row, Kernel kernel, std::size_t shared_bytes, const Policy& policy,
+           More more) {
+  const int Br = row.tile.Br, Bc = row.tile.Bc;
+  const auto start_kernel = [&](const BackwardBuffers<T>& x, ExtraBuffer<f32>& D, ExtraBuffer<f32>& L2,
+                                ExtraBuffer<f32>& dQ_sum, int padded_Nq) {
+    const unsigned kv_heads = x.kv_heads, batch = x.batch, Tc = policy.sequences().blocks(f.problem.Nk, Bc);
+    launch("fa2_backward", kernel, policy.causal ? dim3(kv_heads, Tc, batch) : dim3(Tc, kv_heads, batch),
+           32 * row.tile.warps, shared_bytes, x.Q, x.K, x.V, x.dO, D, L2, dQ_sum, x.dK, x.dV, x.sizes,
+           padded_Nq, policy);
+  };
+  start_around<T, d>(f, policy.sequences(), Br, start_kernel, more);
 }
 
 /// The backward pass under a policy, with the tile of a row of stage 38's table, which `chosen` has as a

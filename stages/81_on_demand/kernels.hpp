@@ -24,6 +24,16 @@ inline bool can_compile(int stage, const char* others) {
   return why.empty();
 }
 
+/// The first stage of variants whose kernels are compiled with the program that takes a call.
+template <class Call>
+const Stage& compiled_before(const Call& f) {
+  for (const Stage* one : cuda_stages()) {
+    const bool has_pass = Call::pass == Pass::forward ? one->forward != nullptr : one->backward != nullptr;
+    if (one->number >= 70 && has_pass && one->supports.takes(f.problem)) return *one;
+  }
+  throw Error("no stage has kernels for these variants");  // stage 80 takes all that 82 and 83 take
+}
+
 /// The kernels that one tile has had, by policy and GPU.
 class Kernels {
  public:

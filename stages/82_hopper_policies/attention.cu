@@ -23,12 +23,14 @@
 #include "stages/82_hopper_policies/launch.hpp"
 #ifdef __CUDACC__
 #include "stages/81_on_demand/kernels.hpp"
+#else
+#include "stages/82_hopper_policies/together.hpp"
 #endif
 
 namespace flashladder::stage_82 {
 namespace {
 
-using stage_70::Plain, stage_72::SlidingWindow;
+using stage_70::Plain;
 
 /// Calls `body` with a number of the type that the tensors have, the columns of the tiles and the
 /// warpgroups that multiply.
@@ -49,10 +51,7 @@ void for_tile(const Forward& f, Body body) {
 /// Starts the kernel of a policy, compiled on demand; without a compiler that of the first stage of
 /// variants that takes the call.
 void start_compiled(const Forward& f, const stage_81::AnyPolicy& policy) {
-  if (!stage_81::can_compile(82, "stages 70 to 80")) {
-    for (const Stage* one : cuda_stages())
-      if (one->number >= 70 && one->supports.takes(f.problem)) return one->forward(f);
-  }
+  if (!stage_81::can_compile(82, "stages 70 to 80")) return stage_81::compiled_before(f).forward(f);
   for_tile(f, [&]<class T>(T, auto d, auto warpgroups) {
     static stage_81::Kernels kernels;
     const auto source = [&] {
@@ -88,17 +87,8 @@ constexpr bool is_compiled<stage_77::Sinks<stage_78::Dropout<Plain<false>>>> = t
 template <class Policy>
 void start_any(const Forward& f, const Policy& policy) {
   if constexpr (is_compiled<Policy>) return start_compiled(f, policy);
-  const SlidingWindow window = stage_72::window_of(f.problem);
-  stage_76::with_bias(f, window, [&](const auto& bias) {
-    const stage_80::SoftcapIfAny<stage_76::Bias<SlidingWindow>> softcap{
-        bias, stage_75::softcap_of(f.problem, Plain<true>())};
-    stage_76::with_alibi(f, softcap, [&](const auto& alibi) {
-      stage_78::with_any_dropout(f, alibi, [&](const auto& dropout) {
-        stage_74::with_documents(f, dropout, [&](const auto& documents) {
-          stage_77::with_sinks(f, documents, [&](const auto& any) { start_compiled(f, any); });
-        });
-      });
-    });
+  stage_82::with_all(f, [&](const auto& all) {
+    stage_77::with_sinks(f, all, [&](const auto& policy) { start_compiled(f, policy); });
   });
 }
 #endif

@@ -3,6 +3,7 @@
 // too, so it takes no header of the host.
 #include "common/kernel/device.hpp"
 #include "common/kernel/panels.hpp"
+#include "common/kernel/ragged.hpp"
 #include "common/ptx/exp2.hpp"
 #include "common/ptx/max3.hpp"
 #include "common/ptx/named_barrier.hpp"
@@ -97,15 +98,6 @@ struct Announced {
   int entry, row0, key0, Nq, Nk;  ///< Of its sequence: as a Part has them, and its sizes.
 };
 constexpr int announced = 12;  // numbers, of which the last ones are not used
-
-/// Where TMA finds row `row` of a sequence of N rows that begins at row0 of `all`: rows from N on are
-/// zeros. Where sequences are packed the map is that of make_ragged_tensor_map.
-struct Place {
-  int row, entry;
-};
-__device__ __forceinline__ Place place_of(bool packed, int b, int row, int row0, int N, int all) {
-  return packed ? Place{all - N + row, row0 + N} : Place{row, b};
-}
 
 /// Where a thread's fragment c has element e, in a tile whose first row and key of this thread are i and j.
 __device__ __forceinline__ stage_70::Element element(int i, int j, int c, int e) {

@@ -1,0 +1,24 @@
+#pragma once
+// The type that stands for all variants on the emulator, as in stage 80, but for a block map. It includes
+// their policy.hpp and launch.hpp before: who tries a wrong policy has another one.
+
+namespace flashladder::stage_82 {
+namespace {
+
+/// Calls `body` with the policy of a call: a window, and on top of it all but the sinks, for which only the
+/// forward pass asks.
+template <class Call, class Body>
+void with_all(const Call& f, Body body) {
+  const stage_72::SlidingWindow window = stage_72::window_of(f.problem);
+  stage_76::with_bias(f, window, [&](const auto& bias) {
+    const stage_80::SoftcapIfAny<std::decay_t<decltype(bias)>> softcap{
+        bias, stage_75::softcap_of(f.problem, stage_70::Plain<true>())};
+    stage_76::with_alibi(f, softcap, [&](const auto& alibi) {
+      stage_78::with_any_dropout(f, alibi,
+                                 [&](const auto& dropout) { stage_74::with_documents(f, dropout, body); });
+    });
+  });
+}
+
+}  // namespace
+}  // namespace flashladder::stage_82
