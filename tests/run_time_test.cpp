@@ -121,8 +121,8 @@ TEST_CASE("what cannot be compiled is an error that says why", "[run-time]") {
   CHECK(!fs::exists(folder.path()));  // nothing was kept
 }
 
-/// The kernels that calls of stages 81 and 82 ask for, for one tile each: of each combination of variants
-/// those of both passes of 81, and that of 82, which has no block map; by the name of its type.
+/// The kernels that calls of stages 81 to 83 ask for, for one tile each: of each combination of variants
+/// those of both passes of 81, and those of 82 and 83, which have no block map; by the name of its type.
 std::map<std::string, std::vector<KernelSource>> kernels_of_all_calls() {
   using stage_81_tested::source_of;
   std::map<std::string, std::vector<KernelSource>> found;
@@ -161,9 +161,12 @@ std::map<std::string, std::vector<KernelSource>> kernels_of_all_calls() {
           source_of("stages/71_policies_backward/kernel.hpp", "stage_71::fa2_backward", Dtype::fp16, any,
                     64, 64, 128, 4, 2, 1, 32, 4)};
       const int d = asked / 2 % 2 == 0 ? 64 : 128;
-      if (!Policy::skips_tiles)
+      if (!Policy::skips_tiles) {
         kernels.push_back(source_of("stages/82_hopper_policies/kernel.hpp", "stage_82::wgmma_forward",
                                     Dtype::fp16, any, d, d == 64 && !Policy::drops ? 4 : 3));
+        kernels.push_back(source_of("stages/83_hopper_policies_backward/kernel.hpp",
+                                    "stage_83::wgmma_backward", Dtype::bf16, any, d));
+      }
       // A bias stands on a window, whatever the mask is.
       CHECK(found.emplace(any.name(), kernels).second == (mask == 0 || !is_asked(0)));
     });

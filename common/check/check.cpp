@@ -253,12 +253,16 @@ Verdict check_against(const Result<float>& result, const Expected& expected, con
 
 namespace {
 
-/// The w of dQ and of dK, of rows that see a single key: of D, each of their products is rounded once; that
-/// is what multiplies the key, for which the largest stands, and the row of Q.
-std::pair<Rest, Rest> rests(const Inputs& inputs, const Result<float>& saved,
-                            const std::vector<float>& dO) {
+/// The w of some gradients.
+struct Rests {
+  Rest dQ, dK, dbias;
+};
+
+/// Of rows that see a single key: of D, each of their products is rounded once; that is what multiplies the
+/// key, for which the largest stands, and the row of Q, and what dbias is a sum of.
+Rests rests(const Inputs& inputs, const Result<float>& saved, const std::vector<float>& dO) {
   const Problem& p = inputs.problem;
-  const double u = unit_roundoff(Dtype::fp32) * std::abs(p.softmax_scale());
+  const double u = unit_roundoff(Dtype::fp32), scale = std::abs(p.softmax_scale());
   double longest = 0, largest = 0;  // of K, squared
   for (std::size_t at = 0; at < inputs.K.size(); at += p.d) {
     const auto row = inputs.K.begin() + static_cast<std::ptrdiff_t>(at);
@@ -267,11 +271,20 @@ std::pair<Rest, Rest> rests(const Inputs& inputs, const Result<float>& saved,
   }
   Rest of_dQ, of_dK;                                        // squared
   std::vector<double> columns(p.batch * p.kv_heads * p.d);  // of dK
+  std::vector<double> numbers(inputs.bias.size());          // of dbias
   for (std::int64_t i = 0; i < p.batch * p.q_heads * p.Nq; ++i) {
-    if (inputs.whole().keys(i % p.Nq + (inputs.part ? inputs.part->first : 0)).size() != 1) continue;
+    const auto keys = inputs.whole().keys(i % p.Nq + (inputs.part ? inputs.part->first : 0));
+    if (keys.size() != 1) continue;
     const std::int64_t at = i * p.d, b = i / p.Nq / p.q_heads, h = i / p.Nq % p.q_heads;
     double products = 0;
     for (std::int64_t c = 0; c < p.d; ++c) products += std::pow(u * dO[at + c] * saved.O[at + c], 2);
+    if (p.has_bias()) {  // a dimension of 1 is shared
+      const std::int64_t row = i % p.Nq;
+      numbers[((b % p.bias_batch * p.bias_heads + h % p.bias_heads) * p.bias_rows + row % p.bias_rows) *
+                  p.Nk +
+              keys.first] += products;
+    }
+    products *= scale * scale;  // dQ and dK have it, dbias has not
     of_dQ.norm += products * longest;
     of_dQ.max_abs = std::max(of_dQ.max_abs, products * largest);
     for (std::int64_t c = 0; c < p.d; ++c)
@@ -279,8 +292,11 @@ std::pair<Rest, Rest> rests(const Inputs& inputs, const Result<float>& saved,
   }
   of_dK.norm = std::accumulate(columns.begin(), columns.end(), 0.0);
   of_dK.max_abs = *std::ranges::max_element(columns);
-  return {{std::sqrt(of_dQ.max_abs), std::sqrt(of_dQ.norm)},
-          {std::sqrt(of_dK.max_abs), std::sqrt(of_dK.norm)}};
+  const auto root = [](double norm, double max_abs) { return Rest{std::sqrt(max_abs), std::sqrt(norm)}; };
+  return {root(of_dQ.norm, of_dQ.max_abs), root(of_dK.norm, of_dK.max_abs),
+          p.has_bias() ? root(std::accumulate(numbers.begin(), numbers.end(), 0.0),
+                              *std::ranges::max_element(numbers))
+                       : Rest{}};
 }
 
 /// `oracle`, with the bounds that plain computations from what was saved give.
@@ -301,11 +317,12 @@ ExpectedGradients expect_gradients(Gradients<double> oracle, const Inputs& input
                               [&](Dropped which) { return std::move(changes[which].*exact); }),
                     rest);
   };
-  const auto [rest_of_dQ, rest_of_dK] = rests(inputs, saved, dO);
-  expected.dQ = bound("dQ", &Gradients<double>::dQ, &Gradients<float>::dQ, dtype, rest_of_dQ);
-  expected.dK = bound("dK", &Gradients<double>::dK, &Gradients<float>::dK, dtype, rest_of_dK);
+  const Rests rest = rests(inputs, saved, dO);
+  expected.dQ = bound("dQ", &Gradients<double>::dQ, &Gradients<float>::dQ, dtype, rest.dQ);
+  expected.dK = bound("dK", &Gradients<double>::dK, &Gradients<float>::dK, dtype, rest.dK);
   expected.dV = bound("dV", &Gradients<double>::dV, &Gradients<float>::dV, dtype);
-  expected.dbias = bound("dbias", &Gradients<double>::dbias, &Gradients<float>::dbias, Dtype::fp32);
+  expected.dbias =
+      bound("dbias", &Gradients<double>::dbias, &Gradients<float>::dbias, Dtype::fp32, rest.dbias);
   // One number a head, a sum over its rows that may cancel: no input is needed to show all of its mistakes.
   std::vector<Wrong> wrongs = {{"zeros", 0, {}, false}, {"1.05 times dsinks", 1.05, {}, false}};
   expected.dsinks = bound_of(expected.oracle.dsinks, plains, &Gradients<float>::dsinks, Dtype::fp32,
