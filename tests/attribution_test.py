@@ -25,6 +25,7 @@ SOURCE = Path(__file__).resolve().parents[1]
 os.environ["FLASHLADDER_PROGRAM"] = str(Path(sys.argv.pop(1)).resolve())
 
 MARKERS = "# A stage\n\n<!-- attribution:begin -->\n\n<!-- attribution:end -->\n\n## More\n"
+MANY_HEADS = "<!-- many_heads:begin -->\n\n<!-- many_heads:end -->\n"
 
 
 def counters(time_ms=2.0, busy=(), **others):
@@ -135,6 +136,8 @@ class AttributionTest(Repository):
                       text)
         self.assertIn("other warps at a barrier (`barrier`), 75 % of their time", text)
         self.assertIn("a multiprocessor holds 3 blocks at most, limited by registers", text)
+        text = self.written(profile((13, [kernel(busy={"issue slots": 59.96})])))
+        self.assertIn("nothing is busy 60 % of the time; the busiest is issue slots with 59.96 %.", text)
 
     def test_two_limits_that_are_equal_are_both_named(self):
         text = self.written(profile((13, [kernel(**{held.BLOCK_LIMITS["shared memory"]: 3})])))
@@ -182,6 +185,10 @@ class AttributionTest(Repository):
         self.assertIn("Predicted gain over the stage before: 1.50x; here it is 1.25x.", text)
         text = self.written(profile((14, [kernel()]), predictions=predictions), "14_two")
         self.assertIn("1.50x; the profile lacks that stage.", text)
+        data = profile((13, [kernel(time_ms=5)]), (14, [kernel(time_ms=4)]), predictions=predictions)
+        for one in data["profiles"][:2]:
+            one["commit"] = "old"  # whose kernels may be others
+        self.assertIn("1.50x; the profile has that stage of another commit, old.", self.written(data, "14_two"))
 
     def test_a_prediction_of_what_the_rule_cannot_say_is_refused(self):
         self.refused(profile((13, [kernel()]), predictions={"13": {"bound": "HBM", "why": "?"}}), "'HBM'", "DRAM")
@@ -266,6 +273,51 @@ class AttributionTest(Repository):
                                   "d": held.PREDICTED_AT, "kernels": [kernel(time_ms=ms[mask])]} for mask in ms]
         self.assertIn(f"Predicted for d = {held.PREDICTED_AT}, causal, before the two were compared there: 1.50x stage "
                       "13's speed, because it skips. It is 1.25x.\n", self.written(data, "14_two"))
+        for one in data["profiles"]:
+            one["commit"] = str(one["stage"])
+        self.assertIn("because it skips. The profile has the two of different commits, 13 and 14, so that it does not say "
+                      "what it is.\n", self.written(data, "14_two"))
+
+    def many_heads(self, *stages, **values):
+        """A profile of these at the problem of OF_MANY_HEADS, without a mask. The README of 11_fewer has the block."""
+        self.list_stages((10, "more", "forward"), (11, "fewer", "forward"))
+        for stage in ("10_more", "11_fewer"):
+            self.readme(stage).parent.mkdir(exist_ok=True)
+            self.readme(stage).write_text(MARKERS)
+        self.readme("11_fewer").write_text(MARKERS + MANY_HEADS)
+        p = held.MANY_HEADS
+        return {**profile(), "profiles": [
+            {"stage": number, "before": number - 1, "mask": "full", "dtype": "fp32", "commit": f"of {number}", "d": p["d"],
+             "N": p["N"], "kernels": [kernel("long", time_ms=number / 4, busy={"DRAM": number}, **values),
+                                      kernel("short", time_ms=0.25)]} for number in stages]}
+
+    def test_where_there_are_many_heads_all_kernels_stand_side_by_side(self):
+        data = self.many_heads(10, 11)
+        text = self.written(data, "11_fewer")
+        for part in ("The kernels of stages 10 and 11 on one A GPU, driver 1.2, commit of 10, of 11, by the counters of Nsight "
+                     "Compute: batch * heads = 1024, N = 512, d = 64, fp32, no mask.\n",
+                     "| counter | 10, `long` | 10, `short` | 11, `long` | 11, `short` |\n",
+                     "| time, ms | 2.500 | 0.250 | 2.750 | 0.250 |\n", "| DRAM busy | 10 % | 10 % | 11 % | 10 % |\n",
+                     "| occupancy | 10 % | 10 % | 10 % | 10 % |\n",
+                     "\n- Stage 10 in all: 2.75 ms, 0 MB from and to DRAM.\n- Stage 11 in all: 3.00 ms, 0 MB"):
+            self.assertIn(part, text)
+        self.assertNotIn("What bounds it", text)  # which is said of the problem that all stages have
+        data["profiles"] += profile((11, [kernel()]))["profiles"]
+        text = self.written(data, "11_fewer")
+        self.assertIn("batch * heads = 128, N = 4096", text)
+        self.assertEqual((text.count("Bound by"), text.count("| 2.500 |")), (2, 1))
+
+    def test_many_heads_of_one_stage_alone_say_nothing(self):
+        for stages in ((10,), (11,), ()):
+            self.assertEqual(self.written(self.many_heads(*stages), "11_fewer"), MARKERS + MANY_HEADS)
+
+    def test_many_heads_with_a_counter_that_cannot_be_are_refused(self):
+        self.keep(self.many_heads(10, 11, **{held.DRAM_READ: float("nan")}))
+        for option in ([], ["--check"]):
+            result = self.attribute(*option)
+            self.assertEqual(result.returncode, 1)
+            self.assertIn(f"{held.DRAM_READ} of long in stage 10, forward pass, full is nan, which cannot be", result.stderr)
+            self.assertEqual(self.readme("11_fewer").read_text(), MARKERS + MANY_HEADS)
 
     def test_forward_and_backward_are_set_side_by_side(self):
         """At each head dimension that both have: 4 * 4 * 32 * 4096^2 * 64 FLOPs, and 2.5 times as many."""
@@ -295,6 +347,12 @@ class AttributionTest(Repository):
         self.assertIn("| TFLOP/s | 550 | 275 | 275 | 344 |\n", text)
         self.assertEqual(text.count("Bound by"), 4)
         self.assertIn("\n- d = 128, causal: Bound by latency", text)
+        # One that needs Hopper has other instructions: the two are of those that any GPU runs.
+        self.list_stages((29, "four", "forward"), (38, "three", "backward"), (52, "five", "backward"), five={"gpu": "hopper"})
+        (self.root / "stages/52_five").mkdir()
+        self.readme("52_five").write_text(MARKERS)
+        data["profiles"] += of(52, "backward", 3)
+        self.assertEqual(self.written(data, "38_three"), text)
 
     def test_the_committed_readmes_and_predictions_are_right(self):
         result = subprocess.run([sys.executable, "-B", "-m", "bench.report.attribution", "--check"], capture_output=True,
@@ -367,9 +425,17 @@ class ProfileTest(Repository):
         self.profiler()
         result = self.run_nsight("--profile", "--commit", "abc", "--out", self.out, "--stages", "10")
         self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertEqual([(one["pass"], one["d"], one["mask"]) for one in json.loads(self.out.read_text())["profiles"]],
-                         [(which, d, mask) for which, d in (("forward", 32), ("forward", 64), ("backward", 64))
-                          for mask in ("full", "causal")])
+        self.assertEqual([(one["pass"], one["d"], one["N"], one["mask"])
+                          for one in json.loads(self.out.read_text())["profiles"]],
+                         [("forward", 32, 4096, "full"), ("forward", 32, 4096, "causal"), ("forward", 64, 512, "full"),
+                          ("forward", 64, 4096, "full"), ("forward", 64, 4096, "causal"), ("backward", 64, 4096, "full"),
+                          ("backward", 64, 4096, "causal")])
+        calls = (self.root / "calls").read_text().splitlines()
+        self.assertEqual([line.split("ledger ")[1] for line in calls if ",512," in line],
+                         ["10 --random 32,32,512,64 --dtype fp32 --backend cuda"])
+        # Measured again, each run takes the place of the one at its own length.
+        self.assertEqual(self.run_nsight("--profile", "--commit", "def", "--out", self.out, "--stages", "10").returncode, 0)
+        self.assertEqual([one["commit"] for one in json.loads(self.out.read_text())["profiles"]], ["def"] * 7)
 
     def test_the_fastest_backward_pass_is_profiled_at_three_head_dimensions(self):
         self.profiler()
@@ -393,7 +459,7 @@ class ProfileTest(Repository):
             predictions.write_text(json.dumps(begun | {"30 backward": {"bound": "L2", "why": "it is known by now"}}))
         data = json.loads(self.out.read_text())
         self.assertEqual([(one["stage"], one["pass"], one["mask"], one["commit"]) for one in data["profiles"]
-                          if one["d"] == held.PROFILED["d"]],
+                          if (one["d"], one["N"]) == (held.PROFILED["d"], held.PROFILED["N"])],
                          [(number, which, mask, commit) for number, which, commit in
                           ((10, "forward", "abc"), (10, "backward", "abc"), (13, "forward", "def"), (30, "backward", "def"))
                           for mask in ("full", "causal")])
@@ -452,7 +518,7 @@ class ProfileTest(Repository):
     def test_what_is_not_a_number_is_refused(self):
         for text in ("n/a", "nan", "inf", ""):
             self.profiler(**{held.BUSY["L2"]: text})
-            self.refused_profile(f"'{text}'", held.BUSY["L2"], "stage 13, forward pass, d = 64, full", "--query-metrics")
+            self.refused_profile(f"'{text}'", held.BUSY["L2"], "stage 13, forward pass, N = 4096, d = 64, full", "--query-metrics")
 
     def test_times_in_another_unit_are_refused(self):
         self.profiler(unit="us")

@@ -423,6 +423,24 @@ class ProgramTest(unittest.TestCase):
             with self.assertRaisesRegex(gpu_report.BadResult, f"policies_window.json does not say its {re.escape(key)}"):
                 block(rows, {name: value for name, value in context.items() if name != key})
 
+    def test_the_better_of_two_peers_is_what_the_fastest_is_set_beside(self):
+        self.read_gpu_run()
+        from bench.report import gpu_report
+
+        def speeds(causal, N):
+            return {"stage 50": 99.0, "stage 51": 60.0 + N / 256, "fa2": 90.0, "cudnn": 50.0 if causal else 80.0,
+                    "flash-attn-4": None if causal and N == 512 else 60.0}
+
+        table = gpu_report.better_table([self.comparison(speeds, gpu="A", pace="rested"), self.comparison(speeds, gpu="B")])
+        self.assertTrue(table.startswith(
+            "In bf16 on one A, driver 1, PyTorch 2, cuDNN 9, commit abc, rested; bf16 on one B, driver 1, PyTorch 2, cuDNN 9, "
+            "commit abc, launches close together; one interleaved run each:\n\n"
+            "| GPU | d | mask | stage | N = 512 | N = 4,096 | mean from 1,024 on |\n"), table)
+        for gpu in "AB":
+            self.assertIn(f"| {gpu} | 64 | full | 51 | 0.78 | 0.95 | 0.95 |\n"
+                          f"| {gpu} | 64 | causal | 51 | absent | 1.27 | 1.27 |\n", table)
+        self.assertEqual(table.count("\n"), 8)
+
     def test_a_peer_that_is_absent_at_a_shape_is_said_to_be(self):
         self.read_gpu_run()
         from bench.report import gpu_pictures, gpu_report

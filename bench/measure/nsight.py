@@ -16,7 +16,6 @@ import argparse
 import concurrent.futures
 import csv
 import io
-import itertools
 import json
 import math
 import os
@@ -26,8 +25,8 @@ import sys
 from pathlib import Path
 
 from bench.measure.facts import new_file, nvidia_smi, write
-from bench.results.profile import (MASKS, MEASURED, PASSES, PREDICTED_AT, PROFILED, THREADS, TIME, head_dim,
-                                   problem_at)
+from bench.results.profile import (MANY_HEADS, MASKS, MEASURED, OF_MANY_HEADS, PASSES, PREDICTED_AT, PROFILED, THREADS,
+                                   TIME, head_dim, length, problem_at)
 from common.course import registry
 
 SHAPES = {
@@ -186,23 +185,28 @@ def profile(arguments):
     the file has of other stages."""
     data = begun(arguments.out)
     for stage in stages_of_kernels(arguments):
-        runs = [(which, chosen, d) for which, chosen in passes(stage).items()
-                for d in (PROFILED["d"], *more_head_dims(stage, which, registry.all_stages()))]
-        for (which, chosen, d), (mask, causal) in itertools.product(runs, MASKS.items()):
-            where = f"stage {stage.number}, {which} pass, d = {d}, {mask}"
-            problem = "{batch},{heads},{N},{d}".format(**problem_at(d))
+        runs = [(which, problem_at(d), mask) for which in passes(stage)
+                for d in (PROFILED["d"], *more_head_dims(stage, which, registry.all_stages())) for mask in MASKS]
+        if stage.number in OF_MANY_HEADS:
+            runs.append(("forward", MANY_HEADS, "full"))
+        for which, at, mask in runs:
+            N, d = at["N"], at["d"]
+            where = f"stage {stage.number}, {which} pass, N = {N}, d = {d}, {mask}"
+            problem = "{batch},{heads},{N},{d}".format(**at)
             dtype = stage.dtypes[-1]  # bf16 on tensor cores, as in the tables of speed
             units, rows = kernels(arguments.ncu, MEASURED, ["--print-kernel-base", "function"], stage.number,
-                                  ["--random", problem, "--dtype", dtype, *causal, *chosen])
+                                  ["--random", problem, "--dtype", dtype, *MASKS[mask], *PASSES[which]])
             if units[TIME] not in ("ns", "nsecond"):
                 sys.exit(f"nsight: ncu gives times in {units[TIME]}, not in ns: this script must learn that unit")
             found = [{"name": row["Kernel Name"],
                       "counters": {metric: number(row, metric, where) for metric in MEASURED}} for row in rows]
             print(f"{where}: {', '.join(kernel['name'] for kernel in found)}", flush=True)
-            mine = {"stage": stage.number, "pass": which, "mask": mask, "d": d}
-            others = [one for one in data["profiles"] if any({**one, "d": head_dim(one)}[key] != mine[key] for key in mine)]
+            mine = {"stage": stage.number, "pass": which, "mask": mask, "d": d, "N": N}
+            others = [one for one in data["profiles"]
+                      if any({**one, "d": head_dim(one), "N": length(one)}[key] != mine[key] for key in mine)]
             new = {**mine, "before": stage.before, "dtype": dtype, "commit": arguments.commit, "kernels": found}
-            data["profiles"] = sorted([*others, new], key=lambda one: (one["stage"], one["pass"] == "backward", head_dim(one)))
+            data["profiles"] = sorted([*others, new], key=lambda one: (one["stage"], one["pass"] == "backward",
+                                                                       head_dim(one), length(one)))
             write(arguments.out, data)
 
 

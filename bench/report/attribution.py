@@ -26,7 +26,7 @@ from common.course.registry import ROOT, Failure
 
 PROFILE = gpu.FOLDER / "profile.json"
 HOPPER_PROFILE = gpu.HOPPER / PROFILE.name  # of the stages that need Hopper
-BLOCK, SHARE_BLOCK = "attribution", "share"
+BLOCK, SHARE_BLOCK, MANY_HEADS_BLOCK = "attribution", "share", "many_heads"
 ENOUGH = 60  # percent
 LATENCY, OTHER = "latency", "another unit"
 MEANING = {  # of the reasons to wait that need a word; ncu's documentation has all
@@ -101,10 +101,11 @@ class Kernel:
         reason, share = self.waits
         blocks, limit = self.held
         few = f"a multiprocessor holds {blocks} block{'s' * (blocks != 1)} at most, limited by {limit}"
+        busiest = f"{most:.0f}" if round(most) < ENOUGH else f"{most:.2f}"  # which is below it, and must look so
         if self.counters[counters.WAVES] < 1:
             few = f"the grid has only {self.counters[counters.BLOCKS]:,.0f} blocks, fewer than the GPU can hold"
         what = f"{MEANING[reason]} (`{reason}`)" if reason in MEANING else f"`{reason}`"
-        return (f"Bound by latency: nothing is busy {ENOUGH} % of the time; the busiest is {first} with {most:.0f} %. "
+        return (f"Bound by latency: nothing is busy {ENOUGH} % of the time; the busiest is {first} with {busiest} %. "
                 f"Warps wait most for {what}, {100 * share:.0f} % of their time, and {few}.")
 
 
@@ -130,15 +131,22 @@ def rows(kernel):
     }
 
 
-def compared(prediction, kernel, before):
-    """What was predicted before the profile was made, and what came of it; without a mask."""
+def compared(prediction, mine, before):
+    """What was predicted before the profile was made, and what came of it; without a mask. `before`: the profile of the
+    stage before, or None."""
+    kernel = Kernel(mine)
     if prediction["bound"] not in (*counters.BUSY, LATENCY):
         raise Failure(f"'{prediction['bound']}' cannot bound a stage: predict {', '.join(counters.BUSY)} or {LATENCY}")
     text = f"Predicted before: bound by {prediction['bound']}, because {prediction['why']}. "
     text += "So it is." if prediction["bound"] == kernel.bound else f"It is not: it is bound by {kernel.bound}."
     if "gain" in prediction:
         text += f" Predicted gain over the stage before: {prediction['gain']:.2f}x"
-        text += f"; here it is {before.ms / kernel.ms:.2f}x." if before else "; the profile lacks that stage."
+        if before is None:
+            text += "; the profile lacks that stage."
+        elif before["commit"] != mine["commit"]:  # of which the kernels may be others
+            text += f"; the profile has that stage of another commit, {before['commit']}."
+        else:
+            text += f"; here it is {Kernel(before).ms / kernel.ms:.2f}x."
     return text
 
 
@@ -147,18 +155,21 @@ def gain_elsewhere(data, stage, before):
     either not."""
     prediction = data["predictions"].get(f"{stage} at d = {counters.PREDICTED_AT}")
     mask = prediction["mask"] if prediction else ""
-    ms = {profile["stage"]: Kernel(profile).ms for profile in data["profiles"]
-          if (counters.head_dim(profile), profile["mask"], pass_of(profile)) == (counters.PREDICTED_AT, mask, "forward")}
-    if stage not in ms or before not in ms:
+    found = {profile["stage"]: profile for profile in data["profiles"]
+             if (counters.head_dim(profile), profile["mask"], pass_of(profile)) == (counters.PREDICTED_AT, mask, "forward")}
+    if stage not in found or before not in found:
         return ""
+    commits = [found[number]["commit"] for number in (before, stage)]
+    came = (f"It is {Kernel(found[before]).ms / Kernel(found[stage]).ms:.2f}x." if len(set(commits)) == 1 else
+            f"The profile has the two of different commits, {' and '.join(commits)}, so that it does not say what it is.")
     return (f"Predicted for d = {counters.PREDICTED_AT}{', causal' if mask == 'causal' else ''}, before the two were compared "
-            f"there: {prediction['gain']:.2f}x stage {before}'s speed, because {prediction['why']}. It is "
-            f"{ms[before] / ms[stage]:.2f}x.")
+            f"there: {prediction['gain']:.2f}x stage {before}'s speed, because {prediction['why']}. {came}")
 
 
 def of_all(data):
     """The profiles at the shape that all stages have."""
-    return [profile for profile in data["profiles"] if counters.head_dim(profile) == counters.PROFILED["d"]]
+    return [profile for profile in data["profiles"]
+            if (counters.head_dim(profile), counters.length(profile)) == (counters.PROFILED["d"], counters.PROFILED["N"])]
 
 
 def block(data, stage):
@@ -193,19 +204,18 @@ def part(data, stage, which):
               for profile in data["profiles"] if profile["stage"] == stage and pass_of(profile) == which
               and counters.head_dim(profile) not in (counters.PROFILED["d"], counters.PREDICTED_AT)]
     if prediction := data["predictions"].get(f"{stage} backward" if which == "backward" else str(stage)):
-        before = next((Kernel(profile) for profile in of_all(data)
-                       if profile["stage"] == mine["before"] and profile["mask"] == "full"
-                       and pass_of(profile) == which), None)
-        lines += ["", compared(prediction, found["full"], before)]
+        of_pass = {profile["stage"]: profile for profile in of_all(data)
+                   if profile["mask"] == "full" and pass_of(profile) == which}
+        lines += ["", compared(prediction, of_pass[stage], of_pass.get(mine["before"]))]
     if which == "forward" and (text := gain_elsewhere(data, stage, mine["before"])):
         lines += ["", text]
     return "\n".join(lines)
 
 
 def fastest_passes(data):
-    """The number of the stage that has the fastest of each pass, of those that the profile has."""
+    """The number of the stage that has the fastest of each pass, of those that the profile has and any GPU runs."""
     profiled = {profile["stage"] for profile in data["profiles"]}
-    stages = [stage for stage in registry.all_stages() if stage.number in profiled]
+    stages = [stage for stage in registry.all_stages() if stage.number in profiled and stage.gpu == "any"]
     return {which: registry.fastest(which, "bf16", stages).number for which in counters.PASSES
             if registry.of_kernels(which, "bf16", stages)}
 
@@ -244,6 +254,41 @@ def share_block(data):
     return "\n".join(lines)
 
 
+def many_heads_block(data):
+    """The Markdown that sets each kernel of the stages of OF_MANY_HEADS beside the others, where there are many heads;
+    nothing where the profile lacks one of them."""
+    p = counters.MANY_HEADS
+    found = {profile["stage"]: profile for profile in data["profiles"]
+             if counters.length(profile) == p["N"] and counters.head_dim(profile) == p["d"]}
+    if set(found) != set(counters.OF_MANY_HEADS):
+        return ""
+    table, total = {}, {}
+    for stage, profile in found.items():
+        kernels = Kernel(profile).all  # which are as they must be
+        for kernel in kernels:
+            c = kernel["counters"]
+            lines = {"time, ms": f"{c[counters.TIME] / 1e6:.3f}",
+                     **{f"{unit} busy": f"{c[metric]:.0f} %" for unit, metric in counters.BUSY.items()},
+                     "occupancy": f"{c[counters.OCCUPANCY]:.0f} %",
+                     "read from DRAM; written, MB":
+                         f"{c[counters.DRAM_READ] / 1e6:,.0f}; {c[counters.DRAM_WRITTEN] / 1e6:,.0f}"}
+            for name, text in lines.items():
+                table.setdefault(name, []).append(text)
+        total[stage] = {metric: sum(kernel["counters"][metric] for kernel in kernels)
+                        for metric in (counters.TIME, counters.DRAM_READ, counters.DRAM_WRITTEN)}
+    heads = [f"{stage}, `{kernel['name']}`" for stage, profile in found.items() for kernel in profile["kernels"]]
+    commits = ", ".join(dict.fromkeys(profile["commit"] for profile in found.values()))
+    lines = [f"The kernels of stages {' and '.join(map(str, found))} on one {data['gpu']}, driver {data['driver']}, commit "
+             f"{commits}, by the counters of Nsight Compute: batch * heads = {p['batch'] * p['heads']}, N = {p['N']}, "
+             f"d = {p['d']}, fp32, no mask.", "",
+             f"| counter | {' | '.join(heads)} |", "|---" + "|--:" * len(heads) + "|"]
+    lines += [f"| {name} | {' | '.join(cells)} |" for name, cells in table.items() if set(cells) != {"0 %"}]
+    lines += ["", *(f"- Stage {stage} in all: {sums[counters.TIME] / 1e6:.2f} ms, "
+                    f"{(sums[counters.DRAM_READ] + sums[counters.DRAM_WRITTEN]) / 1e6:,.0f} MB from and to DRAM."
+                    for stage, sums in total.items())]
+    return "\n".join(lines)
+
+
 def read(path):
     """The profile of a file; one of no stage where it is not there."""
     return gpu.load(path) if path.exists() else {"profiles": []}
@@ -268,6 +313,9 @@ def main():
     for stage in registry.all_stages():
         if stage.readme.exists() and f"<!-- {SHARE_BLOCK}:begin -->" in stage.readme.read_text():
             texts[stage.readme] = with_block(stage.readme, SHARE_BLOCK, share_block(data), texts.get(stage.readme))[1]
+        if stage.readme.exists() and f"<!-- {MANY_HEADS_BLOCK}:begin -->" in stage.readme.read_text():
+            texts[stage.readme] = with_block(stage.readme, MANY_HEADS_BLOCK, many_heads_block(data),
+                                             texts.get(stage.readme))[1]
     stale = {readme: new for readme, new in texts.items() if readme.read_text() != new}
     names = ", ".join(str(readme.relative_to(ROOT)) for readme in stale)
     if check and stale:

@@ -30,6 +30,7 @@ PEERS, BACKWARD_PEERS = "peers_bf16.json", "backward_peers_bf16.json"
 LOSSES, TRAINING = ("train_gpt.json", "train_gpt_bf16.json"), "training.json"
 ATOMICS, NSIGHT, HOST = "atomics.json", "nsight.json", "host.json"
 BESIDE = ("fa2", "cudnn", "flash-attn-4")  # the peers that stand beside each of them
+BETTER_FROM = 1024  # the means over N of what is set beside the better of the last two begin here
 HOST_PAGE = ROOT / "docs/flash_attn.md"
 EMULATOR = ROOT / "common/simt/README.md"
 PAGE, ATOMICS_PAGE = ROOT / "docs/training.md", ROOT / "docs/theory/atomics.md"
@@ -42,6 +43,7 @@ OF_STAGE = {"h200": "forward pass", "backward": "backward pass", "peers": "besid
 OF_ALL = {"peers": "The fastest forward pass over its peers: the geometric mean over N, in brackets the least and the most",
           "hopper_peers": "The same of the fastest forward pass on Hopper",
           "hopper_backward": "The same of the fastest backward passes on Hopper",
+          "hopper_better": "The fastest forward pass on Hopper over the better of cuDNN and FlashAttention-4",
           "busy": "The same, rested and busy",
           "backward_peers": "The backward passes of all stages and their peers", "train_gpt": "The losses of a small GPT",
           "throughput": "The speed of whole models", "atomics": "What atomics and determinism cost",
@@ -432,6 +434,30 @@ def short_peers_table(peers):
     return "\n".join(lines) + "\n"
 
 
+def better_table(runs):
+    """The fastest forward pass over the better of the two fastest peers at each shape, for each GPU that has a run, with
+    the geometric mean over the longer N."""
+    origins, lines = [], []
+    lengths = sorted({one["N"] for peers in runs for one in peers["results"]})
+    for peers in runs:
+        c, speeds = peers["context"], by_shape(peers)
+        stage = registry.fastest("forward", c["dtype"], measured_in(peers))
+        origins.append(f"{c['dtype']} {origin(c)}, {pace(c)}")
+        for d, mask in KINDS:
+            over = {}
+            for N in lengths:
+                at = speeds.get((d, mask == "causal", N), {})
+                if all(at.get(name) for name in (name_of(stage), *BESIDE[1:])):
+                    over[N] = at[name_of(stage)] / max(at[name] for name in BESIDE[1:])
+            if means := [ratio for N, ratio in over.items() if N >= BETTER_FROM]:
+                cells = [f"{over[N]:.2f}" if N in over else "absent" for N in lengths]
+                lines.append(f"| {c['gpu']} | {d} | {mask} | {stage.number} | {' | '.join(cells)} | "
+                             f"{statistics.geometric_mean(means):.2f} |")
+    return "\n".join([f"In {'; '.join(origins)}; one interleaved run each:", "",
+                      f"| GPU | d | mask | stage | {' | '.join(f'N = {N:,}' for N in lengths)} | mean from {BETTER_FROM:,} on |",
+                      "|---|--:|---" + "|--:" * (len(lengths) + 2) + "|", *lines]) + "\n"
+
+
 def busy_table(rested, busy):
     """The fastest forward pass and the fastest peers at both paces: TFLOP/s, and of the busy ones the clock and the share
     of the tensor cores' rate at that clock."""
@@ -642,6 +668,7 @@ class Results:
                                                           for name in (PEERS, BACKWARD_PEERS, TRAINING))
         self.hopper_backward = of_scripts(folder / HOPPER_BACKWARD)
         self.hopper_peers, self.busy = (of_scripts(hopper / name) for name in (HOPPER_PEERS, HOPPER_BUSY))
+        self.hopper_runs = [run for run in map(of_scripts, dict.fromkeys(one / HOPPER_PEERS for one in (hopper, folder))) if run]
         self.other = others(hopper / HOPPER_OTHER) if (hopper / HOPPER_OTHER).exists() else None
         self.policies = [of_policies(path) for one in (hopper, folder) for path in sorted(one.glob("policies_*.json"))]
         self.host = if_there(hopper / HOST, "results")
@@ -664,6 +691,7 @@ class Results:
                 *((MEASURED_PAGE, name, short_peers_table(peers) if peers else NOT_YET)
                   for name, peers in (("peers", self.peers), ("hopper_peers", self.hopper_peers),
                                       ("hopper_backward", self.hopper_backward))),
+                (MEASURED_PAGE, "hopper_better", better_table(self.hopper_runs) if self.hopper_runs else NOT_YET),
                 (MEASURED_PAGE, "busy",
                  busy_table(self.hopper_peers, self.busy) if self.hopper_peers and self.busy else NOT_YET),
                 *((registry.stage_of(number).readme, "other", other_block(found, context))

@@ -5,6 +5,10 @@ PASSES = {"forward": [], "backward": ["--backward"]}
 PROFILED = {"batch": 4, "heads": 32, "N": 4096, "d": 64}  # of the papers' grid, as in the tables of speed
 # Where gains are predicted that nothing else shows: heads * d as above.
 PREDICTED_AT = 32
+# Where FlashAttention-1 has what it needs: short rows, and several heads for each multiprocessor. These stages, forward,
+# without a mask.
+MANY_HEADS = {"batch": 32, "heads": 32, "N": 512, "d": 64}
+OF_MANY_HEADS = (10, 11)
 MASKS = {"full": [], "causal": ["--causal"]}
 # How busy each unit is, in percent of what it can do in the whole time of the kernel, idle multiprocessors included.
 BUSY = {
@@ -49,6 +53,11 @@ MEASURED = [*PROFILE, CLOCK]
 def head_dim(profile):
     """Of profiles that do not say it, that of all stages."""
     return profile.get("d", PROFILED["d"])
+
+
+def length(profile):
+    """Of profiles that do not say it, that of all stages."""
+    return profile.get("N", PROFILED["N"])
 
 
 def problem_at(d):
