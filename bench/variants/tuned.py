@@ -117,9 +117,9 @@ BACKWARD = [(32, 32, 4, 1, 2, 32), (32, 64, 4, 2, 2, 32), (32, 128, 4, 2, 1, 32)
             (128, 64, 4, 1, 1, 32), (128, 128, 8, 1, 1, 32)]
 # warpgroups, Bc: that multiply. Fewer of them have registers for more keys.
 HOPPER = [(warpgroups, Bc) for warpgroups, most in ((2, 176), (3, 128), (4, 64)) for Bc in range(48, most + 1, 16)]
-# num_buffers, Q_buffers, and by warpgroups the most registers that they can have beside the producer's.
-BUFFERS = [(2, 1), (2, 2), (3, 1), (3, 2), (4, 2)]
-ROLES = {2: (240, 24), 3: (160, 32), 4: (112, 32)}
+BUFFERS = [(2, 1), (2, 2), (3, 1), (3, 2), (4, 2)]  # num_buffers, Q_buffers
+# By warpgroups: registers, producer_registers. With 24 the producer of many tiles spills.
+ROLES = {2: (232, 32), 3: (160, 32), 4: (112, 32)}
 KINDS = {
     "forward": ("fa2_forward", True, [(*shape, unroll) for shape in FORWARD for unroll in (2, 4, 8)], forward),
     "backward": ("fa2_backward", False, [(*shape, unroll) for shape in BACKWARD for unroll in (1, 2, 4, 8)], backward),

@@ -27,8 +27,13 @@ ClaimedTile tile_for(const Problem& p) {
           .panels = D == 96 ? 3 : D / 64};
 }
 
-const Expr Q_buffers = {"Q_buffers",
-                        [](const Symbols& n) { return tiles_51::row_for(n.D).tile.Q_buffers; }};
+/// A number of the tile.
+template <int tiles_51::Tile::*number>
+std::int64_t of_tile(const Symbols& n) {
+  return tiles_51::row_for(n.D).tile.*number;
+}
+
+const Expr Q_buffers = {"Q_buffers", of_tile<&tiles_51::Tile::Q_buffers>};
 
 /// A ring of buffers, as one warpgroup sees it: by tile that comes to a buffer, how many products (a wgmma
 /// is one) the warpgroup had begun when it waited for the tile, and how many of them were done when it gave
@@ -165,6 +170,8 @@ Claim claim() {
   Claim claim{.tile = {.Br = 256, .Bc = 112, .R = 4}, .tile_for = tile_for};
   claim.forward.as_before = true;
   claim.forward.forms = {
+      {"most_registers", {"registers", of_tile<&tiles_51::Tile::registers>}},
+      {"fewest_registers", {"producer_registers", of_tile<&tiles_51::Tile::producer_registers>}},
       {"wgmma_bytes_in_flight",
        {"sum over copies and warps of their bytes at the products that nothing keeps apart from them",
         [](const Symbols& n) { return over_blocks(n, &Pipeline::bytes); }}},
