@@ -10,7 +10,7 @@ import unittest
 from bench.measure import ablation, atomics
 from bench.variants import variants
 from bench.variants.tuned import fastest_on_hopper, tuned
-from tests.tune_test import BUILD, STAGES, row
+from tests.tune_test import BUILD, FOR_ALL_GPUS, row
 
 
 class EveryVariantTest(unittest.TestCase):
@@ -24,7 +24,7 @@ class EveryVariantTest(unittest.TestCase):
 
     def test_the_rows_for_other_gpus_are_right(self):
         """As rows of the GPU that is emulated. A tile is tried once, in the dtype that has it first."""
-        for stage in STAGES:
+        for stage in FOR_ALL_GPUS:
             rows, tried = variants.read_table(stage), set()
             for architecture in sorted({r["architecture"] for r in rows} - {90}):
                 mine = []

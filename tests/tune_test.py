@@ -29,12 +29,20 @@ from common.course.registry import folders, needs_hopper, source_text
 BUILD = Path(sys.argv.pop(1)).resolve()
 SOURCE = Path(__file__).resolve().parents[1]
 STAGES = list(TUNED.values())
-STAGE, BACKWARD = tuned("forward"), tuned("backward")
+STAGE, BACKWARD, HOPPER = tuned("forward"), tuned("backward"), fastest_on_hopper()
+FOR_ALL_GPUS = [stage for stage in STAGES if "architecture" in stage.of]
 TEXT = STAGE.table.read_text()
 
 
 def row(architecture=90, dtype="bf16", d=64, causal=False, tile=(128, 64, 4, 1, 2)):
     return {"architecture": architecture, "dtype": dtype, "d": d, "causal": causal, "tile": [*tile]}
+
+
+def kernels(stage, r):
+    """The kernels of a row, as the compiler names them: on Hopper alone one is named for both masks."""
+    return [{"dtype": dtype, "d": r["d"], "causal": causal, "tile": r["tile"]}
+            for dtype in ("fp16", "bf16") for causal in (False, True)
+            if (r.get("dtype", dtype), r.get("causal", causal)) == (dtype, causal)]
 
 
 PTXAS_SAYS = """ptxas info    : 0 bytes gmem
@@ -107,11 +115,11 @@ class TableTest(unittest.TestCase):
         for stage in STAGES:
             rows, text = variants.read_table(stage), stage.table.read_text()
             self.assertEqual(variants.with_rows(text, rows), text)
-            one = row(tile=range(1, len(stage.fields) + 1))
+            one = stage.row(row(), [*range(1, len(stage.fields) + 1)])
             self.assertEqual(variants.read_table(stage, variants.with_rows(text, [one])), [one])
 
     def test_every_dtype_head_dimension_and_mask_has_a_row_that_fits(self):
-        for stage in STAGES:
+        for stage in FOR_ALL_GPUS:
             rows = variants.read_table(stage)
             for architecture in {r["architecture"] for r in rows}:
                 keys = [(r["dtype"], r["d"], r["causal"]) for r in rows if r["architecture"] == architecture]
@@ -119,6 +127,11 @@ class TableTest(unittest.TestCase):
                                                       for c in (False, True)))
             for r in rows:
                 self.assertEqual(stage.does_not_fit(r["tile"], r["d"], SHARED_BYTES[r["architecture"]]), "", r)
+        rows = variants.read_table(HOPPER)
+        launched = re.search(r"for_head_dim<T, (.*?)>", source_text(HOPPER.place / "attention.cu"))[1]
+        self.assertEqual(", ".join(str(r["d"]) for r in rows), launched)
+        for r in rows:
+            self.assertEqual(HOPPER.does_not_fit(r["tile"], r["d"], SHARED_BYTES[90]), "", r)
 
     def test_the_readmes_have_hoppers_tiles(self):
         """In bf16, and fp16 has the same: the rows `| d | mask | Br x Bc | warps | ...`, by the names above them."""
@@ -142,9 +155,21 @@ class TableTest(unittest.TestCase):
                                          if (r["architecture"], r["dtype"]) == (90, dtype)},
                                  f"put what ./ladder tune found into {stage.readme}")
 
+    def test_the_readme_has_the_tiles_of_hopper_alone(self):
+        columns = ["D", "Br x Bc", "warpgroups", "buffers of K and V", "of Q", "shared memory", "O~, S and P~", "registers",
+                   "of the producer"]
+        wanted = [f"| {' | '.join(columns)} |", "|--:|---" + 7 * "|--:" + "|"]
+        for r in variants.read_table(HOPPER):
+            warpgroups, Bc, num_buffers, Q_buffers, own, producers = r["tile"]
+            shared, registers, _ = HOPPER.takes(dict(zip(HOPPER.fields, r["tile"], strict=True)), r["d"])
+            cells = (r["d"], f"{64 * warpgroups} x {Bc}", warpgroups, num_buffers, Q_buffers, f"{shared >> 10} KiB",
+                     registers, own, producers)
+            wanted.append(f"| {' | '.join(map(str, cells))} |")
+        self.assertIn("\n".join(wanted) + "\n\n", HOPPER.readme.read_text(), f"put table.hpp into {HOPPER.readme}")
+
     def test_no_kernel_of_the_tables_spills(self):
         """By what ptxas has said of them in this build."""
-        for stage in STAGES:
+        for stage in FOR_ALL_GPUS:
             said = next(BUILD.rglob(f"{stage.place.name}.cu.o.ptxas"), None)
             if said is None:
                 self.skipTest("this build has no nvcc")
@@ -182,6 +207,10 @@ class TableTest(unittest.TestCase):
         for broken in ("", TEXT.replace("{128, 64, 4, 1, 2}", "{128, 64, 4, 1}"), TEXT.replace(", true,", ", 1,", 1)):
             with self.assertRaisesRegex(variants.VariantError, "tuned/table.hpp is not as ./ladder tune writes it"):
                 variants.read_table(STAGE, broken)
+        text = HOPPER.table.read_text()
+        for broken in ("", TEXT, text.replace("{64, {4, ", "{64, {"), text.replace("{64, {", "{64, true, {")):
+            with self.assertRaisesRegex(variants.VariantError, "pipeline/table.hpp is not as ./ladder tune writes it"):
+                variants.read_table(HOPPER, broken)
 
     def test_only_what_was_tuned_changes(self):
         rows = variants.read_table(STAGE)
@@ -191,6 +220,15 @@ class TableTest(unittest.TestCase):
         for stage in STAGES:
             rows = variants.read_table(stage)
             self.assertEqual(variants.new_table(rows, [], 90), rows)
+
+    def test_on_hopper_alone_a_row_is_of_a_head_dimension(self):
+        rows = variants.read_table(HOPPER)
+        new = variants.new_table(rows, [{"d": 128, "tile": [2, 128, 2, 1, 240, 24]}], 90)
+        self.assertEqual([r for r in new if r not in rows], [{"d": 128, "tile": [2, 128, 2, 1, 240, 24]}])
+        self.assertEqual(len(new), len(rows))
+        text = variants.with_rows(HOPPER.table.read_text(), new)
+        self.assertIn("    {128, {2, 128, 2, 1, 240, 24}},\n", text)
+        self.assertEqual(variants.read_table(HOPPER, text), new)
 
     def test_a_new_gpu_begins_as_the_one_before_it(self):
         rows = variants.read_table(STAGE)
@@ -203,7 +241,7 @@ class TableTest(unittest.TestCase):
             self.assertEqual(r["tile"], [64, 64, 4, 1, 2] if tuned else like[r["dtype"], r["d"], r["causal"]])
 
     def test_the_tables_fit_every_gpu_that_they_serve(self):
-        for stage in STAGES:
+        for stage in FOR_ALL_GPUS:
             rows = variants.read_table(stage)
             for architecture, shared_bytes in SHARED_BYTES.items():
                 serves = max(row["architecture"] for row in rows if row["architecture"] <= architecture)
@@ -239,8 +277,9 @@ class MeasureTest(unittest.TestCase):
 
 class CandidatesTest(unittest.TestCase):
     def test_each_has_all_numbers_of_a_tile_and_is_tried_once(self):
-        for stage in STAGES:
+        for stage in FOR_ALL_GPUS:
             self.assertEqual(stage.fields[:4], ["Br", "Bc", "warps", "num_buffers"])
+        for stage in STAGES:
             self.assertEqual({len(tile) for tile in stage.candidates}, {len(stage.fields)})
             self.assertEqual(len(stage.candidates), len(set(map(tuple, stage.candidates))))
 
@@ -272,23 +311,51 @@ class CandidatesTest(unittest.TestCase):
         self.assertGreater(2 * 2 * 64, MOST_REGISTERS)
 
 
+    def test_what_does_not_fit_on_hopper_alone(self):
+        def why(tile, d, shared_bytes=SHARED_BYTES[90]):
+            return HOPPER.does_not_fit(tile, d, shared_bytes)
+
+        self.assertEqual(why((3, 64, 4, 2, 160, 32), 128), "")
+        self.assertEqual(why((3, 64, 4, 2, 160, 32), 128, 229_568), "")  # as the claim has it
+        self.assertIn("takes 224 KiB of shared memory", why((3, 64, 4, 2, 160, 32), 128, 229_567))
+        self.assertIn("takes 256 KiB of shared memory", why((3, 80, 4, 2, 160, 32), 128))
+        self.assertIn("a tile of 320 x 64", why((5, 64, 2, 1, 96, 24), 64))
+        self.assertIn("a tile of 256 x 56", why((4, 56, 4, 2, 112, 32), 64))
+        self.assertIn("112 or 28 registers: setmaxnreg takes multiples of 8", why((4, 64, 4, 2, 112, 28), 64))
+        self.assertIn("240 or 16 registers", why((2, 80, 2, 1, 240, 16), 256))
+        self.assertIn("88 or 32 registers: setmaxnreg", why((4, 64, 4, 2, 88, 32), 64))  # of 96 at launch
+        self.assertIn("4 x 120 + 24 registers to the warpgroups, of 5 x 96", why((4, 64, 4, 2, 120, 24), 64))
+        self.assertIn("takes 92 registers for its sums, and 24 for all else, of 112", why((4, 80, 4, 2, 112, 32), 64))
+        self.assertIn("takes 68 registers for its sums, of 232", why((2, 48, 4, 2, 232, 32), 64))
+
+    def test_there_are_enough_for_each_head_dimension_of_hopper_and_not_too_many(self):
+        for d in tune.head_dims(HOPPER):
+            fit = [tile for tile in HOPPER.candidates if not HOPPER.does_not_fit(tile, d, SHARED_BYTES[90])]
+            self.assertTrue(3 < len(fit) < 64, (d, len(fit)))
+
+
 class SearchTest(unittest.TestCase):
     def test_the_score(self):
         fast, slow = [[1.0, 1.1, 1.0], [4.0, 4.0, 9.0]], [[2.0, 2.0, 2.0], [4.0, 4.0, 4.0]]
         self.assertEqual(tune.score(fast, [fast, slow]), 1)
         self.assertAlmostEqual(tune.score(slow, [fast, slow]), 2 ** 0.5)
 
-    def search(self, *, stage=STAGE, spilled=0, wrong="", middle=1.05, fastest=1.0):
-        """A search over tiles whose kernels and times are made up: the candidate 2 takes `fastest` ms, all others 1.05,
+    def special(self, stage=STAGE):
+        """A tile that fits at d = 64."""
+        return [tile for tile in stage.candidates if not stage.does_not_fit(tile, 64, SHARED_BYTES[90])][2]
+
+    def search(self, *, stage=STAGE, spilled=0, reordered="", wrong="", middle=1.05, fastest=1.0, dtypes=("bf16",),
+               architecture=90):
+        """A search over tiles whose kernels and times are made up: a special one takes `fastest` ms, all others 1.05,
         but `middle` at N = 2048."""
-        special = stage.candidates[2]
+        special = self.special(stage)
         name = f"{stage.number}_" + "x".join(map(str, special))
 
         def make_all(orders, say):
             return [{"name": o["name"], "library": o["name"], "kernels": [
-                {"dtype": r["dtype"], "d": r["d"], "causal": r["causal"], "tile": r["tile"], "registers": 100,
-                 "spilled": spilled if r["tile"] == special else 0} for r in variants.read_table(stage, o["table"])]}
-                    for o in orders]
+                {**kernel, "registers": 100, "spilled": spilled if r["tile"] == special else 0,
+                 "reordered": reordered if r["tile"] == special else ""}
+                for r in variants.read_table(stage, o["table"]) for kernel in kernels(stage, r)]} for o in orders]
 
         def measure(build, folder, tasks, rounds, say):
             def ms(library, N):
@@ -298,9 +365,9 @@ class SearchTest(unittest.TestCase):
                                "ms": [ms(library, problem["Nq"]) for problem in task["time"]]}
                      for library in task["libraries"]} for task in tasks]
 
-        with mock.patch.object(sys, "argv", ["tune", "--d", "64", "--dtype", "bf16", "--N", "512", "2048", "8192"]):
+        with mock.patch.object(sys, "argv", ["tune", "--d", "64", "--dtype", *dtypes, "--N", "512", "2048", "8192"]):
             args = tune.arguments()
-        facts = {"gpu": "a GPU", "driver": "1", "architecture": 90}
+        facts = {"gpu": "a GPU", "driver": "1", "architecture": architecture}
         with mock.patch.object(tune, "make_all", make_all), mock.patch.object(tune, "measure", measure):
             return tune.search(stage, args, facts, "/nowhere", lambda text: None)
 
@@ -309,22 +376,31 @@ class SearchTest(unittest.TestCase):
 
     def test_the_fastest_is_best(self):
         for stage in STAGES:
-            self.assertEqual(self.best(stage=stage)["tile"], stage.candidates[2])
+            self.assertEqual(self.best(stage=stage)["tile"], self.special(stage))
 
     def test_every_candidate_is_timed_or_rejected_for_each_mask(self):
         """Also those of the table, in the autotuner's list or not."""
         for stage in STAGES:
             found = self.search(stage=stage)
             tiles = {tuple(tile) for tile in stage.candidates}
-            tiles |= {tuple(r["tile"]) for r in variants.read_table(stage) if r["architecture"] == 90}
-            self.assertEqual(sorted((tuple(r["tile"]), r["causal"]) for r in found),
-                             sorted((tile, causal) for tile in tiles for causal in (False, True)))
+            tiles |= {tuple(r["tile"]) for r in variants.read_table(stage) if r.get("architecture", 90) == 90}
+            masks = (False, True) if stage in FOR_ALL_GPUS else (None,)
+            self.assertEqual(sorted((tuple(r["tile"]), str(r.get("causal"))) for r in found),
+                             sorted((tile, str(causal)) for tile in tiles for causal in masks))
             self.assertTrue(all(("score" in r) != ("rejected" in r) and r["stage"] == stage.number for r in found))
 
     def test_what_spills_or_is_wrong_is_rejected_with_its_reason(self):
-        for how, why in (({"spilled": 8}, "spills 8 bytes"), ({"wrong": "O is off"}, "is not right: O is off")):
-            self.assertNotEqual(self.best(**how)["tile"], STAGE.candidates[2])
-            self.assertTrue(any(why in r.get("rejected", "") for r in self.search(**how)))
+        for how, why in (({"spilled": 8}, "spills 8 bytes"), ({"wrong": "O is off"}, "is not right: O is off"),
+                         ({"reordered": "(C7510) serialized"}, "has wgmma that ptxas reorders: (C7510) serialized")):
+            for stage in (STAGE, HOPPER):
+                self.assertNotEqual(self.best(stage=stage, **how)["tile"], self.special(stage))
+                self.assertTrue(any(why in r.get("rejected", "") for r in self.search(stage=stage, **how)))
+
+    def test_on_hopper_alone_one_tile_is_the_best_for_both_dtypes_and_masks(self):
+        best = self.best(stage=HOPPER, dtypes=("fp16", "bf16"))
+        self.assertEqual(best, {"stage": 51, "d": 64, "tile": self.special(HOPPER), "registers": 100, "spilled": 0,
+                                "ms": {f"{dtype} {mask} {N}": 1.0 for mask in ("full", "causal")
+                                       for dtype in ("fp16", "bf16") for N in (512, 2048, 8192)}, "score": 1.0})
 
     def test_what_is_wrong_does_not_say_how_long_others_may_take(self):
         found = self.search(wrong="O is off", fastest=0.1)
@@ -332,14 +408,14 @@ class SearchTest(unittest.TestCase):
 
     def test_what_takes_much_longer_at_the_middle_length_is_not_timed_further(self):
         found = self.search(middle=1.12)
-        self.assertEqual({tuple(r["tile"]) for r in found if "score" in r}, {tuple(STAGE.candidates[2])})
+        self.assertEqual({tuple(r["tile"]) for r in found if "score" in r}, {tuple(self.special())})
         self.assertIn("takes 1.12 times the fastest at N = 2048", {r.get("rejected") for r in found})
 
     def test_times_that_are_no_numbers_are_refused(self):
         with mock.patch.object(tune, "score", lambda *_: float("nan")), self.assertRaises(variants.VariantError):
             self.search()
 
-    def run_tune(self, stages, *options):
+    def run_tune(self, stages, *options, named=True, architecture=90):
         """The whole program on made-up times, with tables and the result in a folder of their own; what it prints and
         the folder's files by name."""
         with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
@@ -347,35 +423,52 @@ class SearchTest(unittest.TestCase):
             for stage in stages:
                 table = Path(folder) / f"{stage.number}.hpp"
                 table.write_text(stage.table.read_text())
-                found = self.search(stage=stage)
+                found = [] if stage.does_not_run(architecture) else self.search(stage=stage, architecture=architecture)
                 mine[stage.number] = mock.Mock(wraps=stage, number=stage.number, folder=stage.folder, table=table,
-                                               fields=stage.fields, found=found)
-            for name, value in (("TUNED", mine), ("gpu", lambda: {"gpu": "a GPU", "driver": "1", "architecture": 90}),
+                                               fields=stage.fields, of=stage.of, found=found)
+            facts = {"gpu": "a GPU", "driver": "1", "architecture": architecture}
+            for name, value in (("TUNED", mine), ("gpu", lambda: facts),
                                 ("search", lambda stage, *_: stage.found)):
                 stack.enter_context(mock.patch.object(tune, name, value))
             stack.enter_context(mock.patch.object(sys, "argv", [
-                "tune", "--d", "64", "--dtype", "bf16", "--out", f"{folder}/tune.json", "--commit", "abc", "--stage",
-                *(str(stage.number) for stage in stages), *options]))
-            with contextlib.redirect_stdout(io.StringIO()) as said:
-                tune.main()
+                "tune", "--d", "64", "--dtype", "bf16", "--out", f"{folder}/tune.json", "--commit", "abc",
+                *(["--stage", *(str(stage.number) for stage in stages)] if named else []), *options]))
+            with contextlib.redirect_stdout(io.StringIO()) as said, contextlib.redirect_stderr(said):
+                tune.tune()
             return said.getvalue(), {path.name: path.read_text() for path in Path(folder).iterdir()}
 
     def test_the_tables_of_all_stages_are_rewritten_and_one_file_keeps_what_was_found(self):
         said, files = self.run_tune(STAGES)
         for stage in STAGES:
             new = variants.read_table(stage, files[f"{stage.number}.hpp"])
-            best = [row(causal=causal, tile=stage.candidates[2]) for causal in (False, True)]
-            self.assertEqual([r for r in new if (r["architecture"], r["dtype"], r["d"]) == (90, "bf16", 64)], best)
+            masks = (False, True) if stage in FOR_ALL_GPUS else (None,)
+            best = [stage.row(row(causal=causal), self.special(stage)) for causal in masks]
+            mine = [r for r in new if (r.get("architecture", 90), r.get("dtype", "bf16"), r["d"]) == (90, "bf16", 64)]
+            self.assertEqual(mine, best)
             self.assertIn(f"Stage {stage.number} on a GPU: the best tile ({', '.join(stage.fields)})", said)
         result = json.loads(files["tune.json"])
-        self.assertEqual((result["commit"], set(result["tiles"])), ("abc", {"29", "38", "39"}))
-        self.assertEqual([(r["stage"], r["causal"]) for r in result["winners"]],
-                         [(number, causal) for number in TUNED for causal in (False, True)])
+        self.assertEqual((result["commit"], set(result["tiles"])), ("abc", {"29", "38", "39", "51"}))
+        self.assertEqual([(r["stage"], r.get("causal")) for r in result["winners"]],
+                         [*((number, causal) for number in (29, 38, 39) for causal in (False, True)), (51, None)])
 
     def test_a_dry_run_writes_no_table(self):
-        _, files = self.run_tune([BACKWARD], "--dry-run")
-        self.assertEqual(files["38.hpp"], BACKWARD.table.read_text())
-        self.assertIn("tune.json", files)
+        for stage, of in ((BACKWARD, "d =  64 causal bf16"), (HOPPER, "d =  64")):
+            said, files = self.run_tune([stage], "--dry-run")
+            self.assertEqual(files[f"{stage.number}.hpp"], stage.table.read_text())
+            self.assertIn("tune.json", files)
+            old = next(r["tile"] for r in variants.read_table(stage)
+                       if {**row(causal=True), **r, "tile": 0} == {**row(causal=True), "tile": 0})
+            self.assertIn(f"  {of}   {tune.tile_text(self.special(stage)):24} 100 registers   until now "
+                          f"{tune.tile_text(old):24} 1.050\n", said)
+
+    def test_on_other_gpus_what_runs_on_hopper_alone_is_left_out(self):
+        why = "stage 51 runs on Hopper alone, a GPU of compute capability 9.0"
+        said, files = self.run_tune([STAGE, HOPPER], named=False, architecture=120)
+        self.assertIn(f"left out: {why}\n", said)
+        self.assertIn("The tables of 29 have these tiles now", said)
+        self.assertEqual(files["51.hpp"], HOPPER.table.read_text())
+        with self.assertRaisesRegex(variants.VariantError, why):
+            self.run_tune([HOPPER], architecture=120)
 
     def test_a_table_that_cannot_be_written_stays(self):
         def full(part, path):
@@ -403,13 +496,15 @@ class SearchTest(unittest.TestCase):
         for bad, why in ((["--N", "1000"], "divisors of 16384"), (["--rounds", "0"], "from 1 on"),
                          (["--stage", "29", "--d", "48"], "stage 29 has no tiles for d = 48, only for 32 64 96"),
                          (["--stage", "38", "--d", "64", "192"], "stage 38 has no tiles for d = 192"),
+                         (["51", "--d", "32"], "stage 51 has no tiles for d = 32, only for 64 96 128 192 256"),
                          (["--stage", "22"], "stage 22 has no table of tiles"),
                          (["tensor_cores"], "stage tensor_cores has no table of tiles")):
             with mock.patch.object(sys, "argv", ["tune", *bad]), contextlib.redirect_stderr(io.StringIO()) as said, \
                     self.assertRaises(SystemExit):
                 tune.arguments()
             self.assertIn(why, said.getvalue())
-        for words, numbers in (([], [29, 38, 39]), (["38"], [38]), (["tuned", "--stage", "38", "29"], [29, 38])):
+        for words, numbers in (([], []), (["38"], [38]), (["tuned", "--stage", "38", "29"], [29, 38]),
+                               (["deeper_pipeline", "51_deeper_pipeline"], [51])):
             with mock.patch.object(sys, "argv", ["tune", *words]):
                 self.assertEqual(tune.arguments().stage, numbers)
 
@@ -438,6 +533,13 @@ class VariantTest(unittest.TestCase):
         rows = [row(causal=causal, tile=(64, 96, 4, 1, 2, 32, 2)) for causal in (False, True)]
         table = variants.with_rows(BACKWARD.table.read_text(), rows)
         self.assertEqual(self.wrong(BACKWARD, table=table), ["", ""])
+
+    def test_another_tile_on_hopper_alone_is_right(self):
+        """Of d = 64 alone: no other kernel is compiled, and none that has no row."""
+        table = variants.with_rows(HOPPER.table.read_text(), [{"d": 64, "tile": [2, 128, 2, 1, 240, 24]}])
+        with mock.patch.object(variants, "small_problems", lambda stage, d, causal, dtype, all_=variants.small_problems: [
+                {**one, "heads": min(one["heads"], 12)} for one in all_(stage, d, causal, dtype)]):
+            self.assertEqual(self.wrong(HOPPER, table=table), ["", ""])
 
     def test_a_wrong_variant_is_found(self):
         rows = [row(causal=causal, tile=(64, 64, 4, 1, 2)) for causal in (False, True)]
@@ -471,18 +573,40 @@ class VariantTest(unittest.TestCase):
             self.assertEqual([(k["dtype"], k["d"], k["causal"], k["tile"]) for k in one["kernels"]],
                              [("bf16", 64, False, [*tile])])
             self.assertTrue(100 < one["kernels"][0]["registers"] <= 255, one)
+        tiles = {64: [3, 96, 3, 1, 160, 32], 128: [3, 96, 2, 1, 160, 32]}  # the second one has too few registers
+        table = variants.with_rows(HOPPER.table.read_text(), [{"d": d, "tile": tile} for d, tile in tiles.items()])
+        one = variants.make(HOPPER, self.folder, "51", build=BUILD, backend="cuda", table=table)
+        self.assertEqual(sorted((k["dtype"], k["d"], k["causal"], k["tile"]) for k in one["kernels"]),
+                         sorted((dtype, d, causal, tile) for dtype in ("bf16", "fp16") for d, tile in tiles.items()
+                                for causal in (False, True)))
+        for k in one["kernels"]:
+            self.assertEqual((k["registers"], k["spilled"] > 0, "serialized" in k["reordered"]),
+                             (128, k["d"] == 128, k["d"] == 128), k)
         for output in ("", "Compiling entry function '_Z1kv'\nUsed 20 registers",
                        "Compiling entry function '_Z11fa2_forwardI6__halfLi64ELb0ELi128EE'\nUsed 20 registers"):
             with self.assertRaises(variants.VariantError):
                 variants.resources(STAGE, output)
 
-    def test_a_kernel_without_a_tile_serves_both_masks(self):
-        said = PTXAS_SAYS.replace("_Z1bv", "_Z13wgmma_forwardI13__nv_bfloat16Li128EEvi")
-        self.assertEqual(variants.resources(fastest_on_hopper(), said),
-                         [{"dtype": "bf16", "d": 128, "causal": causal, "tile": [], "registers": 255, "spilled": 8}
-                          for causal in (False, True)])
+    def test_a_kernel_without_a_tile_has_the_tables_and_serves_both_masks(self):
+        name = "_Z13wgmma_forwardI13__nv_bfloat16Li128EEvi"
+        said, tile = PTXAS_SAYS.replace("_Z1bv", name), [3, 96, 2, 1, 160, 32]
+        table = variants.with_rows(HOPPER.table.read_text(), [{"d": 128, "tile": tile}])
+
+        def found(said):
+            return variants.resources(HOPPER, said, table)
+
+        self.assertEqual(found(said), [{"dtype": "bf16", "d": 128, "causal": causal, "tile": tile, "registers": 255,
+                                        "spilled": 8, "reordered": ""} for causal in (False, True)])
+        self.assertEqual(variants.resources(HOPPER, said)[0]["tile"],
+                         next(r["tile"] for r in variants.read_table(HOPPER) if r["d"] == 128))
+        why = "(C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized due to insufficient registers"
+        for function, mine in ((f" in the function '{name}'", why), (f" for the function '{name}'", why), ("", why),
+                               (" in the function '_Z1av'", "")):
+            self.assertEqual(found(f"ptxas info    : {why}{function}\n{said}")[0]["reordered"], mine)
         with self.assertRaisesRegex(variants.VariantError, "no kernel"):
-            variants.resources(fastest_on_hopper(), PTXAS_SAYS)
+            variants.resources(HOPPER, PTXAS_SAYS)
+        with self.assertRaisesRegex(variants.VariantError, "in a form that"):
+            found(said.replace("Li128E", "Li64E"))
 
 
 class AblationTest(unittest.TestCase):

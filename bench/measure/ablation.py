@@ -71,9 +71,9 @@ def changes(path, d, causal):
 
 def variants(stage, facts):
     """Name and what is to be compiled of each: the whole, with a patch, with another tile."""
-    if stage.table is None:
-        if facts["architecture"] != 90:
-            raise VariantError(f"stage {stage.number} runs on Hopper alone, a GPU of compute capability 9.0")
+    if why := stage.does_not_run(facts["architecture"]):
+        raise VariantError(why)
+    if stage.which == "hopper":
         yield "", {}
         for path in patches(stage):
             yield path.read_text().splitlines()[0], {"patch": path}
@@ -117,7 +117,7 @@ def measured(args, facts, folder, say):
         tasks.append({"libraries": has, "check": small_problems(stage, d, causal, "bf16"),
                       "time": [problem(d, causal, "bf16", N) for N in LENGTHS[args.which]]})
     say("Checking and timing ...")
-    found, word = [], "with" if stage.table is None else "without"
+    found, word = [], "with" if args.which == "hopper" else "without"
     results = measure(args.build, folder, tasks, args.rounds, say, rested=args.which == "hopper")
     for (d, causal), result in zip(groups, results, strict=True):
         whole = [statistics.median(ms) for ms in result[made["00"]["library"]]["ms"]]

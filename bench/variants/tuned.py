@@ -1,7 +1,6 @@
 """The stages whose kernel has a table of tiles: what a tile's numbers are, which tiles the autotuner tries, and which
-cannot be a kernel. And the one without a table of which variants are measured, too."""
+cannot be a kernel."""
 
-import itertools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,17 +12,18 @@ from common.course import registry
 # Shared memory that a block can have, by compute capability (CUDA C++ Programming Guide, Technical Specifications).
 SHARED_BYTES = {80: 163 << 10, 86: 99 << 10, 87: 163 << 10, 89: 99 << 10, 90: 227 << 10, 100: 227 << 10,
                 103: 227 << 10, 110: 227 << 10, 120: 99 << 10, 121: 99 << 10}
+REGISTERS = 65536  # of a multiprocessor
 MOST_REGISTERS = 216  # of the 255 of a lane, for sums alone
+BESIDE_SUMS = 24  # on Hopper, of a thread that multiplies, for all else
 
 
 @dataclass(frozen=True)
 class Tuned(Varied):
-    """A stage with a table; `kernel` is a template <dtype, d, causal, the numbers of a tile ...>. `takes` says without
-    compiling what a tile takes at one d: bytes of shared memory of a block, registers of a lane for its sums, why else
-    it is no kernel."""
+    """A stage with a table; `kernel` is a template <dtype, d, causal, the numbers of a tile ...>, for Hopper alone
+    <dtype, d>. `takes` says without compiling what a tile takes at one d: bytes of shared memory of a block, registers
+    of a lane for its sums, why else it is no kernel, or none to try."""
 
-    shapes: list[tuple[int, ...]]  # all numbers of a tile but `unroll`, its last
-    unrolls: tuple[int, ...]
+    tiles: list[tuple[int, ...]]  # that the autotuner tries
     takes: Callable[[dict[str, int], int], tuple[int, int, str]]
 
     @property
@@ -37,8 +37,22 @@ class Tuned(Varied):
 
     @property
     def candidates(self):
-        """The tiles that the autotuner tries."""
-        return [[*shape, unroll] for shape, unroll in itertools.product(self.shapes, self.unrolls)]
+        """The tiles that the autotuner tries, as lists."""
+        return [[*tile] for tile in self.tiles]
+
+    @property
+    def of(self):
+        """What has a row of the table of its own: on Hopper alone one tile serves both dtypes and masks."""
+        return ("d",) if self.which == "hopper" else ("architecture", "dtype", "d", "causal")
+
+    def row(self, kernel, tile):
+        """A row of the table, for what a kernel serves: {architecture, dtype, d, causal}."""
+        return {**{name: kernel[name] for name in self.of}, "tile": tile}
+
+    def does_not_run(self, architecture):
+        """Why no tile of it runs on a GPU of this architecture, "" where they do."""
+        alone = self.which == "hopper" and architecture != 90
+        return f"stage {self.number} runs on Hopper alone, a GPU of compute capability 9.0" if alone else ""
 
     def does_not_fit(self, tile, d, shared_bytes):
         """Why a tile cannot be a kernel, "" where it can be tried."""
@@ -70,6 +84,27 @@ def backward(t, d):
     return shared, registers, why
 
 
+def hopper(t, d):
+    """The buffers of Q, K and V, their mbarriers, and which row tiles are in Q; O~, S and P~."""
+    warpgroups, Bc, num_buffers, Q_buffers, own, producers = t.values()
+    shared = 2 * (64 * warpgroups * Q_buffers + 2 * Bc * num_buffers) * d + 32 * (num_buffers + 1) + 16 * Q_buffers
+    registers = d // 2 + Bc // 2 + Bc // 4
+    at_launch = REGISTERS // (128 * (1 + warpgroups)) // 8 * 8
+    why = ""
+    if warpgroups > 4 or Bc % 16 != 0 or Bc > 256:
+        why = f"has a tile of {64 * warpgroups} x {Bc}: wgmma and TMA take multiples of 64 rows and of 16 keys, up to 256"
+    elif own % 8 != 0 or producers % 8 != 0 or not 24 <= producers <= at_launch <= own <= 256:
+        why = (f"gives a thread {own} or {producers} registers: setmaxnreg takes multiples of 8 from 24 to 256, on "
+               f"either side of the {at_launch} at launch")
+    elif warpgroups * own + producers > (1 + warpgroups) * at_launch:
+        why = f"gives {warpgroups} x {own} + {producers} registers to the warpgroups, of {1 + warpgroups} x {at_launch}"
+    elif registers + BESIDE_SUMS > own:
+        why = f"takes {registers} registers for its sums, and {BESIDE_SUMS} for all else, of {own}"
+    elif 2 * registers < own:
+        why = f"takes {registers} registers for its sums, of {own}: more warpgroups, or more keys, have room"
+    return shared, registers, why
+
+
 # Br, Bc, warps, num_buffers: a warp has 16 or 32 rows.
 FORWARD = [(*shape, num_buffers) for shape in (
     (64, 64, 4), (64, 128, 4), (128, 64, 4), (128, 96, 4), (128, 128, 4), (128, 64, 8), (128, 128, 8))
@@ -80,10 +115,28 @@ BACKWARD = [(32, 32, 4, 1, 2, 32), (32, 64, 4, 2, 2, 32), (32, 128, 4, 2, 1, 32)
             (64, 64, 8, 1, 2, 64), (64, 64, 8, 2, 2, 64), (64, 128, 4, 2, 1, 32), (64, 128, 8, 1, 1, 64),
             (64, 128, 8, 2, 1, 64), (64, 128, 8, 1, 2, 32), (64, 128, 8, 1, 2, 64), (64, 128, 8, 2, 2, 64),
             (128, 64, 4, 1, 1, 32), (128, 128, 8, 1, 1, 32)]
-KINDS = {"forward": ("fa2_forward", True, FORWARD, (2, 4, 8), forward),
-         "backward": ("fa2_backward", False, BACKWARD, (1, 2, 4, 8), backward)}
-TUNED = {number: Tuned(number, place, which, *kind) for which, kind in KINDS.items()
-         for number, place in registry.with_tile_table(which).items()}
+# warpgroups, Bc: that multiply. Fewer of them have registers for more keys.
+HOPPER = [(warpgroups, Bc) for warpgroups, most in ((2, 176), (3, 128), (4, 64)) for Bc in range(48, most + 1, 16)]
+BUFFERS = [(2, 1), (2, 2), (3, 1), (3, 2), (4, 2)]  # num_buffers, Q_buffers
+# By warpgroups: registers, producer_registers. With 24 the producer of many tiles spills.
+ROLES = {2: (232, 32), 3: (160, 32), 4: (112, 32)}
+KINDS = {
+    "forward": ("fa2_forward", True, [(*shape, unroll) for shape in FORWARD for unroll in (2, 4, 8)], forward),
+    "backward": ("fa2_backward", False, [(*shape, unroll) for shape in BACKWARD for unroll in (1, 2, 4, 8)], backward),
+    "hopper": ("wgmma_forward", True,
+               [(*shape, *buffers, *ROLES[shape[0]]) for shape in HOPPER for buffers in BUFFERS], hopper)}
+
+
+def _tuned():
+    """The stages with a table, by number; those that run on Hopper alone are a kind of their own."""
+    for which in ("forward", "backward"):
+        hopper_alone = registry.for_hopper(which)
+        for number, place in registry.with_tile_table(which).items():
+            kind = "hopper" if number in hopper_alone else which
+            yield number, Tuned(number, place, kind, *KINDS[kind])
+
+
+TUNED = dict(sorted(_tuned()))
 
 
 def tuned(which):
@@ -97,6 +150,5 @@ def deterministic(which):
 
 
 def fastest_on_hopper():
-    """The last stage of plain attention that is for Hopper alone and has a forward pass."""
-    number, place = max(item for item in registry.for_hopper("forward").items() if item[0] < registry.FIRST_VARIANT)
-    return Varied(number, place, "hopper", "wgmma_forward", True)
+    """The last stage of plain attention that is for Hopper alone and has a forward pass; it has a table."""
+    return TUNED[max(number for number in registry.for_hopper("forward") if number < registry.FIRST_VARIANT)]

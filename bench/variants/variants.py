@@ -16,6 +16,8 @@ from bench.results.gpu import TOKENS, WIDTH
 from common.course.registry import ROOT, needs_hopper, source_text
 
 DTYPES = {"6__half": "fp16", "13__nv_bfloat16": "bf16"}
+# What ptxas says where it changes the order of the wgmma of a kernel: common/cmake/keep_ptxas.sh asks the same.
+REORDERED = re.compile(r"wgmma\.mma_async instructions are serialized|\(C75(?:08|10|12|14|15|17|19)\)")
 
 
 class VariantError(Exception):
@@ -24,15 +26,13 @@ class VariantError(Exception):
 
 @dataclass(frozen=True)
 class Varied:
-    """A stage of which variants are made. `kernel` is a template <dtype, d>; a stage with a table of tiles is Tuned."""
+    """A stage of which variants are made. One with a table of tiles is Tuned."""
 
     number: int
     place: Path
-    which: str  # pass, "forward" or "backward"; of what is measured on Hopper alone "hopper"
+    which: str  # pass, "forward" or "backward"; of what runs on Hopper alone, forward, "hopper"
     kernel: str
     between: bool  # whether it serves head dimensions between those that it has kernels for
-
-    table, fields = None, ()
 
     @property
     def name(self):
@@ -72,18 +72,24 @@ def compiler(stage, build, backend):
 
 
 def rows_text(rows):
-    """Rows {architecture, dtype, d, causal, tile: [Br, Bc, ...]} as the table has them."""
-    return "".join(f"    {{{row['architecture']}, Dtype::{row['dtype']}, {row['d']}, "
-                   f"{'true' if row['causal'] else 'false'}, {{{', '.join(map(str, row['tile']))}}}}},\n" for row in rows)
+    """Rows {architecture, dtype, d, causal, tile: [Br, Bc, ...]}, or {d, tile}, as the table has them."""
+    def of(row):
+        if "dtype" not in row:
+            return row["d"]
+        return f"{row['architecture']}, Dtype::{row['dtype']}, {row['d']}, {'true' if row['causal'] else 'false'}"
+
+    return "".join(f"    {{{of(row)}, {{{', '.join(map(str, row['tile']))}}}}},\n" for row in rows)
 
 
 def read_table(stage, text=None):
     """The rows of the stage's table, or of another text of it."""
     text = stage.table.read_text() if text is None else text
-    row = re.compile(r"^ *\{(\d+), Dtype::(\w+), (\d+), (true|false), \{(\d+(?:, \d+)*)\}\},$", re.M)
-    found = [{"architecture": int(m[1]), "dtype": m[2], "d": int(m[3]), "causal": m[4] == "true",
-              "tile": [int(number) for number in m[5].split(",")]} for m in row.finditer(text)]
-    if not found or len(found) != text.count("Dtype::") or any(len(one["tile"]) != len(stage.fields) for one in found):
+    values = {"architecture": r"(?P<architecture>\d+)", "dtype": r"Dtype::(?P<dtype>\w+)", "d": r"(?P<d>\d+)",
+              "causal": "(?P<causal>true|false)", "tile": r"\{(?P<tile>\d+(?:, \d+)*)\}"}
+    kinds = {"dtype": str, "causal": "true".__eq__, "tile": lambda numbers: [*map(int, numbers.split(","))]}
+    row = re.compile(rf"^ *\{{{', '.join(values[name] for name in (*stage.of, 'tile'))}\}},$", re.M)
+    found = [{name: kinds.get(name, int)(text) for name, text in m.groupdict().items()} for m in row.finditer(text)]
+    if not found or len(found) != text.count("}},") or any(len(one["tile"]) != len(stage.fields) for one in found):
         raise VariantError(f"{stage.folder}/table.hpp is not as ./ladder tune writes it: take it from the repository "
                            "again")
     return found
@@ -97,20 +103,25 @@ def with_rows(text, rows):
 
 def new_table(rows, best, architecture):
     """The rows of the table with the best tiles in. What was not tuned of a new architecture is as it was there."""
-    mine = [row for row in rows if row["architecture"] == architecture]
+    def of(row):
+        return tuple(row.get(name) for name in ("dtype", "d", "causal"))
+
+    mine = [row for row in rows if row.get("architecture", architecture) == architecture]
     if not mine:
         older = [row["architecture"] for row in rows if row["architecture"] <= architecture]
         like = max(older, default=min(row["architecture"] for row in rows))
         mine = [{**row, "architecture": architecture} for row in rows if row["architecture"] == like]
-    chosen = {(row["dtype"], row["d"], row["causal"]): row["tile"] for row in best}
-    mine = [{**row, "tile": chosen.get((row["dtype"], row["d"], row["causal"]), row["tile"])} for row in mine]
-    others = [row for row in rows if row["architecture"] != architecture]
-    return sorted(others + mine, key=lambda row: (row["architecture"], row["dtype"] != "fp16", row["d"], row["causal"]))
+    chosen = {of(row): row["tile"] for row in best}
+    mine = [{**row, "tile": chosen.get(of(row), row["tile"])} for row in mine]
+    others = [row for row in rows if row.get("architecture", architecture) != architecture]
+    return sorted(others + mine, key=lambda row: (row.get("architecture", 0), row.get("dtype") != "fp16", row["d"],
+                                                    row.get("causal", False)))
 
 
 def until_now(stage, architecture):
     """The table's rows of an architecture; of a new one those that it begins with."""
-    return [row for row in new_table(read_table(stage), [], architecture) if row["architecture"] == architecture]
+    return [row for row in new_table(read_table(stage), [], architecture)
+            if row.get("architecture", architecture) == architecture]
 
 
 def make(stage, folder, name, *, build, backend, architecture=90, table=None, patch=None):
@@ -129,7 +140,12 @@ def make(stage, folder, name, *, build, backend, architecture=90, table=None, pa
         run(["patch", "-s", "-F0", "--no-backup-if-mismatch", text, "-i", patch], f"{Path(patch).name} no longer applies")
     # The wrapper's own name for the stage lets one program hold many.
     source = place / ("variant.cu" if backend == "cuda" else "variant.cpp")
-    source.write_text(f'#define stage_{stage.number} variant\n#include "{stage.folder}/attention.cu"\n'
+    only = ""  # a row of the table for d alone, for which there may be none but these
+    if table is not None and "dtype" not in stage.of:
+        choices = [f"{{Dtype::{dtype}, {row['d']}, false, false}}" for row in read_table(stage, table)
+                   for dtype in DTYPES.values()]
+        only = f"#define FLASHLADDER_ONLY_FOR {', '.join(choices)}\n"
+    source.write_text(f'{only}#define stage_{stage.number} variant\n#include "{stage.folder}/attention.cu"\n'
                       'extern "C" const flashladder::Stage* flashladder_variant() {\n'
                       "  return &flashladder::variant::stage;\n}\n")
     library = place / "variant.so"
@@ -146,24 +162,30 @@ def make(stage, folder, name, *, build, backend, architecture=90, table=None, pa
     else:
         words += ["-fPIC", "-fno-gnu-unique", "-Wl,-Bsymbolic"]
     output = run(words, f"variant {name} does not compile")
-    return {"name": name, "library": str(library), "kernels": resources(stage, output) if backend == "cuda" else []}
+    kernels = resources(stage, output, table) if backend == "cuda" else []
+    return {"name": name, "library": str(library), "kernels": kernels}
 
 
-def resources(stage, output):
-    """What ptxas -v says of each kernel that has a tile; without a table one serves both masks, and is named twice."""
-    tile_of = r"Lb([01])E((?:Li\d+E)+)" if stage.table else "()()E"
+def resources(stage, output, table=None):
+    """What ptxas -v says of each kernel that has a tile; in `reordered` what it says where it changes the order of wgmma.
+    A kernel whose name has no tile has that of the table. It serves both masks, and is named twice."""
+    in_name = "dtype" in stage.of
+    tile_of = r"Lb([01])E((?:Li\d+E)+)" if in_name else "()()E"
+    of_d = {} if in_name else {row["d"]: row["tile"] for row in read_table(stage, table)}
     pattern, kernels = re.compile(rf"{stage.kernel}I(6__half|13__nv_bfloat16)Li(\d+)E{tile_of}"), []
     for part in output.split("Compiling entry function")[1:]:
-        kernel, registers = pattern.search(part), re.search(r"Used (\d+) registers", part)
+        kernel, registers = pattern.search(part.partition("\n")[0]), re.search(r"Used (\d+) registers", part)
         spilled = re.search(r"(\d+) bytes spill stores", part)
         if kernel is None:
             continue  # one that goes before or after it
-        tile = [int(number) for number in re.findall(r"\d+", kernel[4])]
+        tile = [int(number) for number in re.findall(r"\d+", kernel[4])] if in_name else of_d.get(int(kernel[2]), [])
         if not (registers and spilled and len(tile) == len(stage.fields)):
             raise VariantError("ptxas -v reports in a form that bench/variants/variants.py does not know")
+        reordered = [re.sub(r"^[^(]*| (in|for) (the )?function '.*", "", line) for line in output.splitlines()
+                     if REORDERED.search(line) and (kernel[0] in line or "function '" not in line)]
         kernels += [{"dtype": DTYPES[kernel[1]], "d": int(kernel[2]), "causal": causal, "tile": tile,
-                     "registers": int(registers[1]), "spilled": int(spilled[1])}
-                    for causal in ([kernel[3] == "1"] if stage.table else [False, True])]
+                     "registers": int(registers[1]), "spilled": int(spilled[1]), "reordered": "".join(reordered[:1])}
+                    for causal in ([kernel[3] == "1"] if in_name else [False, True])]
     if not kernels:
         raise VariantError("ptxas -v reported no kernel of those that are measured")
     return kernels

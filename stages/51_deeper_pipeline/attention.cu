@@ -8,6 +8,7 @@
 #include "common/ptx/registers.hpp"
 #include "common/ptx/vote.hpp"
 #include "common/ptx/wgmma.hpp"
+#include "stages/51_deeper_pipeline/table.hpp"
 
 namespace flashladder::stage_51 {
 namespace {
@@ -16,14 +17,12 @@ namespace {
 /// as half the keys of a tile, and P a quarter.
 template <int d>
 struct Tile {
-  static constexpr int warpgroups = d <= 64 ? 4 : d <= 128 ? 3 : 2;  // that multiply
-  static constexpr int threads = 128 * (1 + warpgroups);             // with the producer's
-  static constexpr int Br = 64 * warpgroups;  // rows of a tile of Q, 64 of each warpgroup
-  static constexpr int Bc = d <= 64 ? 64 : d <= 96 ? 112 : d <= 128 ? 64 : d <= 192 ? 112 : 80;  // keys
-  static constexpr int num_buffers = d <= 64 ? 4 : d <= 96 ? 3 : d <= 128 ? 4 : 2;  // of K, and of V
-  static constexpr int Q_buffers = d <= 128 ? 2 : 1;
-  static constexpr int registers = d <= 64 ? 112 : d <= 128 ? 160 : 240;  // of a thread that multiplies
-  static constexpr int producer_registers = d <= 128 ? 32 : 24;
+  static constexpr tiles_51::Tile of_d = tiles_51::row_for(d).tile;
+  static constexpr int warpgroups = of_d.warpgroups;      // that multiply
+  static constexpr int threads = 128 * (1 + warpgroups);  // with the producer's
+  static constexpr int Br = 64 * warpgroups;              // rows of a tile of Q, 64 of each warpgroup
+  static constexpr int Bc = of_d.Bc, num_buffers = of_d.num_buffers, Q_buffers = of_d.Q_buffers;
+  static constexpr int registers = of_d.registers, producer_registers = of_d.producer_registers;
 };
 
 // Of its 64 rows a warp has 16, as wgmma's fragments are laid out: the four lanes of a quad have rows quad

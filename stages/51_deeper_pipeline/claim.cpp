@@ -7,6 +7,7 @@
 #include "common/claims/closed_form.hpp"
 #include "common/claims/row_tile_order.hpp"
 #include "common/kernel/host.hpp"
+#include "stages/51_deeper_pipeline/table.hpp"
 
 namespace flashladder::stage_51 {
 
@@ -14,27 +15,25 @@ using namespace claims;
 
 namespace {
 
-/// As in attention.cu, with as many columns as the kernel has that takes d.
 ClaimedTile tile_for(const Problem& p) {
-  const int D = columns_for<64, 96, 128, 192, 256>(p.d);
-  const int warpgroups = D <= 64 ? 4 : D <= 128 ? 3 : 2;
-  return {.Br = 64 * warpgroups,
-          .Bc = D == 64    ? 64
-                : D == 96  ? 112
-                : D == 128 ? 64
-                : D == 192 ? 112
-                           : 80,
+  const auto& [D, tile] = tiles_51::row_for(p.d);
+  return {.Br = 64 * tile.warpgroups,
+          .Bc = tile.Bc,
           .R = 4,
           .D = D,
-          .warps = 4 * warpgroups,
-          .num_buffers = D == 96    ? 3
-                         : D <= 128 ? 4
-                                    : 2,
-          .warpgroups = warpgroups,
+          .warps = 4 * tile.warpgroups,
+          .num_buffers = tile.num_buffers,
+          .warpgroups = tile.warpgroups,
           .panels = D == 96 ? 3 : D / 64};
 }
 
-const Expr Q_buffers = {"Q_buffers", [](const Symbols& n) { return n.D <= 128 ? 2 : 1; }};
+/// A number of the tile.
+template <int tiles_51::Tile::*number>
+std::int64_t of_tile(const Symbols& n) {
+  return tiles_51::row_for(n.D).tile.*number;
+}
+
+const Expr Q_buffers = {"Q_buffers", of_tile<&tiles_51::Tile::Q_buffers>};
 
 /// A ring of buffers, as one warpgroup sees it: by tile that comes to a buffer, how many products (a wgmma
 /// is one) the warpgroup had begun when it waited for the tile, and how many of them were done when it gave
@@ -171,6 +170,8 @@ Claim claim() {
   Claim claim{.tile = {.Br = 256, .Bc = 112, .R = 4}, .tile_for = tile_for};
   claim.forward.as_before = true;
   claim.forward.forms = {
+      {"most_registers", {"registers", of_tile<&tiles_51::Tile::registers>}},
+      {"fewest_registers", {"producer_registers", of_tile<&tiles_51::Tile::producer_registers>}},
       {"wgmma_bytes_in_flight",
        {"sum over copies and warps of their bytes at the products that nothing keeps apart from them",
         [](const Symbols& n) { return over_blocks(n, &Pipeline::bytes); }}},
