@@ -19,7 +19,7 @@ from pathlib import Path
 
 from bench.measure.facts import commit_of, nvidia_smi, write
 from bench.results.gpu import FOLDER
-from common.course.registry import ROOT, for_hopper
+from common.course.registry import FIRST_VARIANT, ROOT, for_hopper
 
 
 def bench(pattern):
@@ -39,7 +39,7 @@ RESULTS = {
     "peers_bf16.json": module("measure.compare"),
     "peers_hopper_bf16.json": module("measure.compare", "--hopper"),
     "backward_hopper_bf16.json": module("measure.compare", "--backward", "--stages", "38",
-                                        *map(str, for_hopper("backward"))),
+                                        *(str(number) for number in for_hopper("backward") if number < FIRST_VARIANT)),
     "other.json": bench("/(other|host)/"),
     "host.json": module("measure.host_time"),
     "busy_bf16.json": module("measure.compare", "--busy", "--hopper", "--peers", "fa2", "cudnn", "flash-attn-4"),
@@ -53,8 +53,9 @@ RESULTS = {
     "policies_blocks.json": module("measure.policies", "--variant", "blocks:0.25", "--stage", "79"),
     # A bias of 32 heads and 16,384 rows, and its gradient, would take 64 GiB.
     "policies_bias.json": module("measure.policies", "--variant", "bias", "--stage", "76", "--N", "1024", "2048", "4096"),
-    **{f"policies_hopper_{variant.partition(':')[0]}.json": module(
-        "measure.policies", "--variant", variant, "--stage", "82", *(("--N", "1024", "2048", "4096") if variant == "bias" else ()))
+    **{f"policies_{of}_{variant.partition(':')[0]}.json": module(
+        "measure.policies", "--variant", variant, "--stage", stage, *(("--N", "1024", "2048", "4096") if variant == "bias" else ()))
+        for of, stage in (("hopper", "82"), ("hopper_backward", "83"))
         for variant in ("window:1024", "documents", "softcap:30", "alibi", "bias", "sinks", "dropout:0.1")},
     "backward_peers_bf16.json": module("measure.compare", "--backward"),
     "profile.json": module("measure.nsight", "--profile"),
