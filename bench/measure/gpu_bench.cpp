@@ -108,7 +108,9 @@ std::vector<Case> cases() {
         p.kv_heads = what == "gqa" ? p.q_heads / 4 : p.q_heads;
         add(*hopper, "other/" + what, p);
       };
-      for (int d : {64, 72, 96, 120, 128, 160, 192, 200, 256}) add_other("d", [&](Problem& p) { p.d = d; });
+      // Rows of d = 72, 88, 104, ... are no multiple of 32 bytes, which is what memory is read in.
+      for (int d : {64, 72, 80, 88, 96, 104, 112, 120, 128, 136, 144, 160, 176, 184, 192, 200, 208, 256})
+        add_other("d", [&](Problem& p) { p.d = d; });
       add_other("fp16", [](Problem& p) { p.dtype = Dtype::fp16; });
       add_other("ragged", [](Problem& p) { p.Nq = p.Nk = 4001; });
       add_other("gqa", [](Problem&) {});
