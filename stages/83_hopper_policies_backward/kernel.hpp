@@ -91,37 +91,37 @@ __device__ __forceinline__ void begin_with_bias(f32 (&S)[chunks][4], const Polic
   }
 }
 
-/// Which P^T dropout leaves, a bit for each element of a thread.
+/// Which P^T dropout leaves, a bit for each element of a thread: for its rows i + 8 c and for i + 8 c + 1.
 template <int chunks>
 struct Stays {
-  std::uint32_t bits[chunks / 8] = {};
+  std::uint32_t of_row[2] = {};
 
   __device__ __forceinline__ bool operator()(int c, int e) const {
-    return bits[c / 8] >> (c % 8 * 4 + e) & 1;
+    return of_row[e % 2] >> (2 * c + e / 2) & 1;
   }
-  /// Asks the policy, for rows from i on and keys from j on.
+  /// Asks the policy, for rows from i on and keys from j on. The random bytes of a row are for two
+  /// neighbouring keys, which two lanes have: one of the two asks for row i, the other one for row i + 1,
+  /// and each gives the other its bits.
   template <class Policy>
-  __device__ __forceinline__ void ask(const Policy& policy, const typename Policy::Head& head, int i,
-                                      int j) {
-#pragma unroll
-    for (int word = 0; word < chunks / 8; ++word) {
-      std::uint32_t found = 0;
+  __device__ __forceinline__ void ask(const Policy& policy, const typename Policy::Head& head, int i, int j,
+                                      int lane) {
+    constexpr int lanes_of_key = row_lanes;
+    const int own = lane / lanes_of_key % 2;  // its row, and whether its key is the second one
+    std::uint32_t mine = 0, others = 0;
 #pragma unroll 1  // the random numbers of several rows at a time would take too many registers
-      for (int c = 0; c < 8; c += 2) {
+    for (int c = 0; c < chunks; c += 2) {
+      const int row = i + 8 * c + own;
+      const Words bytes = policy.bytes(head, row, j);  // of this row, the one 8 behind it, and 32 keys
 #pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const int row = i + 64 * word + 8 * c + r;
-          const Words bytes = policy.bytes(head, row, j);  // of this row, the one 8 behind it, and 32 keys
-#pragma unroll
-          for (int part = 0; part < 4; ++part) {
-            const int behind = part % 2, e = part / 2 * 2 + r;
-            const bool stays = policy.stays(bytes, row + 8 * behind, j + part / 2 * 8);
-            found |= static_cast<std::uint32_t>(stays) << ((c + behind) * 4 + e);
-          }
-        }
+      for (int at = 0; at < 4; ++at) {
+        const int behind = row + at / 2 * 8, key = j + at % 2 * 8, neighbour = key + 1 - 2 * own;
+        mine |= static_cast<std::uint32_t>(policy.stays(bytes, behind, key)) << (2 * c + at);
+        others |= static_cast<std::uint32_t>(policy.stays(bytes, behind, neighbour)) << (2 * c + at);
       }
-      bits[word] = found;
     }
+    others = __shfl_xor_sync(~0u, others, lanes_of_key);
+    of_row[0] = own == 0 ? mine : others;
+    of_row[1] = own == 0 ? others : mine;
   }
 };
 
@@ -417,7 +417,7 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1) wgmma_backward(
     wgmma_commit();
     // P = exp(S - L), while dP^T is under way
     Stays<Br / 8> stays;
-    if (Policy::drops) stays.ask(policy, head, here.i, here.j);
+    if (Policy::drops) stays.ask(policy, head, here.i, here.j, lane);
     if constexpr (!Tile<d>::early_scores) wgmma_wait<1>(P);
     std::uint32_t P_rounded[Br / 16][4], dS_rounded[Br / 16][4];
     if (masked)
