@@ -35,7 +35,7 @@ std::string features(const Stage& stage) {
 }
 
 /// What the stages of the track with this number are about. A track is the first digit; that of forward
-/// passes on Hopper goes on to 51, that of backward passes there to 61, and that of variants to 82.
+/// passes on Hopper goes on to 51, that of backward passes there to 61, and that of variants to 83.
 std::string_view track(int number) {
   constexpr std::pair<int, std::string_view> tracks[] = {{0, "on a CPU"},
                                                          {10, "forward on CUDA cores"},
@@ -45,7 +45,7 @@ std::string_view track(int number) {
                                                          {52, "backward on Hopper"},
                                                          {62, ""},
                                                          {70, "variants"},
-                                                         {83, ""}};
+                                                         {84, ""}};
   std::string_view found;
   for (const auto& [first, about] : tracks) {
     if (number >= first) found = about;

@@ -68,7 +68,8 @@ def attention(
              has not, is of the highest stage that takes q: stages_for() says which. On the CPU that is an emulated one;
              stage=(2, 0) runs both passes there without the emulator, in float32. With any of the variants, a pass that is
              not named is of the stage that takes it and least else; on Hopper the forward pass is of stage 82, where that
-             takes them. Kernels of stages 81 and 82 are compiled at their first call, in some seconds, and kept on disk
+             takes them, and the backward pass of stage 83, which is not measured yet, only where it is named. Kernels of
+             stages 81 to 83 are compiled at their first call, in some seconds, and kept on disk
 
     window_size, softcap, prefix, alibi_slopes, bias, sinks, dropout_p, cu_seqlens_q, cu_seqlens_k, block_map
              as in flashladder.forward, in 16 bits; dropout_seed may be a tensor of one int64 on the CPU, or on q's device,
