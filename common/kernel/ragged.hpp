@@ -13,7 +13,8 @@ inline namespace for_emulator {
 
 /// Coordinates of a row: its own, and that of the batch entry.
 struct Place {
-  int row, entry;
+  int row;    ///< Of a head's rows.
+  int entry;  ///< Of the batch.
 };
 
 /// Where row `row` of a sequence of N rows is that begins at row0 of `all`: rows from N on are zeros. Where

@@ -41,7 +41,7 @@ Claim claim() {
       {"global.D.read_elements", tiles * Br + has_sinks * BH * Nq},
       {"global.sinks.read_elements", has_sinks * 256 * heads},
       {"global.dsinks.written_elements", has_sinks * heads},
-      {"global.slopes.read_elements", has_alibi * (1 + has_bias) * tiles * 128 * warpgroups},
+      {"global.slopes.read_elements", has_alibi * tiles * 128 * warpgroups},
       {"global.bias.read_elements", in_memory},
       {"global.dbias.written_elements", bias_numbers},
       {"global.dbias.atomic_elements", in_memory},

@@ -71,26 +71,6 @@ __device__ __forceinline__ constexpr stage_70::Element element(int i, int j, int
   return {i, j, 8 * c + e % 2, e / 2 * 8};
 }
 
-/// S^T begins with the numbers that the policy adds to it.
-template <class Policy, int chunks>
-__device__ __forceinline__ void begin_with_bias(f32 (&S)[chunks][4], const Policy& policy,
-                                                const typename Policy::Head& head, int i, int j) {
-  const bool all = policy.has_number(head, element(i, j, chunks - 1, 3));
-#pragma unroll
-  for (int c = 0; c < chunks; ++c) {
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const stage_70::Element at = element(i, j, c, e);
-      S[c][e] = all || policy.has_number(head, at) ? policy.number(head, at) : f32(0.f);
-    }
-  }
-#pragma unroll
-  for (int c = 0; c < chunks; ++c) {
-#pragma unroll
-    for (int e = 0; e < 4; ++e) S[c][e] = policy.over_scale(S[c][e]);
-  }
-}
-
 /// Which P^T dropout leaves, a bit for each element of a thread: for its rows i + 8 c and for i + 8 c + 1.
 template <int chunks>
 struct Stays {
@@ -132,9 +112,10 @@ struct Here {
   std::int64_t head;  // query head, of those of all batch entries
 };
 
-/// S^T becomes P^T = exp(S - L), as a power of 2, of the scores that the policy makes of S; a row that does
-/// not see a key has P = 0. What dropout leaves of P is rounded: the operand A of P^T dO. Where the policy
-/// changes scores, P^T is multiplied with the slope at last: of P itself nothing is needed any more.
+/// S^T becomes P^T = exp(S - L), as a power of 2, of the scores that the policy makes of S and of its own
+/// numbers; a row that does not see a key has P = 0. What dropout leaves of P is rounded: the operand A of
+/// P^T dO. Where the policy changes scores, P^T is multiplied with the slope at last: of P itself nothing
+/// is needed any more.
 template <class T, bool masked, class Policy, int chunks, int Br>
 __device__ __forceinline__ void probabilities(f32 (&x)[chunks][4],  // S^T, then P^T
                                               std::uint32_t (&rounded)[chunks / 2][4],
@@ -144,6 +125,7 @@ __device__ __forceinline__ void probabilities(f32 (&x)[chunks][4],  // S^T, then
                                               const Stays<chunks>& stays, const Here& here) {
   // Scores that the policy has changed have the scale in them.
   const float scale_log2 = (Policy::changes_scores ? 1.f : scale) * log2_e;
+  const bool all = policy.has_number(head, element(here.i, here.j, chunks - 1, 3));
 #pragma unroll
   for (int c = 0; c < chunks; c += 2) {
     f32 left[2][4];
@@ -155,7 +137,10 @@ __device__ __forceinline__ void probabilities(f32 (&x)[chunks][4],  // S^T, then
         const stage_70::Element at = element(here.i, here.j, c + y, e);
         const int row = at.i + at.di, key = at.j + at.dj;
         f32 s = x[c + y][e];
-        if (Policy::changes_scores) s = policy.score(s * scale, head, at);
+        if (Policy::has_bias && (all || policy.has_number(head, at)))
+          s = policy.score(fmaf(s, scale, policy.number(head, at)), head, at);
+        else if (Policy::changes_scores)
+          s = policy.score(s * scale, head, at);
         f32 p = ex2_approx(fmaf(s, scale_log2, -(e % 2 == 0 ? l.x : l.y)));
         if (masked &&
             (key >= policy.keys_end(n, row) || (Policy::begins_later && key < policy.keys_first(n, row))))
@@ -369,26 +354,21 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1) wgmma_backward(
     for (int x = 0; x < 8; ++x)
       atomic_add4(dQ_sum + (128 * x + 4 * lane), make_float4(dQ[x][0], dQ[x][1], dQ[x][2], dQ[x][3]));
   };
-  // S^T = K Q^T of a tile begins, with what the policy adds to it.
-  const bool biased = Policy::has_bias && policy.has_numbers();
-  const auto begin_S = [&](f32(&S)[Br / 8][4], int h, int i0, int tile) {
+  // S^T = K Q^T of a tile begins.
+  const auto begin_S = [&](f32(&S)[Br / 8][4], int tile) {
     const int buffer = tile % num_buffers, parity = tile / num_buffers % 2;
-    if (biased)
-      stage_83::begin_with_bias(S, policy, policy.head(n, part.entry, h), i0 + 2 * quad_lane,
-                                j0 + k0 + quad);
     mbarrier_wait(full.at(buffer, of_Q), parity);
     wgmma_fence();  // what the threads have done with the registers is done
 #pragma unroll
     for (int k = 0; k < d; k += 16)
-      wgmma<T>(S, K_keys + KVt::at_column(k), Q_first + buffer * Qt::bytes + Qt::at_column(k),
-               k > 0 || biased);
+      wgmma<T>(S, K_keys + KVt::at_column(k), Q_first + buffer * Qt::bytes + Qt::at_column(k), k > 0);
     wgmma_commit();
   };
   f32 next_S[Br / 8][4];  // S^T of the tile that comes next
   if (seen) mbarrier_wait(KV_full.at(0, 0), 0);
   if constexpr (Tile<d>::early_scores) {
     if (seen) {
-      begin_S(next_S, kv_head * n.group, first, 0);
+      begin_S(next_S, 0);
       wgmma_wait<0>(next_S);
     }
   }
@@ -408,7 +388,7 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1) wgmma_backward(
     if constexpr (Tile<d>::early_scores)
       copy_tile(P, next_S);
     else
-      begin_S(P, h, i0, tile);
+      begin_S(P, tile);
     mbarrier_wait(full.at(buffer, of_dO), parity);
     wgmma_fence();
 #pragma unroll
@@ -432,7 +412,7 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1) wgmma_backward(
     wgmma_commit();
     wgmma_wait<1>(dP);
     multiply(dP, P, D, buffer, quad_lane, policy, stays);
-    if (biased) give_gradient(dP, policy, head, here.i, here.j);
+    if (Policy::has_bias && policy.has_numbers()) give_gradient(dP, policy, head, here.i, here.j);
     round_tile<T>(dS_rounded, dP);
     // this buffer of dS changes: all warps must have waited for the products that read it
     mbarrier_wait(dS_empty.at(buffer, 0), 1 - parity);
@@ -463,8 +443,7 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1) wgmma_backward(
              part_column * 16;
     if (Tile<d>::early_scores && tile + 1 < num_tiles) {  // S^T of the next tile, while dK is under way
       f32 S[Br / 8][4];
-      const bool last_of_head = i0 + Br >= end;
-      begin_S(S, last_of_head ? h + 1 : h, last_of_head ? first : i0 + Br, tile + 1);
+      begin_S(S, tile + 1);
       wgmma_wait<1>(dK);
       release(of_Q, buffer);
       wgmma_wait<0>(S);  // ptxas serialises products that are under way when a loop begins again
