@@ -337,8 +337,8 @@ std::vector<Row> check(const Lab& lab, const CheckOptions& options, Progress& pr
   return rows;
 }
 
-/// Of the labs that are asked for, those that have their turn.
-std::vector<const Stage*> chosen_labs(const std::vector<std::string>& selections, Turn turn) {
+/// The labs that are asked for.
+std::vector<const Stage*> chosen_labs(const std::vector<std::string>& selections) {
   std::vector<const Stage*> chosen;
   if (selections.empty()) {
     std::ranges::copy_if(stages(), std::back_inserter(chosen),
@@ -347,11 +347,7 @@ std::vector<const Stage*> chosen_labs(const std::vector<std::string>& selections
   for (const std::string& selection : selections) {
     for (const Stage* stage : select_stages(selection)) chosen.push_back(find_lab(*stage).stage);
   }
-  std::vector<const Stage*> in_turn;
-  for (std::size_t i = 0; i < chosen.size(); ++i) {
-    if (turn.takes(i)) in_turn.push_back(chosen[i]);
-  }
-  return in_turn;
+  return chosen;
 }
 
 }  // namespace
@@ -360,13 +356,17 @@ int check_labs(const CheckOptions& options) {
   const Uninterrupted whole;
   std::size_t graded = 0;
   std::vector<std::string> wrong;  // said once more at the end, below tables that are long
-  for (const Stage* stage : chosen_labs(options.stages, options.turn)) {
+  const std::vector<const Stage*> chosen = chosen_labs(options.stages);
+  // A patch that does not apply is told in every turn.
+  for (const Stage* stage : chosen) samples_of(find_lab(*stage), options);
+  for (std::size_t i = 0; i < chosen.size(); ++i) {
+    if (!options.turn.takes(i)) continue;
     std::vector<std::vector<std::string>> table = {
         {"lab", "handed in", "gets its points", "named", "correct", "idea", "claim", "clean", "in all"}};
     std::size_t to_name = 0, named = 0;
     {
       Progress progress;
-      for (const Row& row : check(find_lab(*stage), options, progress)) {
+      for (const Row& row : check(find_lab(*chosen[i]), options, progress)) {
         table.push_back(row.cells);
         ++graded;
         if (!row.good)
@@ -379,8 +379,8 @@ int check_labs(const CheckOptions& options) {
     if (to_name == 0) continue;
     const bool sampled = options.most != SIZE_MAX;
     const bool enough = sampled || 10 * named >= 9 * to_name;
-    if (!enough) wrong.push_back(fmt::format("lab {}: too few mistakes are named", label(*stage)));
-    print("lab {}: the feedback names the mistake of {} of {} solutions{}\n\n", label(*stage), named,
+    if (!enough) wrong.push_back(fmt::format("lab {}: too few mistakes are named", label(*chosen[i])));
+    print("lab {}: the feedback names the mistake of {} of {} solutions{}\n\n", label(*chosen[i]), named,
           to_name, enough ? "" : ", which is less than 9 of 10");
   }
   print("{} graded, {} not as it should be; seconds are of processor time\n", graded, wrong.size());
