@@ -1,4 +1,5 @@
-"""The model of time of bench.report.timeline, on traces made by hand, and that the READMEs say what it says.
+"""The two times of bench.report.timeline: the model's, on traces made by hand, and that of clock stamps, made up of the model's;
+and that the READMEs say what they say.
 
 Usage: python3 -m tests.timeline_test PROGRAM [unittest options]
 """
@@ -6,11 +7,17 @@ Usage: python3 -m tests.timeline_test PROGRAM [unittest options]
 import os
 import subprocess
 import sys
+import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
 from bench.report import timeline
+from bench.results import gpu, stamps
+from bench.results.rows import rows_text
+from common.course import registry, watch
 from common.course.registry import Failure
+from common.course.stamped_time import FENCE, GOES_ON, STAMPED, WAITS_FOR, Stamped, first_block, is_stamped
 from common.course.time_model import (AT_BARRIER, BANDWIDTH, FOR_DATA, FOR_PRODUCT, HANDOVER, LATENCY, MMA_FLOPS,
                                       SHARED_BANDWIDTH, SLICE, Model, Step)
 
@@ -77,7 +84,7 @@ class ModelTest(unittest.TestCase):
             self.assertEqual({bar.what for bar in model.bars}, {"S = Q K^T"})
 
     def test_no_bar_of_a_unit_overlaps_another_in_a_real_trace(self):
-        model = Model(timeline.traced(44))
+        model = Model(first_block(44))
         for lane in {bar.lane for bar in model.bars}:
             bars = sorted((bar for bar in model.bars if bar.lane == lane), key=lambda bar: bar.begin)
             for before, after in zip(bars, bars[1:]):
@@ -88,6 +95,91 @@ class ModelTest(unittest.TestCase):
         done = subprocess.run([sys.executable, "-B", "-m", "bench.report.timeline", "--check"], cwd=SOURCE,
                               capture_output=True, text=True)
         self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
+
+
+def stamped(model):
+    """What the warps would stamp if the model were right, with a wait for the phase before the first, which is no step."""
+    found = {}
+    for number, warp in model.warps.items():
+        waits = {bar.step: bar for bar in model.bars if bar.lane == f"warp {number}" and bar.what in WAITS_FOR.values()}
+        own = []
+        for at, (step, done) in enumerate(zip(warp.steps, warp.done)):
+            if not is_stamped(step):
+                continue
+            if step.name == "mbarrier_arrive" and not own:
+                own += [("mbarrier_wait", round(done)), (GOES_ON, round(done))]
+            if step.name == "commit":
+                own.append((FENCE, round(done)))
+            own.append((step.name, round(waits[at].begin if at in waits else done)))
+            if step.name in WAITS_FOR:
+                own.append((GOES_ON, round(done)))
+        if own:
+            found[number] = own
+    return found
+
+
+class StampedTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.steps = {number: first_block(number) for number in (44, 45)}
+        cls.models = {number: Model(steps) for number, steps in cls.steps.items()}
+        cls.stamps = {number: stamped(model) for number, model in cls.models.items()}
+
+    def test_stamps_of_the_model_give_its_waits_again(self):
+        for number, model in self.models.items():
+            found = Stamped(self.steps[number], self.stamps[number])
+            for warp in (0, 4, 8, 12):
+                for what in WAITS_FOR.values():
+                    of_model, of_stamps = (sum(end - begin for kind, begin, end in bars_of(one, f"warp {warp}") if kind == what)
+                                           for one in (model, found))
+                    self.assertAlmostEqual(of_stamps, of_model, delta=HANDOVER + 100, msg=(number, warp, what))
+            self.assertAlmostEqual(found.end, model.end, delta=0.01 * model.end)
+            for warp in found.warps.values():
+                self.assertEqual(len(warp.done), len(warp.steps))
+                self.assertEqual(warp.done, sorted(warp.done))
+
+    def test_a_product_is_under_way_for_no_less_than_it_takes(self):
+        for number, model in self.models.items():
+            found = Stamped(self.steps[number], self.stamps[number])
+            of_model, of_stamps = (timeline.share_of(one, "tensor cores") for one in (model, found))
+            self.assertGreaterEqual(of_stamps, of_model)
+            self.assertLessEqual(of_stamps, 1)
+
+    def test_other_steps_are_an_error(self):
+        taken = self.stamps[44]
+        swapped = {**taken, 4: [("commit", clock) if name == "barrier" else (name, clock) for name, clock in taken[4]]}
+        for wrong, why in (({**taken, 4: taken[4][:-1]}, "does not go on"), ({**taken, 4: taken[4] + [("commit", 99999)]}, "behind its last"),
+                           (swapped, "has stamped commit"), ({**taken, 4: taken[4][:7]}, "nothing|does not go on"),
+                           (self.stamps[45], "of another kernel")):
+            with self.assertRaisesRegex(Failure, why):
+                Stamped(self.steps[44], wrong)
+
+    def test_what_is_kept_is_what_was_stamped(self):
+        kinds = sorted({*STAMPED, FENCE, GOES_ON})
+        for of_warp in self.stamps[44].values():
+            self.assertEqual(stamps.unpacked(stamps.packed(of_warp, kinds), kinds), of_warp)
+
+    def test_a_file_of_stamps_is_drawn_and_played_and_a_stage_without_is_refused(self):
+        kinds = sorted({*STAMPED, FENCE, GOES_ON})
+        rows = [{"stage": number, "warp": warp, "stamps": stamps.packed(own, kinds)}
+                for number, taken in self.stamps.items() for warp, own in taken.items()]
+        stages = {stage.number: stage for stage in registry.all_stages()}
+        with tempfile.TemporaryDirectory() as folder:
+            place, page = Path(folder), Path(folder) / "page.html"
+            (place / stamps.FILE).write_text(rows_text({"gpu": "a made-up GPU", "kinds": kinds, "rows": rows}))
+            with mock.patch.object(gpu, "FOLDER", place), mock.patch.object(gpu, "HOPPER", place):
+                text = timeline.table(timeline.shown_of(stages[44]))
+                self.assertRegex(text, r"44 ping_pong, on a made-up GPU \| 2[78],\d{3} \| at most \d\d%")
+                self.assertIsNone(stamps.of_stage(43))
+                watched = watch.parser().parse_args(["44", "45", "--measured", "--no-open", "--out", str(page)])
+                with mock.patch("sys.stdout"):
+                    watch.run(watched)
+                self.assertGreater(page.stat().st_size, 50_000)
+                for words, why in ((["43", "--measured"], "of 43 larger_tiles there are no clock stamps"),
+                                   (["44", "--measured", "--full"], "leave --full out"),
+                                   (["44", "--measured", "--random", "1,1,64,64"], "leave --random out")):
+                    with self.assertRaisesRegex(Failure, why):
+                        watch.run(watch.parser().parse_args([*words, "--out", str(page)]))
 
 
 if __name__ == "__main__":

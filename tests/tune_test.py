@@ -4,6 +4,7 @@ Usage: python3 -m tests.tune_test BUILD [unittest options]
 """
 
 import contextlib
+import ctypes
 import io
 import json
 import os
@@ -16,7 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
-from bench.measure import ablation, atomics, compare, nsight, tune
+from bench.measure import ablation, atomics, compare, nsight, stamps, tune
 from bench.measure.on_torch import Missing
 from bench.report import ablation_tables
 from bench.results import atomics as measured_atomics
@@ -586,6 +587,31 @@ class VariantTest(unittest.TestCase):
                        "Compiling entry function '_Z11fa2_forwardI6__halfLi64ELb0ELi128EE'\nUsed 20 registers"):
             with self.assertRaises(variants.VariantError):
                 variants.resources(STAGE, output)
+
+    def test_with_stamps_a_kernel_spills_nothing_and_keeps_the_order_of_its_products(self):
+        stages = stamps.chosen([])
+        self.assertGreater(len(stages), 3)
+        try:
+            variants.compiler(stages[0], BUILD, "cuda")
+        except variants.VariantError as error:
+            self.skipTest(str(error))
+        orders = [{"stage": stage, "folder": self.folder, "name": f"stamped_{stage.number}", "build": BUILD, "backend": "cuda",
+                   "only": [(stamps.DTYPE, 64)], "stamped": True} for stage in stages]
+        for one in variants.make_all(orders, lambda _: None):
+            self.assertTrue(ctypes.CDLL(one["library"]).flashladder_take_stamps)
+        plain = variants.make(**orders[0] | {"name": "plain", "stamped": False})
+        with self.assertRaises(AttributeError):
+            ctypes.CDLL(plain["library"]).flashladder_take_stamps
+
+    def test_a_kernel_that_stamps_change_is_refused(self):
+        for said in ("8 bytes spill stores, 8 bytes spill loads", "(C7510) wgmma.mma_async instructions are serialized"):
+            with mock.patch.multiple(variants, compiler=lambda *_: "nvcc", run=lambda *_, said=said: said):
+                with self.assertRaisesRegex(variants.VariantError, "with stamps stage 43 is another kernel"):
+                    variants.make(stamps.chosen([43])[0], self.folder, f"said_{said[:2]}", build=BUILD, backend="cuda", stamped=True)
+
+    def test_only_stages_of_hopper_take_stamps(self):
+        with self.assertRaisesRegex(variants.VariantError, "stage 15 has no forward pass that needs Hopper"):
+            stamps.chosen([15])
 
     def test_a_kernel_without_a_tile_has_the_tables_and_serves_both_masks(self):
         name = "_Z13wgmma_forwardI13__nv_bfloat16Li128EEvi"

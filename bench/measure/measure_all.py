@@ -42,6 +42,7 @@ RESULTS = {
                                         *(str(number) for number in for_hopper("backward") if number < FIRST_VARIANT)),
     "other.json": bench("/(other|host)/"),
     "host.json": module("measure.host_time"),
+    "stamps.json": module("measure.stamps", "--build", "{build}"),
     "busy_bf16.json": module("measure.compare", "--busy", "--hopper", "--peers", "fa2", "cudnn", "flash-attn-4"),
     "policies_window.json": module("measure.policies", "--variant", "window:1024", "--stage", "72"),
     "policies_prefix.json": module("measure.policies", "--variant", "prefix:1024", "--stage", "73"),

@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <fstream>
@@ -20,16 +21,18 @@
 #include "common/check/check.hpp"
 #include "common/check/inputs.hpp"
 #include "common/check/run.hpp"
+#include "common/ptx/stamp.hpp"
 
 namespace flashladder {
 namespace {
 
 using nlohmann::ordered_json;
 
-/// A library and the stage in it.
+/// A library, the stage in it, and where its kernels take stamps, take_stamps() of common/ptx/stamp.hpp.
 struct Variant {
   std::string path;
   const Stage* stage;
+  bool (*take_stamps)(Stamped*);
 
   /// The pass that is meant: forward, or backward where it has no other.
   Pass pass() const { return stage->has(Pass::forward) ? Pass::forward : Pass::backward; }
@@ -42,7 +45,7 @@ Variant load(const std::string& path) {
   using Get = const Stage*();
   const auto get = reinterpret_cast<Get*>(dlsym(library, "flashladder_variant"));
   if (get == nullptr) throw Error(path + " holds no variant: bench/variants/variants.py makes them");
-  return {path, get()};
+  return {path, get(), reinterpret_cast<bool (*)(Stamped*)>(dlsym(library, "flashladder_take_stamps"))};
 }
 
 Problem problem_of(const ordered_json& json) {
@@ -176,10 +179,56 @@ struct Runs {
   bool rested = false;  ///< A rest of the GPU; else they follow each other closely.
 };
 
-/// Milliseconds of all runs of each variant on `p`, a run of each in turn.
+/// The stamps of what `run` launches: by warp [what, clocks since the first stamp of all] of each, in order
+/// of time.
+template <class Run>
+ordered_json stamps_of(const Variant& variant, Run run) {
+  constexpr std::array names = {"",       "mbarrier_arrive", "mbarrier_wait", "load",
+                                "commit", "wait_groups",     "barrier",       "barrier_arrive",
+                                "fence",  "goes_on"};  // of Stamp, in order
+  std::vector<Stamped> all(std::size_t{stamp_warps} * stamp_slots);
+  const auto take = [&] {
+    if (!variant.take_stamps(all.data())) throw Error("the stamps could not be read from the GPU");
+  };
+  take();  // those of earlier runs
+  run(variant);
+  take();
+  // The clock may pass 2^32 - 1: earlier is what is less than half of that before.
+  const auto earlier = [](const Stamped& one, const Stamped& other) {
+    return static_cast<std::int32_t>(one.clock - other.clock) < 0;
+  };
+  std::map<unsigned, std::vector<Stamped>> by_warp;
+  for (unsigned warp = 0; warp < stamp_warps; ++warp) {
+    for (unsigned slot = 0; slot < stamp_slots; ++slot) {
+      const Stamped& one = all[warp * stamp_slots + slot];
+      if (one.what != Stamp::none) by_warp[warp].push_back(one);
+    }
+  }
+  if (by_warp.empty()) throw Error("no warp has stamped anything");
+  Stamped first = by_warp.begin()->second.front();
+  for (auto& [warp, own] : by_warp) {
+    std::ranges::sort(own, earlier);
+    first = std::min(first, own.front(), earlier);
+  }
+  ordered_json warps = ordered_json::object();
+  for (const auto& [warp, own] : by_warp) {
+    for (const Stamped& one : own)
+      warps[std::to_string(warp)].push_back(
+          {names.at(static_cast<std::size_t>(one.what)), one.clock - first.clock});
+  }
+  return warps;
+}
+
+/// Of one variant on one problem.
+struct Timed {
+  std::vector<double> ms;  ///< Of each run.
+  ordered_json stamps;     ///< As stamps_of(); null where it takes none.
+};
+
+/// All runs of each variant on `p`, a run of each in turn.
 /// @param tensors  is kept from call to call: making random numbers takes longer than the runs
-std::vector<std::vector<double>> times(const std::vector<Variant>& variants, const Problem& p,
-                                       const Runs& runs, std::unique_ptr<Tensors>& tensors) {
+std::vector<Timed> times(const std::vector<Variant>& variants, const Problem& p, const Runs& runs,
+                         std::unique_ptr<Tensors>& tensors) {
   const std::int64_t elements = p.batch * p.q_heads * std::max(p.Nq, p.Nk) * p.d;
   const Pass pass = variants.front().pass();
   if (tensors == nullptr || tensors->dtype != p.dtype || tensors->elements < elements ||
@@ -196,21 +245,31 @@ std::vector<std::vector<double>> times(const std::vector<Variant>& variants, con
       run_forward(*variant.stage, tensors->call<Forward>(p, L, workspace));
     }
   };
+  const auto rest = [&] {
+#ifdef FLASHLADDER_HAS_CUDA
+    if (runs.rested) rest_on_gpu();
+#endif
+  };
   for (const Variant& variant : variants) run(variant);  // the first run loads the code
   synchronise(Backend::cuda);
-  std::vector<std::vector<double>> ms(variants.size());
+  std::vector<Timed> timed(variants.size());
   GpuTimer timer;
   for (int round = 0; round < runs.rounds; ++round) {
     for (std::size_t i = 0; i < variants.size(); ++i) {
-#ifdef FLASHLADDER_HAS_CUDA
-      if (runs.rested) rest_on_gpu();
-#endif
+      rest();
       timer.start();
       run(variants[i]);
-      ms[i].push_back(timer.stop());
+      timed[i].ms.push_back(timer.stop());
     }
   }
-  return ms;
+  for (std::size_t i = 0; i < variants.size(); ++i) {
+    if (variants[i].take_stamps != nullptr)
+      timed[i].stamps = stamps_of(variants[i], [&](const Variant& variant) {
+        rest();
+        run(variant);
+      });
+  }
+  return timed;
 }
 
 /// {"check": [problem ...], "time": [problem ...]} for the libraries: for each whether it is right, and the
@@ -228,8 +287,12 @@ ordered_json measure(const ordered_json& task, const std::vector<Variant>& all, 
   }
   for (const ordered_json& one : task.at("time")) {
     if (right.empty()) break;
-    const auto ms = times(right, problem_of(one), runs, tensors);
-    for (std::size_t i = 0; i < right.size(); ++i) result[right[i].path]["ms"].push_back(ms[i]);
+    const auto timed = times(right, problem_of(one), runs, tensors);
+    for (std::size_t i = 0; i < right.size(); ++i) {
+      ordered_json& of = result[right[i].path];
+      of["ms"].push_back(timed[i].ms);
+      if (!timed[i].stamps.is_null()) of["stamps"].push_back(timed[i].stamps);
+    }
   }
   return result;
 }

@@ -31,7 +31,7 @@ class Varied:
     number: int
     place: Path
     which: str  # pass, "forward" or "backward"; of what runs on Hopper alone, forward, "hopper"
-    kernel: str
+    kernel: str  # a part of its name; "": what ptxas says of it is not asked for
     between: bool  # whether it serves head dimensions between those that it has kernels for
 
     @property
@@ -124,9 +124,10 @@ def until_now(stage, architecture):
             if row.get("architecture", architecture) == architecture]
 
 
-def make(stage, folder, name, *, build, backend, architecture=90, table=None, patch=None):
+def make(stage, folder, name, *, build, backend, architecture=90, table=None, patch=None, only=(), stamped=False):
     """Compiles the stage with another text of its table, or with a patch file: {name, library, kernels}, where kernels
-    has a line for each kernel that was compiled for a GPU: {dtype, d, causal, tile, registers, spilled}."""
+    has a line for each kernel that was compiled for a GPU: {dtype, d, causal, tile, registers, spilled}. `only`: for these
+    (dtype, d) alone. `stamped`: on a GPU the first block stamps what it does (common/ptx/stamp.hpp)."""
     place = Path(folder) / name
     shutil.copytree(ROOT / stage.folder, place / stage.folder)
     # One file, in which a patch finds all, and that includes nothing but the copy's own table.
@@ -140,14 +141,16 @@ def make(stage, folder, name, *, build, backend, architecture=90, table=None, pa
         run(["patch", "-s", "-F0", "--no-backup-if-mismatch", text, "-i", patch], f"{Path(patch).name} no longer applies")
     # The wrapper's own name for the stage lets one program hold many.
     source = place / ("variant.cu" if backend == "cuda" else "variant.cpp")
-    only = ""  # a row of the table for d alone, for which there may be none but these
-    if table is not None and "dtype" not in stage.of:
-        choices = [f"{{Dtype::{dtype}, {row['d']}, false, false}}" for row in read_table(stage, table)
-                   for dtype in DTYPES.values()]
-        only = f"#define FLASHLADDER_ONLY_FOR {', '.join(choices)}\n"
-    source.write_text(f'{only}#define stage_{stage.number} variant\n#include "{stage.folder}/attention.cu"\n'
+    if table is not None and "dtype" not in stage.of:  # a row is for d alone, and there may be no other than these
+        only = [(dtype, row["d"]) for row in read_table(stage, table) for dtype in DTYPES.values()]
+    choices = ", ".join(f"{{Dtype::{dtype}, {d}, false, false}}" for dtype, d in only)
+    source.write_text((f"#define FLASHLADDER_ONLY_FOR {choices}\n" if only else "")
+                      + ("#define FLASHLADDER_STAMPS\n" if stamped else "")
+                      + f'#define stage_{stage.number} variant\n#include "{stage.folder}/attention.cu"\n'
                       'extern "C" const flashladder::Stage* flashladder_variant() {\n'
-                      "  return &flashladder::variant::stage;\n}\n")
+                      "  return &flashladder::variant::stage;\n}\n"
+                      + ('extern "C" bool flashladder_take_stamps(flashladder::Stamped* into) {\n'
+                         "  return flashladder::take_stamps(into);\n}\n" if stamped else ""))
     library = place / "variant.so"
     archives = [build / f"common/libflashladder_{part}.a" for part in ("common", "simt")]
     # The emulator checks and is not timed: what it is compiled in counts for more than how fast it is.
@@ -162,7 +165,9 @@ def make(stage, folder, name, *, build, backend, architecture=90, table=None, pa
     else:
         words += ["-fPIC", "-fno-gnu-unique", "-Wl,-Bsymbolic"]
     output = run(words, f"variant {name} does not compile")
-    kernels = resources(stage, output, table) if backend == "cuda" else []
+    if changed := stamped and (REORDERED.search(output) or re.search(r"[1-9]\d* bytes spill stores", output)):
+        raise VariantError(f"with stamps stage {stage.number} is another kernel: ptxas says '{changed[0]}'")
+    kernels = resources(stage, output, table) if backend == "cuda" and stage.kernel else []
     return {"name": name, "library": str(library), "kernels": kernels}
 
 
@@ -203,7 +208,8 @@ def make_all(orders, say):
 
 def measure(build, folder, tasks, rounds, say, rested=False):
     """Runs flashladder_variants on [{libraries, check, time}], where check and time are problems {batch, heads, Nq, Nk,
-    d, causal, dtype}: for each task {library: {wrong, ms: [milliseconds of each round, for each problem of time]}}.
+    d, causal, dtype}: for each task {library: {wrong, ms: [milliseconds of each round, for each problem of time]}}. Of a
+    library that stamps also `stamps`, for each problem of time: by warp [what, clock] of each stamp of one more run.
     `rested`: before each run the GPU has nothing to do for 10 ms; else they follow each other closely."""
     path = Path(folder) / "tasks.json"
     path.write_text(json.dumps(tasks))

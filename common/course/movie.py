@@ -1,4 +1,5 @@
-"""A kernel at work, as the page of ./ladder watch shows it: what the emulator has traced, in the time of a model.
+"""A kernel at work, as the page of ./ladder watch shows it: what the emulator has traced, in the time of a model, or of a GPU's
+clock stamps.
 
 `movie` makes of an answer of `./ladder ledger ... --json --trace` what watch_page.js reads: plain data, all times in
 clocks. The blocks of a launch take the multiprocessors in turn, one block at a time on each; a launch begins when the one
@@ -9,13 +10,13 @@ import heapq
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from common.course.mask import BLOCK, Sequence, left_out, sequences_of, variant_text
 from common.course.registry import Failure, Stage
-from common.course.time_model import OTHER, STORES, TENSOR_CORES, TMA, WAITS, WORK_OF, Model, Step, likeness, steps_of
+from common.course.time_model import OTHER, STORES, TENSOR_CORES, TMA, WAITS, WORK_OF, Model, Step, Timing, likeness, steps_of
 
 FORMAT = 1
 KINDS = ["loads", *WORK_OF.values(), STORES, OTHER, *WAITS, "product in flight", "load in flight"]
@@ -24,6 +25,8 @@ MOST_COLUMNS = 64  # of O~ that are shown
 MBARRIERS = 64  # bytes: smaller arrays hold no data
 MODEL = ("The clocks are those of a model, not measured: {multiprocessors} multiprocessors, each with one block at a time. "
          "The counts are the ledger's.")
+MEASURED = ("The clocks are those of one {gpu}: what the warps of a launch's first block stamped, which all blocks are shown with. "
+            "Between stamps, and of the units, it is what they allow. The counts are the ledger's.")
 DRAWN = "Which row tiles a block draws is the emulator's order: its blocks take turns, whatever the clock says."
 # What is shown of the counters: (label, group, names that are added up). A buffer's stand before these.
 COUNTERS = [
@@ -44,28 +47,28 @@ NO_STEPS = re.compile(r"^(blocks|most_.*|fewest_.*|shared_bytes_per_block|device
 
 @dataclass
 class Block:
-    """A block that ran: what it did, and when and where by the model."""
+    """A block that ran: what it did, and when and where in the time that is played."""
 
     index: int  # among all
     launch: int
     number: int
     trace: dict[str, Any]
-    model: Model
+    timing: Timing
     multiprocessor: int
     begin: float
 
     @property
     def end(self) -> float:
-        return self.begin + self.model.end
+        return self.begin + self.timing.end
 
     @property
     def ended(self) -> bool:
         """Whether all its warps have returned."""
-        return all(warp.steps[-1].name == "end" for warp in self.model.warps.values())
+        return all(warp.steps[-1].name == "end" for warp in self.timing.warps.values())
 
     def steps(self) -> Iterable[tuple[int, Step, float, float]]:
         """Of all warps: the tile that a step belongs to (0: none yet), the step, from when to when it was."""
-        for warp in self.model.warps.values():
+        for warp in self.timing.warps.values():
             tile, before = 0, self.begin
             for step, done in zip(warp.steps, warp.done):
                 if step.name == "tile":
@@ -77,7 +80,7 @@ class Block:
         """The steps that access global memory: the tile, or for those that bring data for others, which have none, a
         number of their own below 0; the step; from when to when the bytes travel."""
         own = 0
-        for warp in self.model.warps.values():
+        for warp in self.timing.warps.values():
             tile = 0
             for at, step in enumerate(warp.steps):
                 if step.name == "tile":
@@ -86,17 +89,19 @@ class Block:
                     own -= step.name == "load"
                     begin, end = warp.travels[at]
                     # The last stores are still under way when the warps have ended: shown as if they hurried.
-                    end = min(end, self.model.end)
+                    end = min(end, self.timing.end)
                     yield own if step.name == "load" else tile, step, self.begin + min(begin, end), self.begin + end
 
 
-def movie(stage: Stage, name: str, answer: dict[str, Any], source: tuple[str, list[str]], error: str = "") -> dict[str, Any]:
+def movie(stage: Stage, name: str, answer: dict[str, Any], source: tuple[str, list[str]], error: str = "",
+          timed: Callable[[list[Step]], Timing] = Model) -> dict[str, Any]:
     """A stage's part of the page: `answer` is the program's, with the trace of this stage alone; `name` how it is called,
-    by its number or as a folder of its lab; `source` the name of its file and its lines in HTML."""
+    by its number or as a folder of its lab; `source` the name of its file and its lines in HTML; `timed` gives the steps of a
+    block their times."""
     counted, problem = answer["stages"][0], answer["input"]
     trace, sequences = counted["trace"], sequences_of(problem)
     backward = answer.get("pass") == "backward"
-    blocks = placed(trace)
+    blocks = placed(trace, timed)
     if not blocks:
         raise Failure(f"{name}: {error.replace(chr(10), ' ') or 'no block ran'}.")
     row = None if backward else row_of(blocks, trace, sequences)
@@ -174,10 +179,10 @@ def problem_text(problem: dict[str, Any], dtype: str) -> str:
     return ", ".join([*batch, heads, rows, f"d = {problem['d']}", *masks, dtype])
 
 
-def placed(trace: dict[str, Any]) -> list[Block]:
+def placed(trace: dict[str, Any], timed: Callable[[list[Step]], Timing]) -> list[Block]:
     """All blocks that ran, each on the multiprocessor that is free first."""
     found: list[Block] = []
-    models: dict[int, Model] = {}  # many blocks do the same with other data
+    timings: dict[int, Timing] = {}  # many blocks do the same with other data
     begin = 0.0
     for launch, what in enumerate(trace["launches"]):
         free = [(begin, number) for number in range(trace["multiprocessors"])]
@@ -186,11 +191,11 @@ def placed(trace: dict[str, Any]) -> list[Block]:
                 continue
             steps = steps_of(trace, block)
             alike = likeness(steps)
-            model = models[alike] = models[alike].of(steps) if alike in models else Model(steps)
+            timing = timings[alike] = timings[alike].of(steps) if alike in timings else timed(steps)
             since, multiprocessor = heapq.heappop(free)
-            model.end = max([model.end, *(bar.end for bar in model.bars)])  # also where a warp did not end
-            found.append(Block(len(found), launch, number, block, model, multiprocessor, since))
-            heapq.heappush(free, (since + model.end, multiprocessor))
+            timing.end = max([timing.end, *(bar.end for bar in timing.bars)])  # also where a warp did not end
+            found.append(Block(len(found), launch, number, block, timing, multiprocessor, since))
+            heapq.heappush(free, (since + timing.end, multiprocessor))
         begin = max([begin, *(since for since, _ in free)])
     return found
 
@@ -380,22 +385,22 @@ def role_of(warp: int, shown: list[Block]) -> str:
             text = f"rows {mine[3] - row0}-{mine[4] - row0}"
             whole = mine[5] == key0 and mine[6] == max(part[6] for part in parts)
             return text if whole else f"{text}, keys {mine[5] - key0}-{mine[6] - key0}"
-    loads = any(step.name == "load" for block in shown if warp in block.model.warps for step in block.model.warps[warp].steps)
+    loads = any(step.name == "load" for block in shown if warp in block.timing.warps for step in block.timing.warps[warp].steps)
     return "producer" if loads else ""
 
 
 def lanes_of(shown: list[Block], source: str) -> tuple[list[dict[str, str]], dict[str, list[int]]]:
     """The warps and units of the watched multiprocessor, and what they do when. A bar says which lines of the source the
     warp executes."""
-    units = [unit for unit in (TMA, TENSOR_CORES) if any(bar.lane == unit for block in shown for bar in block.model.bars)]
-    warps = range(max(max(block.model.warps) for block in shown) + 1)
+    units = [unit for unit in (TMA, TENSOR_CORES) if any(bar.lane == unit for block in shown for bar in block.timing.bars)]
+    warps = range(max(max(block.timing.warps) for block in shown) + 1)
     lanes = [{"name": f"warp {warp}", "role": role_of(warp, shown)} for warp in warps]
     lanes += [{"name": unit, "role": ""} for unit in units]
     number_of = {lane["name"]: number for number, lane in enumerate(lanes)}
     bars = []
     for block in shown:
-        lines = {f"warp {number}": lines_of(warp.steps, source) for number, warp in block.model.warps.items()}
-        for bar in block.model.bars:
+        lines = {f"warp {number}": lines_of(warp.steps, source) for number, warp in block.timing.warps.items()}
+        for bar in block.timing.bars:
             kind = {TMA: "load in flight", TENSOR_CORES: "product in flight"}.get(bar.lane, bar.what)
             if kind == "products":
                 kind = WORK_OF["output"]
@@ -461,7 +466,8 @@ def row_of(blocks: list[Block], trace: dict[str, Any], sequences: list[Sequence]
                                   "names": [next((name for name in names if name[0] == letter), letter) for letter in "mlO"]}
 
 
-def together(rungs: list[dict[str, Any]]) -> dict[str, Any]:
-    """The whole of what the page reads."""
-    return {"format": FORMAT, "end": max(rung["end"] for rung in rungs),
-            "model": MODEL.format(multiprocessors=rungs[0]["multiprocessors"]), "rungs": rungs}
+def together(rungs: list[dict[str, Any]], gpu: str = "") -> dict[str, Any]:
+    """The whole of what the page reads, in the time of a GPU's stamps or, without one, of the model."""
+    time = MEASURED.format(gpu=gpu) if gpu else MODEL.format(multiprocessors=rungs[0]["multiprocessors"])
+    return {"format": FORMAT, "end": max(rung["end"] for rung in rungs), "clocks": f"clocks {'stamped' if gpu else 'of the model'}",
+            "time": time, "rungs": rungs}

@@ -119,27 +119,59 @@ class Work:
         return max(self.instructions, self.exponentials, self.shared, self.tensor) > 1e-9
 
 
-class Model:
-    """Runs the steps of a block. `bars` are what was done when, `end` is when the last warp has ended."""
+class Timing:
+    """When the warps of a block did their steps. `bars` are what was done when, `end` is when the last warp has ended."""
 
     def __init__(self, steps: Iterable[Step]):
         self.warps: dict[int, Warp] = {}
         for step in steps:
             self.warps.setdefault(step.warp, Warp([])).steps.append(step)
+        self.wgmma = any(step.name == "wgmma" for warp in self.warps.values() for step in warp.steps)  # not products of a warp
+        self.bars: list[Bar] = []
+        self.last_bar: dict[str, Bar] = {}
+        self.end = 0.0
+
+    def of(self, steps: Iterable[Step]) -> "Timing":
+        """The same times of the steps of another block, which differ in nothing that the time depends on (likeness)."""
+        twin = copy(self)
+        twin.warps = {number: replace(warp, steps=[]) for number, warp in self.warps.items()}
+        for step in steps:
+            twin.warps[step.warp].steps.append(step)
+        return twin
+
+    def show(self, lane: str, what: str, begin: float, end: float, step: int = -1) -> None:
+        if end <= begin:
+            return
+        last = self.last_bar.get(lane)
+        if last is not None and last.what == what and last.end == begin and last.step == step:
+            last.end = end
+        else:
+            self.last_bar[lane] = Bar(lane, what, begin, end, step)
+            self.bars.append(self.last_bar[lane])
+
+    def work_before(self, step: Step) -> str:
+        """What the warp works on before this step."""
+        flops = step.counted.get("flops_cuda_cores") or (not self.wgmma and step.counted.get("flops_tensor_cores"))
+        return WORK_OF.get(step.name) or (
+            PRODUCTS if flops else WORK_OF["softmax"] if step.exponentials
+            else LOADS if step.bytes_of("global.", "read") and step.name != "load"
+            else STORES if step.bytes_of("global.", "written", "atomic") else OTHER)
+
+
+class Model(Timing):
+    """Runs the steps of a block."""
+
+    def __init__(self, steps: Iterable[Step]):
+        super().__init__(steps)
         self.missing = defaultdict(int)  # by mbarrier and phase: arrivals and loads to come
-        self.wgmma = False  # whether the products are those, and not a warp's own
         for warp in self.warps.values():
             for step in warp.steps:
-                self.wgmma |= step.name == "wgmma"
                 if step.name in ("mbarrier_arrive", "load"):
                     self.missing[step.a, step.b] += 1
         self.known = defaultdict(float)  # by mbarrier and phase, or barrier: the time of what has come so far
         self.came = defaultdict(int)  # by barrier: warps
         self.waiting = defaultdict(list)  # likewise: (warp, since when, for what)
         self.free = defaultdict(float)  # by unit: when it is free
-        self.bars: list[Bar] = []
-        self.last_bar: dict[str, Bar] = {}
-        self.end = 0.0
         self.ready = [(0.0, number) for number in self.warps]
         heapq.heapify(self.ready)
         while self.ready:
@@ -151,29 +183,11 @@ class Model:
         """A warp that waits for what does not come."""
         return next((number for number, warp in self.warps.items() if warp.at < len(warp.steps)), None)
 
-    def of(self, steps: Iterable[Step]) -> "Model":
-        """The same times of the steps of another block, which differ in nothing that the model knows of (likeness)."""
-        twin = copy(self)
-        twin.warps = {number: replace(warp, steps=[]) for number, warp in self.warps.items()}
-        for step in steps:
-            twin.warps[step.warp].steps.append(step)
-        return twin
-
     def require_end(self) -> "Model":
         """Itself. A Failure where a warp waits for ever."""
         if self.stuck is not None:
             raise Failure(f"the model is stuck: warp {self.stuck} waits for what does not come")
         return self
-
-    def show(self, lane: str, what: str, begin: float, end: float, step: int = -1) -> None:
-        if end <= begin:
-            return
-        last = self.last_bar.get(lane)
-        if last is not None and last.what == what and last.end == begin and last.step == step:
-            last.end = end
-        else:
-            self.last_bar[lane] = Bar(lane, what, begin, end, step)
-            self.bars.append(self.last_bar[lane])
 
     def let_go(self, key: object) -> None:
         """All that this phase, or barrier, takes has come."""
@@ -199,10 +213,8 @@ class Model:
         shared = 0 if step.name == "load" else step.bytes_of("shared.", "read", "written")
         shared -= step.counted.get("wgmma_read_bytes", 0)
         flops = 0 if self.wgmma else step.counted.get("flops_tensor_cores", 0)
-        what = WORK_OF.get(step.name) or (
-            PRODUCTS if flops or step.counted.get("flops_cuda_cores") else WORK_OF["softmax"] if step.exponentials
-            else LOADS if read else STORES if written else OTHER)
-        warp.left = Work(step.instructions, step.exponentials, max(shared, 0) / SHARED_BANDWIDTH, flops / MMA_FLOPS, what)
+        warp.left = Work(step.instructions, step.exponentials, max(shared, 0) / SHARED_BANDWIDTH, flops / MMA_FLOPS,
+                         self.work_before(step))
         if read or written:
             begin = max(time, self.free["memory"])
             asked = self.free["memory"] = begin + (read + written) / BANDWIDTH

@@ -6,10 +6,12 @@
     ./ladder watch sliding_window --variant window:128
     ./ladder watch my_lab                # a kernel of a lab, until its end or its error
 
-The emulator runs the kernels; a model of time says what is when. Needs no GPU. The page is one file, which needs no network.
+The emulator runs the kernels; a model of time says what is when, or, with --measured, what a GPU's warps have stamped. Needs no
+GPU. The page is one file, which needs no network.
 """
 
 import argparse
+import functools
 import json
 import subprocess
 import sys
@@ -18,13 +20,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.results import stamps as measured
+from bench.results.stamps import Stamps
 from common.course import program, registry
 from common.course.diff import find, make_folder, with_example, write
 from common.course.diff_model import pairs
 from common.course.ledger import watched_with
 from common.course.registry import Failure, Stage, all_stages
+from common.course.stamped_time import Stamped
+from common.course.time_model import Model
 
 DEFAULT = {"forward": "1,2,512,64", "backward": "1,2,256,64"}
+NOT_MEASURED = ("random", "kv_heads", "key_len", "dtype", "variant", "full", "backward")  # options of another problem
 MOST_TILES = 1 << 13  # of a problem: more would take minutes, and a page of many megabytes
 
 
@@ -43,6 +50,8 @@ def parser() -> argparse.ArgumentParser:
                       "commas between them (./ladder ledger --help says more)")
     made.add_argument("--full", action="store_true", help="without the causal mask")
     made.add_argument("--backward", action="store_true", help="the backward pass, of stages that have both")
+    made.add_argument("--measured", action="store_true", help="in the time of a GPU: of stages whose clock stamps are in "
+                      "bench/results, at the problem that they are of")
     made.add_argument("--row", metavar="I", help="the row of the first head whose m, l and O~ are shown (default: the last)")
     made.add_argument("--no-open", action="store_true", help="only write the page")
     made.add_argument("--site", metavar="DIR", help="write a page of each stage, and of each pair of neighbours, into this "
@@ -119,7 +128,24 @@ def problem_of(arguments: argparse.Namespace, which: str) -> list[str]:
     return options + ([] if arguments.full else ["--causal"])
 
 
-def traced(one: Subject, options: list[str], which: str) -> dict[str, Any]:
+def stamps_of(subjects: list[Subject], arguments: argparse.Namespace) -> tuple[str, list[Stamps]]:
+    """The GPU whose time is played, and what was stamped there of each stage; "" and nothing without --measured."""
+    if not arguments.measured:
+        return "", []
+    given = [f"--{name.replace('_', '-')}" for name in NOT_MEASURED if getattr(arguments, name)]
+    if given:
+        raise Failure(f"--measured plays what was measured, at the problem that it was measured at: leave {given[0]} out.")
+    found = [None if one.folder else measured.of_stage(one.stage.number) for one in subjects]
+    if None in found:
+        raise Failure(f"of {subjects[found.index(None)].label} there are no clock stamps in bench/results: leave --measured out, or take "
+                      "some on a GPU, with python3 -m bench.measure.stamps.")
+    gpus = {gpu for gpu, _ in found}
+    if len(gpus) > 1:
+        raise Failure(f"the clock stamps are of {' and of '.join(sorted(gpus))}: watch one stage alone.")
+    return gpus.pop(), [taken for _, taken in found]
+
+
+def traced(one: Subject, options: list[str], which: str, stamps: Stamps | None = None) -> dict[str, Any]:
     """What the emulator saw, as a part of the page."""
     from common.course.movie import movie
     from common.course.watch_page import html_lines, shown_path
@@ -134,7 +160,8 @@ def traced(one: Subject, options: list[str], which: str) -> dict[str, Any]:
         found = answer(["ledger", one.stage.digits, *options, *backward, "--json", "--trace"])
         source, error = source_of(one.stage, found["stages"][0]["trace"]), ""
     lines = registry.lines_of(source)
-    return movie(one.stage, one.name, found, (shown_path(lines), html_lines(lines)), error)
+    timed = Model if stamps is None else functools.partial(Stamped, stamps=stamps)
+    return movie(one.stage, one.name, found, (shown_path(lines), html_lines(lines)), error, timed)
 
 
 def answer(arguments: list[str]) -> Any:
@@ -173,14 +200,15 @@ def run(arguments: argparse.Namespace) -> None:
     for one in subjects:
         if one.folder and which != passes_of(one.stage):
             raise Failure(f"{one.label} is a lab of the {passes_of(one.stage)} pass: leave --backward out.")
-    options = problem_of(arguments, which)
+    gpu, stamps = stamps_of(subjects, arguments)
+    options = measured.OPTIONS if gpu else problem_of(arguments, which)
     path = Path(arguments.out or f"watch_{'_'.join(one.name for one in subjects)}.html")
     rungs = []
-    for one in subjects:
+    for one, own in zip(subjects, stamps or [None] * len(subjects)):
         if sys.stderr.isatty():
             print(f"{one.label}: running on the emulator ...", file=sys.stderr)
-        rungs.append(traced(one, options, which))
-    text = page(together(rungs))
+        rungs.append(traced(one, options, which, own))
+    text = page(together(rungs, gpu))
     write(path, text)
     print(f"{path}: {len(text.encode()) / 1000:.0f} kB; open it in a browser")
     if not arguments.no_open and sys.stdout.isatty():

@@ -1,5 +1,5 @@
 // Plays what ./ladder watch has recorded: the tiles, bytes and warps of a kernel in time. window.movie is the movie or
-// a promise of it; all times are in clocks of the model. What seldom changes is drawn once into a second canvas off
+// a promise of it; all times are in clocks, which movie.time says more of. What seldom changes is drawn once into a second canvas off
 // the screen, what holds at a moment is found by binary search: so a frame stays cheap.
 (async () => {
   const SECONDS = 20;  // that the whole takes at speed 1
@@ -948,7 +948,7 @@
     node.classList.toggle("many", (shared ?? []).length > 5);
     return node;
   })));
-  if (!compact) root.append(make("p", { class: "small muted model" }, movie.model), help);
+  if (!compact) root.append(make("p", { class: "small muted model" }, movie.time), help);
   document.body.prepend(bar);
 
   const all = views.flat();

@@ -24,16 +24,16 @@ def page(movie: dict[str, Any]) -> str:
     rungs = movie["rungs"]
     packed = base64.b64encode(gzip.compress(json.dumps(movie, separators=(",", ":")).encode(), mtime=0)).decode()
     title = f"{' and '.join(rung['digits'] for rung in rungs)} at work: {rungs[-1]['title']}"
-    body = (f'{changed(rungs)}<main id="watch"><h1>{escaped(title)}</h1><noscript>This page needs JavaScript.</noscript>'
+    body = (f'{changed(rungs, movie["clocks"])}<main id="watch"><h1>{escaped(title)}</h1><noscript>This page needs JavaScript.</noscript>'
             f'</main>\n<script id="movie" type="text/plain">{packed}</script>\n<script>\n{UNPACK}\n</script>')
     return document(title, body, "watch_page")
 
 
-def changed(rungs: list[dict[str, Any]]) -> str:
-    """Of two stages: the counts that differ most, in a line each."""
+def changed(rungs: list[dict[str, Any]], clocks: str) -> str:
+    """Of two stages: the counts that differ most, in a line each, and among them the clocks, by that name."""
     if len(rungs) != 2:
         return ""
-    before, after = ({counter["label"]: counter["total"] for counter in rung["counters"]} | {"clocks of the model": rung["end"]}
+    before, after = ({counter["label"]: counter["total"] for counter in rung["counters"]} | {clocks: rung["end"]}
                      for rung in rungs)
     rows = sorted((-abs(math.log(max(after.get(label, 0), 0.5) / max(before.get(label, 0), 0.5))), label)
                   for label in {**before, **after} if before.get(label, 0) != after.get(label, 0))

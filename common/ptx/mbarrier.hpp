@@ -8,6 +8,7 @@
 // once that phase has ended: while phase n is under way, a wait for the parity of n waits, and one for the
 // other parity, that of the phase before, does not. So a wait for parity 1 passes at once on a new
 // mbarrier.
+#include "common/ptx/stamp.hpp"
 #include "common/simt/simt.hpp"
 
 namespace flashladder {
@@ -38,12 +39,14 @@ __device__ __forceinline__ void fence_mbarrier_init() {
 /// phase.
 __device__ __forceinline__ void mbarrier_arrive(mbarrier* bar) {
   const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(bar));
+  stamp(Stamp::mbarrier_arrive);
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address) : "memory");
 }
 
 /// Waits until the phase of this parity has ended.
 __device__ __forceinline__ void mbarrier_wait(mbarrier* bar, int parity) {
   const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(bar));
+  stamp(Stamp::mbarrier_wait);
   asm volatile(
       "{\n"
       ".reg .pred ended;\n"
@@ -52,6 +55,7 @@ __device__ __forceinline__ void mbarrier_wait(mbarrier* bar, int parity) {
       "}" ::"r"(address),
       "r"(parity)
       : "memory");
+  stamp(Stamp::goes_on);
 }
 
 }  // namespace for_cuda

@@ -27,6 +27,7 @@ struct alignas(128) tensor_map {
 /// Announces `bytes` bytes that copies will bring in this phase of the mbarrier, and is one arrival.
 __device__ __forceinline__ void mbarrier_arrive_expect_tx(mbarrier* bar, int bytes) {
   const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(bar));
+  stamp(Stamp::mbarrier_arrive);
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address), "r"(bytes)
                : "memory");
 }
@@ -36,6 +37,7 @@ __device__ __forceinline__ void mbarrier_arrive_expect_tx(mbarrier* bar, int byt
 template <class T>
 __device__ __forceinline__ void tma_load(T* to, const tensor_map& map, mbarrier* bar, int c0, int c1,
                                          int c2, int c3) {
+  stamp(Stamp::load);
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, "
       "%4, "

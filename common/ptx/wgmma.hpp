@@ -19,6 +19,7 @@
 // swizzle of as many bytes. K-major: a row runs along the product's inner dimension, as those of Q and K in
 // Q K^T. MN-major: along the other one, as those of V in P V.
 #include "common/ptx/proxy_fence.hpp"
+#include "common/ptx/stamp.hpp"
 #if defined(__CUDACC__)
 #include "common/ptx/wgmma_asm.hpp"
 #endif
@@ -92,11 +93,13 @@ __device__ __forceinline__ void wgmma(float (&C)[n8][4], const std::uint32_t (&A
 /// What this thread has done with registers has happened for the wgmmas that follow. It stands before the
 /// first wgmma, and before one that uses registers as C or A which the thread has used since.
 __device__ __forceinline__ void wgmma_fence() {
+  stamp(Stamp::fence);
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 
 /// Makes a group of the wgmmas since the last group.
 __device__ __forceinline__ void wgmma_commit() {
+  stamp(Stamp::commit);
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
@@ -112,8 +115,10 @@ __device__ __forceinline__ void may_change(float (&C)[n8][4]) {
 /// are there: the compiler, which knows nothing of a wait, must not move what uses them before it.
 template <int pending, int... n8>
 __device__ __forceinline__ void wgmma_wait(float (&... C)[n8][4]) {
+  stamp(Stamp::wait_groups);
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
   (may_change(C), ...);
+  stamp(Stamp::goes_on);
 }
 
 }  // namespace for_cuda

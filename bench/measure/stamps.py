@@ -1,0 +1,92 @@
+"""When the warps of a block do what on the GPU present: clock stamps of a build that takes them.
+
+    python3 -m bench.measure.stamps --out bench/results/h200/stamps.json     # the stages whose READMEs have a time line
+
+Each stage is compiled twice, as it is and with stamps. Both are checked and timed in turns: what stamps cost is kept beside
+them. The stamps of the first block are held against the emulator's trace of the same block, and are an error where a warp did
+other steps. bench.report.timeline draws them, and ./ladder watch --measured plays them.
+"""
+
+import argparse
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+from bench.measure.facts import gpu, new_file, write_result
+from bench.results.stamps import PROBLEM, TIME_LINES, packed
+from bench.variants.variants import VariantError, Varied, make_all, measure, small_problems
+from common.course import registry
+from common.course.registry import ROOT, Failure
+from common.course.stamped_time import FENCE, GOES_ON, STAMPED, Stamped, first_block
+
+HEADS = 64  # on the GPU: more blocks than multiprocessors, as in the papers' grid
+DTYPE = "bf16"
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("stages", nargs="*", type=int, metavar="STAGE",
+                        help="stages of Hopper's forward pass (default: those that have a time line, and those before them)")
+    parser.add_argument("--out", type=new_file, required=True, help="the JSON file to write")
+    parser.add_argument("--commit", help="what is measured; asked of git where left out")
+    parser.add_argument("--rounds", type=int, default=11, help="runs of each build (11)")
+    parser.add_argument("--build", type=Path, default=ROOT / "build/release", help="build folder (build/release)")
+    return parser.parse_args()
+
+
+def chosen(numbers):
+    stages = {stage.number: stage for stage in registry.all_stages()}
+    wanted = numbers or sorted({*TIME_LINES, *(stages[number].before for number in TIME_LINES)})
+    if other := [number for number in wanted if number not in registry.for_hopper("forward")]:
+        raise VariantError(f"stage {other[0]} has no forward pass that needs Hopper, and only those take stamps")
+    return [Varied(number, stages[number].source.parent, "hopper", "", True) for number in wanted]
+
+
+def held_against_trace(number, stamps):
+    """The stamps by warp; VariantError where they are not those of the emulator's steps."""
+    found = {int(warp): [(what, clock) for what, clock in of_warp] for warp, of_warp in stamps.items()}
+    try:
+        Stamped(first_block(number), found)
+    except Failure as failure:
+        raise VariantError(f"stage {number}: {failure}") from failure
+    return found
+
+
+def main():
+    args, facts = arguments(), gpu()
+    stages = chosen(args.stages)
+    kinds = sorted({*STAMPED, FENCE, GOES_ON})
+
+    def say(text):
+        print(text, file=sys.stderr, flush=True)
+
+    problem = {"batch": PROBLEM["batch"], "heads": HEADS, "Nq": PROBLEM["N"], "Nk": PROBLEM["N"], "d": PROBLEM["d"], "causal": False,
+               "dtype": DTYPE}
+    with tempfile.TemporaryDirectory(prefix="flashladder-stamps-") as folder:
+        say(f"Compiling {len(stages)} stages, each with stamps and without ...")
+        orders = [{"stage": stage, "folder": folder, "name": f"{stage.number}{'_stamped' * stamped}", "build": args.build,
+                   "backend": "cuda", "architecture": facts["architecture"], "only": [(DTYPE, PROBLEM["d"])], "stamped": stamped}
+                  for stage in stages for stamped in (False, True)]
+        library = {one["name"]: one["library"] for one in make_all(orders, say)}
+        tasks = [{"libraries": [library[f"{stage.number}"], library[f"{stage.number}_stamped"]],
+                  "check": [one for one in small_problems(stage, PROBLEM["d"], False, DTYPE) if one["d"] == PROBLEM["d"]],
+                  "time": [problem]} for stage in stages]
+        say("Checking, timing and stamping ...")
+        results = measure(args.build, folder, tasks, args.rounds, say, rested=True)
+    rows, costs = [], []
+    for stage, task, result in zip(stages, tasks, results, strict=True):
+        plain, stamped = (result[path] for path in task["libraries"])
+        if wrong := plain["wrong"] or stamped["wrong"]:
+            raise VariantError(f"stage {stage.number} is not right: {wrong}")
+        costs.append({"stage": stage.number, "ms": statistics.median(plain["ms"][0]), "stamped_ms": statistics.median(stamped["ms"][0])})
+        rows += [{"stage": stage.number, "warp": warp, "stamps": packed(own, kinds)}
+                 for warp, own in sorted(held_against_trace(stage.number, stamped["stamps"][0]).items())]
+    write_result(args.out, facts, args.commit, problem=problem, pace="rested", rounds=args.rounds, kinds=kinds, costs=costs, rows=rows)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (VariantError, Failure) as error:
+        sys.exit(f"stamps: {error}")

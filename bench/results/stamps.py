@@ -1,0 +1,41 @@
+"""Clock stamps of the first block of stages, as bench.measure.stamps writes them to bench/results/GPU/stamps.json."""
+
+from bench.results import gpu
+
+Stamps = dict[int, list[tuple[str, int]]]  # by warp: what it came to, and the clock
+FILE = "stamps.json"
+TIME_LINES = [44, 45, 46]  # stages whose READMEs have one, beside that of the stage before
+# On which the emulator has the same block: batch, heads, rows and keys, d; no mask, bf16. On the GPU there are more heads.
+PROBLEM = {"batch": 1, "heads": 1, "N": 2048, "d": 64}
+OPTIONS = ["--random", ",".join(map(str, PROBLEM.values())), "--dtype", "bf16"]
+
+
+def of_stage(number: int, folder=None) -> tuple[str, Stamps] | None:
+    """The GPU, and the stamps of a stage; None where none were taken. Without a folder the first that has some, H200 before
+    H100."""
+    for place in [gpu.FOLDER, gpu.HOPPER] if folder is None else [folder]:
+        if not (place / FILE).exists():
+            continue
+        data = gpu.load(place / FILE)
+        rows = [row for row in data["rows"] if row["stage"] == number]
+        if rows:
+            return data["gpu"], {row["warp"]: unpacked(row["stamps"], data["kinds"]) for row in rows}
+    return None
+
+
+def packed(stamps: list[tuple[str, int]], kinds: list[str]) -> list[int]:
+    """Of each stamp the number of its kind, and the clocks since the one before, or since 0."""
+    flat, before = [], 0
+    for name, clock in stamps:
+        flat += [kinds.index(name), clock - before]
+        before = clock
+    return flat
+
+
+def unpacked(flat: list[int], kinds: list[str]) -> list[tuple[str, int]]:
+    """The stamps again."""
+    found, clock = [], 0
+    for kind, since in zip(flat[::2], flat[1::2]):
+        clock += since
+        found.append((kinds[kind], clock))
+    return found
