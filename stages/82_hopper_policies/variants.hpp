@@ -1,6 +1,7 @@
 #pragma once
-// The type that stands for all variants on the emulator, as in stage 80, but for a block map. It includes
-// their policy.hpp and launch.hpp before: who tries a wrong policy has another one.
+// How stages 82 and 83 make a policy of all variants for the emulator: as stage 80, but without a block map.
+// They include policy.hpp and launch.hpp of the variants before: who tries a wrong policy has another one.
+#include "common/kernel/host.hpp"
 
 namespace flashladder::stage_82 {
 namespace {
