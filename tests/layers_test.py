@@ -38,7 +38,7 @@ OF_THE_HOST = {"common/kernel/host.hpp", "common/kernel/run_time.hpp", "common/k
 # and how they are put together and compiled.
 FOR_VARIANTS = {"stages/29_tuned/table.hpp", "stages/38_tuned_backward/table.hpp", "stages/70_policies/claimed.hpp",
                 "stages/80_together/policy.hpp", *(f"stages/81_on_demand/{name}.hpp" for name in ("kernels", "policy", "variants")),
-                "stages/82_hopper_policies/together.hpp",
+                "stages/82_hopper_policies/variants.hpp",
                 *(path.relative_to(SOURCE).as_posix() for name in ("kernel", "launch", "policy")
                   for path in SOURCE.glob(f"stages/7*/{name}.hpp"))}
 CHOOSE = ["common/simt/simt.hpp", "common/simt/std.hpp"]

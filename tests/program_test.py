@@ -441,6 +441,21 @@ class ProgramTest(unittest.TestCase):
                           f"| {gpu} | 64 | causal | 51 | absent | 1.27 | 1.27 |\n", table)
         self.assertEqual(table.count("\n"), 8)
 
+    def test_the_front_page_says_at_which_shapes_the_fastest_stage_is_ahead(self):
+        from bench.report import gpu_report
+
+        def behind(folder, *peers):
+            speeds = gpu_report.by_shape(json.loads((folder / gpu_report.HOPPER_PEERS).read_text()))
+            return len(speeds), [N for (*_, N), at in speeds.items() if at["stage 51"] <= max(at[name] for name in peers)]
+
+        shapes, lost = behind(gpu_report.FOLDER, "cudnn", "flash-attn-4")
+        text = " ".join((SOURCE / "README.md").read_text().split())
+        self.assertIn(f"on an H200 it is faster than both at {shapes - len(lost)} of {shapes} shapes.", text)
+        self.assertIn("On an H100 stage 51 is faster than FlashAttention-4 at every shape that was measured, and faster than "
+                      f"cuDNN from N = {gpu_report.BETTER_FROM:,} on;", text)
+        self.assertEqual(behind(gpu_report.HOPPER, "flash-attn-4")[1], [])
+        self.assertLess(max(behind(gpu_report.HOPPER, "cudnn")[1]), gpu_report.BETTER_FROM)
+
     def test_a_peer_that_is_absent_at_a_shape_is_said_to_be(self):
         self.read_gpu_run()
         from bench.report import gpu_pictures, gpu_report

@@ -133,6 +133,10 @@ def flex(torch, variant, causal, N, heads, device, trains):
     return plain, learned
 
 
+def stage_of(flashladder, number):
+    return next(one for one in flashladder.stages() if one.number == number)
+
+
 def own_run(torch, flashladder, number, kind, causal, q, k, v, do, which):
     """A pass of a stage as a function."""
     how = {"causal": causal, **kind.arguments(torch, q.shape[1], q.shape[2], q.device.type)}
@@ -143,8 +147,7 @@ def own_run(torch, flashladder, number, kind, causal, q, k, v, do, which):
     as_batch = (lambda x: unpacked(x, N)) if kind.documents else lambda x: x
     if which == "forward":
         return lambda: as_batch(flashladder.forward(number, q, k, v, **how)[0])
-    stages = {one.number: one for one in flashladder.stages()}
-    first = PLAIN_STAGES["forward"] if kind == PLAIN else number if stages[number].forward else ON_ANY_GPU
+    first = PLAIN_STAGES["forward"] if kind == PLAIN else number if stage_of(flashladder, number).forward else ON_ANY_GPU
     o, lse = flashladder.forward(first, q, k, v, **how)
     return lambda: [as_batch(x) for x in flashladder.backward(number, q, k, v, o, lse, do, **how)[:3]]
 
@@ -258,7 +261,7 @@ def main():
     if chosen.stage in ON_HOPPER:
         context["beside"] = {"plain, causal": ON_HOPPER[chosen.stage], "any GPU": ON_ANY_GPU}
     results = []
-    stage = next(one for one in flashladder.stages() if one.number == chosen.stage)
+    stage = stage_of(flashladder, chosen.stage)
     passes = [which for which in ("forward", "backward") if getattr(stage, which)]
     for which in passes:
         for d in chosen.d:

@@ -79,7 +79,7 @@ enum class Gpu {
 /// One rung of the ladder. Each folder stages/NN_name defines one; lists, tests, charts and tables follow
 /// from it.
 struct Stage {
-  int number;                ///< NN of its folder; the first digit is the track, but for 50, 51 and 80.
+  int number;                ///< NN of its folder. stages/README.md says which track it is of.
   std::string_view name;     ///< The folder's name is NN_name.
   std::string_view title;    ///< For charts: a word or two.
   std::string_view idea;     ///< One line.

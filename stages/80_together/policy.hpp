@@ -5,8 +5,8 @@
 namespace flashladder::stage_80 {
 namespace {
 
-/// Where there is a softcap, stage 75's score and slope, of what the policy Base makes of a score. Without
-/// one its cap is 0. Base adds to scores, at most: that has a slope of 1.
+/// Stage 75's softcap of the scores that the policy Base makes; without a softcap its cap is 0, and these
+/// stay as they are. Base may only add to scores, so its own slope is 1.
 template <class Base>
 struct SoftcapIfAny : Base {
   using typename Base::Head;

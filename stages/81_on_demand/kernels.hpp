@@ -1,5 +1,5 @@
 #pragma once
-// Kernels that were compiled on a GPU when they were first asked for.
+// Kernels that are compiled for a GPU when they are first asked for.
 #include <cstdio>
 #include <map>
 #include <mutex>
@@ -24,14 +24,16 @@ inline bool can_compile(int stage, const char* others) {
   return why.empty();
 }
 
-/// The first stage of variants whose kernels are compiled with the program that takes a call.
+constexpr int first_variant = 70;  // the stages from here on are variants of attention
+
+/// The first stage of variants that takes a call. Its kernels are compiled with the program: stages 70 to
+/// 80 come first, and 80 takes all that 82 and 83 take.
 template <class Call>
 const Stage& compiled_before(const Call& f) {
   for (const Stage* one : cuda_stages()) {
-    const bool has_pass = Call::pass == Pass::forward ? one->forward != nullptr : one->backward != nullptr;
-    if (one->number >= 70 && has_pass && one->supports.takes(f.problem)) return *one;
+    if (one->number >= first_variant && one->has(Call::pass) && one->supports.takes(f.problem)) return *one;
   }
-  throw Error("no stage has kernels for these variants");  // stage 80 takes all that 82 and 83 take
+  throw Error("no stage has kernels for these variants");
 }
 
 /// The kernels that one tile has had, by policy and GPU.

@@ -1,6 +1,6 @@
 #pragma once
-// How stage 81 makes a policy of the variants that a call asks for. It includes their policy.hpp and
-// launch.hpp before: who tries a wrong policy has another one.
+// How stage 81 makes a policy of the variants that a call asks for. The stage includes their policy.hpp and
+// launch.hpp before this file: a test of a wrong policy has another one in its place.
 #include "common/error.hpp"
 #include "common/kernel/host.hpp"
 

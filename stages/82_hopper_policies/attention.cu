@@ -24,7 +24,7 @@
 #ifdef __CUDACC__
 #include "stages/81_on_demand/kernels.hpp"
 #else
-#include "stages/82_hopper_policies/together.hpp"
+#include "stages/82_hopper_policies/variants.hpp"
 #endif
 
 namespace flashladder::stage_82 {

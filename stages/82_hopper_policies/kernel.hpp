@@ -90,7 +90,7 @@ struct Order {
   }
 };
 
-/// What the producer tells the others of a row tile, in this order.
+/// What the producer tells the others of a row tile: the numbers that row_tile has, in this order.
 struct Announced {
   int i0;                         ///< Its first row, in its sequence; `none` where no tile is left.
   int h, b;                       ///< Query head and batch entry.
@@ -98,6 +98,9 @@ struct Announced {
   int entry, row0, key0, Nq, Nk;  ///< Of its sequence: as a Part has them, and its sizes.
 };
 constexpr int announced = 12;  // numbers, of which the last ones are not used
+// Where each is.
+constexpr int at_i0 = 0, at_h = 1, at_b = 2, at_begin = 3, at_end = 4, at_entry = 5, at_row0 = 6,
+              at_key0 = 7, at_Nq = 8, at_Nk = 9;
 
 /// Where a thread's fragment c has element e, in a tile whose first row and key of this thread are i and j.
 __device__ __forceinline__ stage_70::Element element(int i, int j, int c, int e) {
@@ -341,14 +344,15 @@ __global__ void __launch_bounds__(Tile<d, warpgroups>::threads, 1) wgmma_forward
   for (RingSlot<Q_buffers> Q_slot;; Q_slot = Q_slot.next()) {
     const int buffer = Q_slot.buffer;
     mbarrier_wait(Q_full.at(buffer, 0), Q_slot.parity);
-    const int i0 = row_tile(buffer, 0), h = row_tile(buffer, 1), b = row_tile(buffer, 2);
-    const int begin = row_tile(buffer, 3), brought = row_tile(buffer, 4);
+    const int i0 = row_tile(buffer, at_i0), h = row_tile(buffer, at_h), b = row_tile(buffer, at_b);
+    const int begin = row_tile(buffer, at_begin), brought = row_tile(buffer, at_end);
     if (i0 == none) return;
     int entry = b, row0 = 0, key0 = 0;  // of the row tile's sequence
     Sizes own = n;                      // likewise
     if (Policy::Sequences::packed) {
-      entry = row_tile(buffer, 5), row0 = row_tile(buffer, 6), key0 = row_tile(buffer, 7);
-      own.Nq = row_tile(buffer, 8), own.Nk = row_tile(buffer, 9);
+      entry = row_tile(buffer, at_entry), row0 = row_tile(buffer, at_row0),
+      key0 = row_tile(buffer, at_key0);
+      own.Nq = row_tile(buffer, at_Nq), own.Nk = row_tile(buffer, at_Nk);
     }
     const typename Policy::Head head = policy.head(own, entry, h);
     // What follows from a thread's number is computed for each row tile. Were it known before, the compiler
@@ -499,7 +503,7 @@ __global__ void __launch_bounds__(Tile<d, warpgroups>::threads, 1) wgmma_forward
         }
       }
     };
-    // Several loops, so that one's code has no mask: its tiles are seen in whole by all rows.
+    // Three loops, so that the code of the second has no mask: all rows see its tiles in whole.
     if (Policy::begins_later) {
 #pragma unroll 1
       for (; j0 < whole_from && j0 < visible; j0 += Bc) step(true, j0);

@@ -1,6 +1,6 @@
 #pragma once
-// How stage 82 launches its kernel. It includes kernel.hpp before: who tries a wrong kernel has another
-// one.
+// How stage 82 launches its kernel. The stage includes kernel.hpp before this file: a test of a wrong
+// kernel has another one in its place.
 #include "common/kernel/host.hpp"
 #include "common/kernel/tensor_maps.hpp"
 

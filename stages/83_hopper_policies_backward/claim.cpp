@@ -10,12 +10,11 @@ using stage_70::launched;
 // the variants are claimed by stages 75 to 78.
 Claim claim() {
   Claim claim;
-  const auto in_all = [](const Expr& count) { return sum_of_sequences(count); };
-  const Expr tiles = in_all(BH * sum(live_i)), key_tiles = in_all(BHkv * Tc);
-  const Expr seen_tiles = in_all(seen);                 // of keys, that a row sees
-  const Expr keys = in_all(seen_keys) * d;              // of K, and of V: what is brought
-  const Expr rows = in_all(BH * sum(live_i * rows_i));  // of Q, and of dO, likewise
-  const Expr padded = BH * launched(Nq, Br) * Br;       // rows of whole tiles
+  const Expr tiles = sum_of_sequences(BH * sum(live_i)), key_tiles = sum_of_sequences(BHkv * Tc);
+  const Expr seen_tiles = sum_of_sequences(seen);                 // of keys, that a row sees
+  const Expr keys = sum_of_sequences(seen_keys) * d;              // of K, and of V: what is brought
+  const Expr rows = sum_of_sequences(BH * sum(live_i * rows_i));  // of Q, and of dO, likewise
+  const Expr padded = BH * launched(Nq, Br) * Br;                 // rows of whole tiles
   const Expr heads("q_heads", [](const Symbols& n) { return n.problem.q_heads; });
   const Expr in_memory = has_bias * BH * sum(rows_i * keys_i);  // numbers of all heads
   claim.backward.as_before = true;

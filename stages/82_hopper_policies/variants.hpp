@@ -1,6 +1,8 @@
 #pragma once
-// The type that stands for all variants on the emulator, as in stage 80, but for a block map. It includes
-// their policy.hpp and launch.hpp before: who tries a wrong policy has another one.
+// How stages 82 and 83 make a policy of all variants for the emulator, as stage 80 does, but without a
+// block map. A stage includes their policy.hpp and launch.hpp before this file: a test of a wrong policy
+// has another one in its place.
+#include "common/kernel/host.hpp"
 
 namespace flashladder::stage_82 {
 namespace {
