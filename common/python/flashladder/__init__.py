@@ -27,7 +27,7 @@ from __future__ import annotations
 import contextlib
 import operator
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -361,9 +361,9 @@ def _run(which: str, stage: Stage, given: dict[str, Any], own: dict[str, Any], h
     run, results = getattr(_core, which), _RESULTS[which]
     variant = _variant(seed, own, check_seqlens)
     given.update(own)  # as _variant() left them
-    if (plain or _are_plain(given)) and (stream := _core.common_stream(given)) is not None:
+    if (plain or _are_plain(given.values())) and (stream := _core.common_stream(given)) is not None:
         q = given["q"]
-        made = results(_Torch(q), given)
+        made = results(_PlainTorch(q), given)
         run(stage.number, _choose(stage, backend, q.is_cuda), given | made, how, variant, stream, True)
         return tuple(made.values())
     library, on_gpu = _examine(**given)
@@ -378,14 +378,13 @@ def _run(which: str, stage: Stage, given: dict[str, Any], own: dict[str, Any], h
 def _forward_results(library: _Library, given: dict[str, Any]) -> dict[str, Any]:
     """The arrays that a forward pass writes."""
     q = given["q"]
-    return {"o": library.empty_like(q), "lse": library.empty(q.shape[:-1], None)}
+    return {"o": library.in_order_of(q), "lse": library.empty(q.shape[:-1], None)}
 
 
 def _backward_results(library: _Library, given: dict[str, Any]) -> dict[str, Any]:
     """Those that a backward pass writes."""
-    q, dtype = given["q"], given["q"].dtype
-    made = {"dq": library.empty(q.shape, dtype), "dk": library.empty(given["k"].shape, dtype),
-            "dv": library.empty(given["v"].shape, dtype)}
+    q = given["q"]
+    made = {"dq": library.like(q), "dk": library.like(given["k"]), "dv": library.like(given["v"])}
     if "bias" in given:
         made["dbias"] = library.empty(given["bias"].shape, None)
     if "sinks" in given:
@@ -396,23 +395,24 @@ def _backward_results(library: _Library, given: dict[str, Any]) -> dict[str, Any
 _RESULTS = {"forward": _forward_results, "backward": _backward_results}
 
 
-def _are_plain(arrays: dict[str, Any]) -> bool:
+def _are_plain(arrays: Collection[Any]) -> bool:
     """Whether they are tensors of PyTorch whose memory is all that there is to know."""
     torch = sys.modules.get("torch")
-    if torch is None:
-        return False
-    needs_graph = torch.is_grad_enabled()
-    for x in arrays.values():
-        if not _is_memory_alone(x, torch) or (needs_graph and x.requires_grad):
+    return (torch is not None and _are_memory_alone(arrays, torch)
+            and not (torch.is_grad_enabled() and any([x.requires_grad for x in arrays])))
+
+
+def _are_memory_alone(arrays: Collection[Any], torch: Any) -> bool:
+    """Whether they are tensors of PyTorch, and no more: none of a class of its own, sparse, nested, of another transform's batch,
+    or one without memory, or whose numbers are not those in it."""
+    tensor, parameter, strided = torch.Tensor, torch.nn.Parameter, torch.strided
+    is_batched = torch._C._functorch.is_legacy_batchedtensor
+    for x in arrays:
+        kind = type(x)
+        if ((kind is not tensor and kind is not parameter) or x.layout is not strided or x.is_nested or x.is_meta or x.is_neg()
+                or x._is_zerotensor() or is_batched(x)):
             return False
     return True
-
-
-def _is_memory_alone(x: Any, torch: Any) -> bool:
-    """Whether it is a tensor of PyTorch, and no more: none of a class of its own, sparse, nested, of another transform's batch,
-    or one whose numbers are not those in its memory."""
-    return ((type(x) is torch.Tensor or type(x) is torch.nn.Parameter) and x.layout is torch.strided and not x.is_nested
-            and not x.is_neg() and not x._is_zerotensor() and not torch._C._functorch.is_legacy_batchedtensor(x))
 
 
 # --- stages and backends
@@ -567,9 +567,9 @@ def _strides_like(x: Any) -> list[int]:
     last one as the last. Where x repeats something, they are in their own order: what is one in memory has no other."""
     given, sizes = x.stride(), tuple(x.shape)
     outer = range(len(sizes) - 1)
-    repeats = any(given[i] == 0 and sizes[i] > 1 for i in outer)
+    repeats = any([given[i] == 0 and sizes[i] > 1 for i in outer])
     strides, step = [1] * len(sizes), max(sizes[-1:], default=1)
-    for i in reversed(outer) if repeats else sorted(reversed(outer), key=lambda i: given[i]):  # the innermost first
+    for i in reversed(outer) if repeats else sorted(reversed(outer), key=given.__getitem__):  # the innermost first
         strides[i], step = step, step * max(sizes[i], 1)
     return strides
 
@@ -674,9 +674,13 @@ class _Library:
             dtype = str(dtype).rpartition(".")[2]  # "library.float32"
         return numpy.empty(tuple(shape), dtype)
 
-    def empty_like(self, array: Any) -> Any:
-        """An array of the same shape and dtype on the current device."""
+    def like(self, array: Any) -> Any:
+        """A contiguous one of the same shape and dtype."""
         return self.empty(array.shape, array.dtype)
+
+    def in_order_of(self, array: Any) -> Any:
+        """The same, but with its dimensions in memory in the order of the array's, where the library has that."""
+        return self.like(array)
 
     def arithmetic(self, array: Any) -> tuple[Any, Any]:
         """A module of functions as NumPy's, and the array, in float32, as they take it."""
@@ -734,9 +738,9 @@ class _Torch(_Library):
         # Sizes one by one, which are read sooner than a tuple of them.
         return self.module.empty(*shape or [()], dtype=dtype or self.module.float32, device=self.device)
 
-    def empty_like(self, array: Any) -> Any:
+    def in_order_of(self, array: Any) -> Any:
         if array.is_contiguous():
-            return self.empty(array.shape, array.dtype)
+            return self.like(array)
         return self.module.empty_strided(tuple(array.shape), _strides_like(array), dtype=array.dtype, device=self.device)
 
     def arithmetic(self, array: Any) -> tuple[Any, Any]:
@@ -748,6 +752,13 @@ class _Torch(_Library):
 
     def result(self, array: Any) -> Any:
         return array
+
+
+class _PlainTorch(_Torch):
+    """Of tensors that are plain: others of their kind are made in less time."""
+
+    def like(self, array: Any) -> Any:
+        return self.module.empty_like(array, memory_format=self.module.contiguous_format)
 
 
 class _CuPy(_Library):

@@ -141,10 +141,7 @@ def _is_watched(*tensors: torch.Tensor) -> bool:
             or torch._C._functorch.peek_interpreter_stack() is not None or torch._C._get_tracing_state() is not None
             or torch._C._autograd._profiler_enabled()):
         return True
-    for x in tensors:
-        if not flashladder._is_memory_alone(x, torch) or x.is_meta:
-            return True
-    return False
+    return not flashladder._are_memory_alone(tensors, torch)
 
 
 def _require_tensors(given: dict[str, Any]) -> None:
