@@ -151,7 +151,8 @@ std::size_t place_of(const NamedTensor& tensor) {
 }
 
 /// What one of all_tensors is called in Python: in small letters, L is lse, and slopes are
-/// flash-attention's.
+/// flash-attention's. Interned, as the keys of Python's own dicts are: then none is compared letter by
+/// letter.
 const nb::str& python_name(const NamedTensor& tensor) {
   static const auto& names = *new auto([] {  // for good: Python ends before what is static
     std::vector<nb::str> all;
@@ -160,7 +161,7 @@ const nb::str& python_name(const NamedTensor& tensor) {
       if (name == "L") name = "lse";
       if (name == "slopes") name = "alibi_slopes";
       for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-      all.emplace_back(name.c_str());
+      all.push_back(nb::steal<nb::str>(PyUnicode_InternFromString(name.c_str())));
     }
     return all;
   }());
