@@ -1722,6 +1722,15 @@ class QuickCallsTest(unittest.TestCase):
         batched, = torch.autograd.grad(o, q, torch.stack([o.detach(), torch.ones_like(o)]), is_grads_batched=True)
         torch.testing.assert_close(batched, torch.stack(each))
 
+    def test_what_is_kept_may_come_back_as_another_tensor(self):
+        q, k, v = (x.requires_grad_() for x in self.tensors())
+        wanted = torch.autograd.grad(flashladder.torch.attention(q, k, v, stage=(2, 0)).square().sum(), (q, k, v))
+        with torch.autograd.graph.saved_tensors_hooks(torch.neg, torch._neg_view):  # the same numbers, and not those in memory
+            o = flashladder.torch.attention(q, k, v, stage=(2, 0))
+        found = torch.autograd.grad(o.square().sum(), (q, k, v))
+        for one, right in zip(found, wanted):
+            torch.testing.assert_close(one, right, rtol=0, atol=0)
+
     def test_results_are_pytorchs_own(self):
         q, k, v = self.tensors()
         o, lse = flashladder.forward(2, q, k, v)
@@ -1732,7 +1741,8 @@ class QuickCallsTest(unittest.TestCase):
         q, k, v = self.tensors()
         bias = torch.zeros(1, 1, 1, 7)
         for wrong, error, message in (((None, k, v), TypeError, "q is a NoneType"), ((q, k, None), TypeError, "v is a NoneType"),
-                                      ((q, torch.tensor(1.0), v), ValueError, "k has shape \\[\\]")):
+                                      ((q, torch.tensor(1.0), v), ValueError, "k has shape \\[\\]"),
+                                      ((torch.tensor(1.0), k, v), ValueError, "q has shape \\[\\]")):
             with self.assertRaisesRegex(error, message):
                 flashladder.torch.attention(*wrong, stage=(2, 0), bias=bias if None in wrong else None)
         bits = q.view(torch.uint8).view(torch.bits8)

@@ -99,28 +99,44 @@ int current_gpu() {
 
 namespace {
 
-/// An attribute of the current GPU.
-int gpu_attribute(cudaDeviceAttr which) {
+/// What a GPU has, which does not change.
+struct Properties {
+  int architecture, multiprocessors, L2_bytes;
+};
+
+/// Of the current GPU. All are asked once: a call of a stage needs them several times.
+const Properties& properties() {
   if (const std::string why = unavailable(Backend::cuda); !why.empty()) throw Error(why);
-  int device = 0, value = 0;
-  require(cudaGetDevice(&device), "the current GPU");
-  require(cudaDeviceGetAttribute(&value, which, device), "what the GPU has");
-  return value;
+  static const std::vector<Properties> of_all = [] {
+    int count = 0;
+    require(cudaGetDeviceCount(&count), "the number of GPUs");
+    std::vector<Properties> all;
+    for (int device = 0; device < count; ++device) {
+      const auto get = [&](cudaDeviceAttr which) {
+        int value = 0;
+        require(cudaDeviceGetAttribute(&value, which, device), "what the GPU has");
+        return value;
+      };
+      all.push_back({10 * get(cudaDevAttrComputeCapabilityMajor) + get(cudaDevAttrComputeCapabilityMinor),
+                     get(cudaDevAttrMultiProcessorCount), get(cudaDevAttrL2CacheSize)});
+    }
+    return all;
+  }();
+  return of_all.at(static_cast<std::size_t>(current_gpu()));
 }
 
 }  // namespace
 
 int gpu_architecture() {
-  return 10 * gpu_attribute(cudaDevAttrComputeCapabilityMajor) +
-         gpu_attribute(cudaDevAttrComputeCapabilityMinor);
+  return properties().architecture;
 }
 
 int gpu_multiprocessors() {
-  return gpu_attribute(cudaDevAttrMultiProcessorCount);
+  return properties().multiprocessors;
 }
 
 std::int64_t gpu_L2_bytes() {
-  return gpu_attribute(cudaDevAttrL2CacheSize);
+  return properties().L2_bytes;
 }
 
 std::vector<std::pair<std::string, std::string>> gpu_facts() {

@@ -97,7 +97,10 @@ const Stage& stage_called(std::string_view text) {
 }  // namespace
 
 const Stage& find_stage(int number) {
-  return stage_called(std::to_string(number));
+  for (const Stage* stage : stages()) {
+    if (stage->number == number) return *stage;
+  }
+  no_such_stage(std::to_string(number));
 }
 
 const Stage* backward_before(const Stage& stage) {

@@ -83,15 +83,14 @@ void launch(const char* name, LoadedKernel loaded, dim3 grid, dim3 block, std::s
     void* addresses[] = {address(values)...};
     return cudaLaunchKernel(loaded.kernel, grid, block, addresses, shared_bytes, simt::stream());
   };
-  const auto require = [](cudaError_t status, const std::string& what) {
+  const auto require = [](cudaError_t status, const auto&... what) {
     if (status != cudaSuccess) (void)cudaGetLastError();  // reported here: the next launch must not find it
-    simt::require(status, what);
+    simt::require(status, what...);
   };
-  const std::string what = std::string("kernel ") + name;
   require(cudaFuncSetAttribute(loaded.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(shared_bytes)),
-          what + " with " + std::to_string(shared_bytes) + " bytes of dynamic shared memory");
-  require(start(parameter(arguments)...), what);
+          "kernel ", name, " with ", std::to_string(shared_bytes), " bytes of dynamic shared memory");
+  require(start(parameter(arguments)...), "kernel ", name);
 }
 #endif
 

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -127,6 +128,8 @@ class Array {
 
   /// How many dimensions.
   std::size_t ndim() const { return static_cast<std::size_t>(tensor_.ndim); }
+  /// The sizes of all.
+  std::span<const std::int64_t> shape() const { return {tensor_.shape, ndim()}; }
   /// The size of dimension i.
   std::int64_t shape(std::size_t i) const { return tensor_.shape[i]; }
   /// From one element of dimension i to the next, in elements.

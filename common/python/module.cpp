@@ -13,7 +13,6 @@
 #include <cctype>
 #include <limits>
 #include <list>
-#include <map>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -81,10 +80,10 @@ std::string dtypes_of(const Stage& stage) {
 
 // --- arrays
 
-std::string shape_of(const Array& array) {
+/// "[2, 3]", for messages.
+std::string shape_of(std::span<const std::int64_t> shape) {
   std::string text = "[";
-  for (std::size_t i = 0; i < array.ndim(); ++i)
-    text += (i == 0 ? "" : ", ") + std::to_string(array.shape(i));
+  for (std::size_t i = 0; i < shape.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
   return text + "]";
 }
 
@@ -117,7 +116,7 @@ struct Given {
                  label(stage) + " takes " + dtypes_of(stage) + mend());
     }
     if (array.ndim() != 4)
-      throw UsageError(name + " has shape " + shape_of(array) + ": give [batch, heads, rows, d]");
+      throw UsageError(name + " has shape " + shape_of(array.shape()) + ": give [batch, heads, rows, d]");
 
     const auto known = std::ranges::find(dtypes, array.dtype(), &NamedDtype::dlpack);
     if (known == std::end(dtypes) || std::ranges::count(stage.supports.dtypes, known->dtype) == 0) {
@@ -146,19 +145,27 @@ struct Given {
   Tensor tensor() const { return where_it_lies(array, dtype); }
 };
 
-/// What a tensor is called in Python: in small letters, L is lse, and slopes are flash-attention's.
-const std::string& python_name(std::string_view name) {
-  static const std::map<std::string_view, std::string> names = [] {
-    std::map<std::string_view, std::string> all;
+/// The place of one of all_tensors among them.
+std::size_t place_of(const NamedTensor& tensor) {
+  return static_cast<std::size_t>(&tensor - all_tensors);
+}
+
+/// What one of all_tensors is called in Python: in small letters, L is lse, and slopes are
+/// flash-attention's. Interned, as the keys of Python's own dicts are: then none is compared letter by
+/// letter.
+const nb::str& python_name(const NamedTensor& tensor) {
+  static const auto& names = *new auto([] {  // for good: Python ends before what is static
+    std::vector<nb::str> all;
     for (const NamedTensor& one : all_tensors) {
-      for (const char* c = one.name; *c != 0; ++c)
-        all[one.name] += static_cast<char>(std::tolower(static_cast<unsigned char>(*c)));
+      std::string name = one.name;
+      if (name == "L") name = "lse";
+      if (name == "slopes") name = "alibi_slopes";
+      for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+      all.push_back(nb::steal<nb::str>(PyUnicode_InternFromString(name.c_str())));
     }
-    all["L"] = "lse";
-    all["slopes"] = "alibi_slopes";
     return all;
-  }();
-  return names.at(name);
+  }());
+  return names[place_of(tensor)];
 }
 
 float checked_scale(std::optional<double> scale) {
@@ -169,32 +176,39 @@ float checked_scale(std::optional<double> scale) {
   return value;
 }
 
-/// Puts what Python's _for_core() says into a problem; what it leaves out is as for plain attention.
-void set_how(Problem& problem, const nb::dict& how) {
-  problem.causal = nb::cast<bool>(how["causal"]);
-  problem.scale = checked_scale(nb::cast<std::optional<double>>(how["scale"]));
-  const auto [left, right] = nb::cast<std::pair<std::int64_t, std::int64_t>>(how["window_size"]);
-  problem.window = {left, right};
-  problem.softcap = static_cast<float>(nb::cast<double>(how["softcap"]));
-  problem.prefix = nb::cast<std::int64_t>(how["prefix"]);
-  problem.dropout.p = static_cast<float>(nb::cast<double>(how["dropout_p"]));
-  if (how.contains("dropout_seed")) problem.dropout.seed = nb::cast<std::uint64_t>(how["dropout_seed"]);
-  problem.dropout.seed_in_memory = how.contains("seed_in_memory");
-  problem.alibi = how.contains("alibi");
-  problem.sinks = how.contains("sinks");
-  if (how.contains("bias"))
+/// What Python's _how() says: causal, scale, window_size, softcap, prefix and dropout_p.
+using Numbers = std::tuple<bool, std::optional<double>, std::pair<std::int64_t, std::int64_t>, double,
+                           std::int64_t, double>;
+
+/// Puts these numbers into a problem, and what _variant() says, which leaves out what is as for plain
+/// attention.
+void set_how(Problem& problem, const Numbers& how, const nb::dict& variant) {
+  const auto& [causal, scale, window, softcap, prefix, dropout_p] = how;
+  problem.causal = causal;
+  problem.scale = checked_scale(scale);
+  problem.window = {window.first, window.second};
+  problem.softcap = static_cast<float>(softcap);
+  problem.prefix = prefix;
+  problem.dropout.p = static_cast<float>(dropout_p);
+  if (variant.size() == 0) return;
+  if (variant.contains("dropout_seed"))
+    problem.dropout.seed = nb::cast<std::uint64_t>(variant["dropout_seed"]);
+  problem.dropout.seed_in_memory = variant.contains("seed_in_memory");
+  problem.alibi = variant.contains("alibi");
+  problem.sinks = variant.contains("sinks");
+  if (variant.contains("bias"))
     std::tie(problem.bias_batch, problem.bias_heads, problem.bias_rows) =
-        nb::cast<std::tuple<std::int64_t, std::int64_t, std::int64_t>>(how["bias"]);
-  if (how.contains("packing")) {
-    const nb::dict packing = nb::cast<nb::dict>(how["packing"]);
+        nb::cast<std::tuple<std::int64_t, std::int64_t, std::int64_t>>(variant["bias"]);
+  if (variant.contains("packing")) {
+    const nb::dict packing = nb::cast<nb::dict>(variant["packing"]);
     const auto positions = [&](const char* name) {
       return packing.contains(name) ? nb::cast<std::vector<int>>(packing[name]) : std::vector<int>();
     };
     problem.packing = {nb::cast<std::int64_t>(packing["sequences"]), nb::cast<bool>(packing["partly_used"]),
                        positions("cu_seqlens_q"), positions("cu_seqlens_k"), positions("seqused_k")};
   }
-  if (how.contains("block_map")) {
-    const nb::dict map = nb::cast<nb::dict>(how["block_map"]);
+  if (variant.contains("block_map")) {
+    const nb::dict map = nb::cast<nb::dict>(variant["block_map"]);
     const auto size = [&](const char* name) { return nb::cast<std::int64_t>(map[name]); };
     problem.block_map = {size("batch"), size("heads"), size("rows"), size("keys"),
                          nb::cast<std::vector<int>>(map["live"])};
@@ -203,11 +217,11 @@ void set_how(Problem& problem, const nb::dict& how) {
 
 /// The problem that q, k and v make. Throws ValueError or TypeError where they make none, or one that
 /// `stage` does not take.
-Problem problem_of(const Stage& stage, const Given& q, const Given& k, const Given& v,
-                   const nb::dict& how) {
+Problem problem_of(const Stage& stage, const Given& q, const Given& k, const Given& v, const Numbers& how,
+                   const nb::dict& variant) {
   const auto fail = [&](const std::string& why) {
-    throw UsageError("q " + shape_of(q.array) + ", k " + shape_of(k.array) + " and v " + shape_of(v.array) +
-                     " do not fit together: " + why);
+    throw UsageError("q " + shape_of(q.array.shape()) + ", k " + shape_of(k.array.shape()) + " and v " +
+                     shape_of(v.array.shape()) + " do not fit together: " + why);
   };
   if (q.dtype != k.dtype || q.dtype != v.dtype)
     wrong_type("q is " + std::string(name_of(q.dtype)) + ", k " + name_of(k.dtype) + " and v " +
@@ -223,7 +237,7 @@ Problem problem_of(const Stage& stage, const Given& q, const Given& k, const Giv
                   .Nk = k.size(2),
                   .d = q.size(3),
                   .dtype = q.dtype};
-  set_how(problem, how);
+  set_how(problem, how, variant);
   problem.validate();
   require_supported(stage, problem);
   return problem;
@@ -233,8 +247,8 @@ Problem problem_of(const Stage& stage, const Given& q, const Given& k, const Giv
 void require_like(const Given& array, const Given& like) {
   for (std::size_t i = 0; i < 4; ++i)
     if (array.size(i) != like.size(i))
-      throw UsageError(array.name + " has shape " + shape_of(array.array) + ": it must have that of " +
-                       like.name + ", " + shape_of(like.array));
+      throw UsageError(array.name + " has shape " + shape_of(array.array.shape()) +
+                       ": it must have that of " + like.name + ", " + shape_of(like.array.shape()));
   if (array.dtype != like.dtype)
     wrong_type(array.name + " is " + name_of(array.dtype) + " and " + like.name + " " +
                name_of(like.dtype) + ": give both the same dtype");
@@ -243,7 +257,7 @@ void require_like(const Given& array, const Given& like) {
 /// Numbers that a forward pass leaves for each row, or that a variant has: fp32 or int32, contiguous. The
 /// memory is the caller's, who keeps it while the call lasts.
 Tensor numbers(const NamedTensor& tensor, const Problem& problem, nb::handle object, bool by_table) {
-  const std::string name = python_name(tensor.name);
+  const auto name = [&] { return std::string(python_name(tensor).c_str()); };  // for messages
   const auto all = tensor.shape(problem);
   // A single number for each row has no dimension of its own, and those of a variant have one.
   const std::span<const std::int64_t> shape = tensor.numbers != nullptr
@@ -252,20 +266,16 @@ Tensor numbers(const NamedTensor& tensor, const Problem& problem, nb::handle obj
   Array array;
   const NamedDtype& dtype = *std::ranges::find(dtypes, tensor.dtype(problem), &NamedDtype::dtype);
   if (!array.view(object, by_table) || array.dtype() != dtype.dlpack)
-    wrong_type(name + " is not an array of " + dtype.name + ": " +
+    wrong_type(name() + " is not an array of " + dtype.name + ": " +
                (tensor.output_of ? "give it as the forward pass left it" : "convert it"));
-  bool same = array.ndim() == shape.size();
-  std::string wanted;
-  for (std::size_t i = 0; i < shape.size(); ++i) {
-    same = same && array.shape(i) == shape[i];
-    wanted += (i == 0 ? "[" : ", ") + std::to_string(shape[i]);
-  }
-  if (!same) throw UsageError(name + " has shape " + shape_of(array) + ": it must have " + wanted + "]");
+  if (!std::ranges::equal(array.shape(), shape))
+    throw UsageError(name() + " has shape " + shape_of(array.shape()) + ": it must have " +
+                     shape_of(shape));
   std::int64_t stride = 1;
   for (std::size_t i = shape.size(); i-- > 0; stride *= shape[i]) {
     if (shape[i] > 1 && array.stride(i) != stride)
-      throw UsageError(name + " is not contiguous: copy it, with numpy.ascontiguousarray(" + name +
-                       ") or " + name + ".contiguous()");
+      throw UsageError(name() + " is not contiguous: copy it, with numpy.ascontiguousarray(" + name() +
+                       ") or " + name() + ".contiguous()");
   }
   return tensor.contiguous(problem, array.data());
 }
@@ -341,7 +351,7 @@ Backend parse_backend(const std::string& name) {
 /// Why `stage` cannot run on a backend here; "" where it can.
 std::string unavailable_text(const Stage& stage, const std::string& backend) {
   std::string why = unavailable(stage, parse_backend(backend));
-  const std::string option = "--backend emulator";  // in words of the command line
+  constexpr std::string_view option = "--backend emulator";  // in words of the command line
   if (const std::size_t at = why.find(option); at != why.npos)
     why.replace(at, option.size(), "backend 'emulator'");
   return why;
@@ -358,7 +368,7 @@ const Stage& chosen(int number, const std::string& backend) {
 /// other.
 Tensor written(const NamedTensor& tensor, const Problem& problem, nb::handle object, bool by_table) {
   Array array;
-  if (!array.view(object, by_table)) throw Error(python_name(tensor.name) + " is no array");
+  if (!array.view(object, by_table)) throw Error(std::string(python_name(tensor).c_str()) + " is no array");
   return tensor.has_head_rows() ? where_it_lies(array, problem.dtype)
                                 : tensor.contiguous(problem, array.data());
 }
@@ -367,30 +377,30 @@ Tensor written(const NamedTensor& tensor, const Problem& problem, nb::handle obj
 /// What it launches goes to `stream`.
 /// @param by_table  they are read by their type's table of C functions: common_stream() has seen them
 template <class Call>
-void run_on_arrays(int number, const std::string& backend, const nb::dict& arrays, const nb::dict& how,
-                   std::uintptr_t stream, bool by_table) {
+void run_on_arrays(int number, const std::string& backend, const nb::dict& arrays, const Numbers& how,
+                   const nb::dict& variant, std::uintptr_t stream, bool by_table) {
   const Stage& stage = chosen(number, backend);
   Problem problem;  // until it is known, one that has only what all have
   const auto is_given = [&](const NamedTensor& one) { return one.given(Call::pass, stage.saved, problem); };
-  const auto array_of = [&](const NamedTensor& one) -> nb::object {
-    return arrays[python_name(one.name).c_str()];
-  };
-  std::map<std::string_view, Given> inputs;  // those of [batch, heads, rows, d]
+  const auto array_of = [&](const NamedTensor& one) -> nb::object { return arrays[python_name(one)]; };
+  std::optional<Given> inputs[std::size(all_tensors)];  // those of [batch, heads, rows, d]
   for (const NamedTensor& one : all_tensors) {
     if (is_given(one) && one.has_head_rows() && one.output_of != Call::pass)
-      inputs.emplace(one.name, Given(python_name(one.name), array_of(one), stage, by_table));
+      inputs[place_of(one)].emplace(python_name(one).c_str(), array_of(one), stage, by_table);
   }
-  const Given &q = inputs.at("Q"), &k = inputs.at("K");
-  problem = problem_of(stage, q, k, inputs.at("V"), how);
+  const auto input = [&](const NamedTensor& one) -> const Given& { return *inputs[place_of(one)]; };
+  const Given &q = input(named_tensor("Q")), &k = input(named_tensor("K"));
+  problem = problem_of(stage, q, k, input(named_tensor("V")), how, variant);
   std::vector<std::pair<const NamedTensor*, Tensor>> tensors;
+  tensors.reserve(std::size(all_tensors));
   for (const NamedTensor& one : all_tensors) {
     if (!is_given(one)) continue;
     Tensor tensor;
     if (one.output_of == Call::pass) {
       tensor = written(one, problem, array_of(one), by_table);
     } else if (one.has_head_rows()) {
-      require_like(inputs.at(one.name), one.heads == &Problem::q_heads ? q : k);
-      tensor = inputs.at(one.name).tensor();
+      require_like(input(one), one.heads == &Problem::q_heads ? q : k);
+      tensor = input(one).tensor();
     } else {
       tensor = numbers(one, problem, array_of(one), by_table);
     }
@@ -518,11 +528,11 @@ const Stage& stage_of_kernels(int number) {
 }
 
 /// Counts one call on the caller's arrays, where they lie; O and L are thrown away.
-nb::dict ledger(int number, nb::handle q, nb::handle k, nb::handle v, const nb::dict& how, bool banks,
-                bool check) {
+nb::dict ledger(int number, nb::handle q, nb::handle k, nb::handle v, const Numbers& how,
+                const nb::dict& variant, bool banks, bool check) {
   const Stage& stage = stage_of_kernels(number);
   const Given Q("q", q, stage), K("k", k, stage), V("v", v, stage);
-  const Problem p = problem_of(stage, Q, K, V, how);
+  const Problem p = problem_of(stage, Q, K, V, how, variant);
   simt::Emulator emulator({.banks = banks, .check = check});
   {
     const nb::gil_scoped_release released;
@@ -541,8 +551,8 @@ nb::dict ledger(int number, nb::handle q, nb::handle k, nb::handle v, const nb::
 
 /// Counts one call on the arrays of ./ladder ledger --random.
 nb::dict random_ledger(int number, std::int64_t batch, std::int64_t heads, std::int64_t kv_heads,
-                       std::int64_t rows, std::int64_t keys, std::int64_t d, const nb::dict& how,
-                       bool banks, bool check, bool backward) {
+                       std::int64_t rows, std::int64_t keys, std::int64_t d, const Numbers& how,
+                       const nb::dict& variant, bool banks, bool check, bool backward) {
   const Stage& stage = stage_of_kernels(number);
   const auto& dtypes = stage.supports.dtypes;
   const bool fp32 = std::ranges::count(dtypes, Dtype::fp32) != 0;
@@ -553,7 +563,7 @@ nb::dict random_ledger(int number, std::int64_t batch, std::int64_t heads, std::
             .Nk = keys,
             .d = d,
             .dtype = fp32 ? Dtype::fp32 : dtypes.front()};
-  set_how(p, how);
+  set_how(p, how, variant);
   p.validate();
   require_supported(stage, p);
   simt::Emulator emulator({.banks = banks, .check = check});
@@ -579,7 +589,7 @@ nb::tuple saved_names(const Stage& stage) {
   nb::list names;
   for (const NamedTensor& one : all_tensors) {
     if (one.saved && stage.has(Pass::backward) && one.given(Pass::backward, stage.saved, {}))
-      names.append(python_name(one.name));
+      names.append(python_name(one));
   }
   return nb::tuple(names);
 }
@@ -713,12 +723,12 @@ NB_MODULE(_core, m) {
   m.def("left_out", &left_out, nb::arg("p"), nb::arg("seed"), nb::arg("into"));
   m.def("common_stream", &common_stream, nb::arg("arrays"));
   m.def("forward", &run_on_arrays<Forward>, nb::arg("stage"), nb::arg("backend"), nb::arg("arrays"),
-        nb::kw_only(), nb::arg("how"), nb::arg("stream"), nb::arg("by_table"));
+        nb::arg("how"), nb::arg("variant"), nb::arg("stream"), nb::arg("by_table"));
   m.def("backward", &run_on_arrays<Backward>, nb::arg("stage"), nb::arg("backend"), nb::arg("arrays"),
-        nb::kw_only(), nb::arg("how"), nb::arg("stream"), nb::arg("by_table"));
+        nb::arg("how"), nb::arg("variant"), nb::arg("stream"), nb::arg("by_table"));
   m.def("ledger", &ledger, nb::arg("stage"), nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::kw_only(),
-        nb::arg("how"), nb::arg("banks"), nb::arg("check"));
+        nb::arg("how"), nb::arg("variant"), nb::arg("banks"), nb::arg("check"));
   m.def("random_ledger", &random_ledger, nb::arg("stage"), nb::arg("batch"), nb::arg("heads"),
         nb::arg("kv_heads"), nb::arg("rows"), nb::arg("keys"), nb::arg("d"), nb::kw_only(), nb::arg("how"),
-        nb::arg("banks"), nb::arg("check"), nb::arg("backward"));
+        nb::arg("variant"), nb::arg("banks"), nb::arg("check"), nb::arg("backward"));
 }

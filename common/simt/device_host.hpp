@@ -21,9 +21,11 @@ inline cudaStream_t stream() {
   return static_cast<cudaStream_t>(current_stream);
 }
 
-/// Throws Error when a call of the CUDA runtime failed.
-inline void require(cudaError_t status, const std::string& what) {
-  if (status != cudaSuccess) throw Error(what + ": " + cudaGetErrorString(status));
+/// Throws Error when a call of the CUDA runtime failed: `what` says which, in parts that are put together
+/// only then.
+template <class... Parts>
+void require(cudaError_t status, const Parts&... what) {
+  if (status != cudaSuccess) throw Error((std::string() + ... + what) + ": " + cudaGetErrorString(status));
 }
 
 /// Makes the memory pool keep all that is freed.
@@ -69,7 +71,7 @@ class DeviceBuffer {
       throw Error("out of device memory: buffer " + name + " needs " + std::to_string((bytes() >> 20) + 1) +
                   " MiB, and " + std::to_string(free >> 20) + " MiB are free");
     }
-    require(status, "buffer " + name);
+    require(status, "buffer ", name);
   }
   /// A view of `elements` elements of device memory.
   static DeviceBuffer view(const std::string& name, const T* data, std::int64_t elements) {
@@ -94,16 +96,16 @@ class DeviceBuffer {
 
   /// Copies all elements from the host.
   void upload(const Host* from) {
-    require(cudaMemcpy(data_, from, bytes(), cudaMemcpyHostToDevice), "upload of " + name_);
+    require(cudaMemcpy(data_, from, bytes(), cudaMemcpyHostToDevice), "upload of ", name_);
   }
   /// Copies all elements to the host.
   void download(Host* to) const {
-    require(cudaMemcpy(to, data_, bytes(), cudaMemcpyDeviceToHost), "download of " + name_);
+    require(cudaMemcpy(to, data_, bytes(), cudaMemcpyDeviceToHost), "download of ", name_);
   }
   /// Makes every element a NaN, as memory that nobody has written is on the emulator.
-  void poison() { require(cudaMemset(data_, 0xff, bytes()), "filling of " + name_); }
+  void poison() { require(cudaMemset(data_, 0xff, bytes()), "filling of ", name_); }
   /// Sets all bytes to zero.
-  void fill_zero() { require(cudaMemsetAsync(data_, 0, bytes(), stream()), "zeroing of " + name_); }
+  void fill_zero() { require(cudaMemsetAsync(data_, 0, bytes(), stream()), "zeroing of ", name_); }
 
  private:
   DeviceBuffer(const std::string& name, T* data, std::int64_t elements)
@@ -121,14 +123,13 @@ class DeviceBuffer {
 template <class... Parameters, class... Arguments>
 void launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block,
             std::size_t shared_bytes, Arguments&&... arguments) {
-  const std::string what = std::string("kernel ") + name;
   // More than 48 KiB, declared arrays included, must be asked for.
   if (shared_bytes > 0)
     require(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  static_cast<int>(shared_bytes)),
-            what + " with " + std::to_string(shared_bytes) + " bytes of dynamic shared memory");
+            "kernel ", name, " with ", std::to_string(shared_bytes), " bytes of dynamic shared memory");
   kernel<<<grid, block, shared_bytes, stream()>>>(static_cast<Parameters>(arguments)...);
-  require(cudaGetLastError(), what);
+  require(cudaGetLastError(), "kernel ", name);
 }
 
 }  // namespace for_cuda

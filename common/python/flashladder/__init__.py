@@ -27,7 +27,7 @@ from __future__ import annotations
 import contextlib
 import operator
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -172,8 +172,8 @@ def forward(
     seed, in_memory = _seed_or_array(dropout_seed)
     own = _present(alibi_slopes=alibi_slopes, bias=bias, sinks=sinks, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
                    seqused_k=seqused_k, block_map=block_map, dropout_seed=in_memory if dropout_p else None)
-    numbers = _how(causal, scale, window_size, softcap, prefix, dropout_p)
-    return _forward(found, q, k, v, own, numbers, seed, backend, check_seqlens)
+    how = _how(causal, scale, window_size, softcap, prefix, dropout_p)
+    return _forward(found, q, k, v, own, how, seed, backend, check_seqlens)
 
 
 def backward(
@@ -224,8 +224,8 @@ def backward(
     seed, in_memory = _seed_or_array(dropout_seed)
     own = _present(alibi_slopes=alibi_slopes, bias=bias, sinks=sinks, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
                    block_map=block_map, dropout_seed=in_memory if dropout_p else None)
-    numbers = _how(causal, scale, window_size, softcap, prefix, dropout_p)
-    return _backward(found, q, k, v, o, lse, do, saved, own, numbers, seed, backend, check_seqlens)
+    how = _how(causal, scale, window_size, softcap, prefix, dropout_p)
+    return _backward(found, q, k, v, o, lse, do, saved, own, how, seed, backend, check_seqlens)
 
 
 def saved(
@@ -310,8 +310,8 @@ def ledger(
     found = _find(stage, "backward" if backward else "forward")
     own = _present(alibi_slopes=alibi or None, bias=bias, sinks=sinks or None, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
                    block_map=block_map)
-    variant = _for_core(_how(causal, scale, window_size, softcap, prefix, dropout_p), _seed(dropout_seed), own)
-    how: dict[str, Any] = {"how": variant, "banks": bool(banks), "check": bool(check)}
+    asked: dict[str, Any] = {"how": _how(causal, scale, window_size, softcap, prefix, dropout_p),
+                             "variant": _variant(_seed(dropout_seed), own), "banks": bool(banks), "check": bool(check)}
     given = [x is not None for x in (q, k, v)]
     if any(given):
         if not all(given):
@@ -323,7 +323,7 @@ def ledger(
             raise ValueError("the ledger of a backward pass is of random arrays: give sizes instead of q, k and v")
         if _examine(q=q, k=k, v=v)[1]:
             raise ValueError("the ledger is the emulator's, and q, k and v are on a GPU: copy them to the CPU")
-        return _core.ledger(found.number, _readable(q, "q"), _readable(k, "k"), _readable(v, "v"), **how)
+        return _core.ledger(found.number, _readable(q, "q"), _readable(k, "k"), _readable(v, "v"), **asked)
     kv_heads = heads if kv_heads is None else kv_heads
     keys = rows if keys is None else keys
     sizes = {"batch": batch, "heads": heads, "kv_heads": kv_heads, "rows": rows, "keys": keys, "d": d}
@@ -332,7 +332,7 @@ def ledger(
         if not 1 <= size <= MOST_OF_A_SIZE:
             raise ValueError(f"{name} is {size}: give a whole number from 1 to {MOST_OF_A_SIZE}")
     try:
-        return _core.random_ledger(found.number, *sizes.values(), backward=bool(backward), **how)
+        return _core.random_ledger(found.number, *sizes.values(), backward=bool(backward), **asked)
     except MemoryError:
         raise MemoryError(f"random arrays of {', '.join(f'{name} {size}' for name, size in sizes.items())} do not fit into "
                           "memory: give smaller sizes") from None
@@ -341,70 +341,78 @@ def ledger(
 # --- calls
 
 
-def _forward(found: Stage, q: Any, k: Any, v: Any, own: dict[str, Any], numbers: dict[str, Any], seed: int,
-             backend: str | None = None, check_seqlens: bool = False) -> tuple[Any, Any]:
-    """forward(), of arguments that have been looked at: own are the arrays of variants, numbers as _how() has them."""
-    def results(library: _Library) -> dict[str, Any]:
-        return {"o": library.empty_like(q), "lse": library.empty(q.shape[:-1], None)}
-
-    o, lse = _run("forward", found, backend, numbers, seed, check_seqlens, {"q": q, "k": k, "v": v, **own}, own, results)
+def _forward(found: Stage, q: Any, k: Any, v: Any, own: dict[str, Any], how: _How, seed: int, backend: str | None = None,
+             check_seqlens: bool = False, plain: bool = False) -> tuple[Any, Any]:
+    """forward(), of arguments that have been looked at: own are the arrays of variants, how the numbers as _how() has them."""
+    o, lse = _run("forward", found, {"q": q, "k": k, "v": v}, own, how, seed, backend, check_seqlens, plain)
     return o, lse
 
 
 def _backward(found: Stage, q: Any, k: Any, v: Any, o: Any, lse: Any, do: Any, saved: Any, own: dict[str, Any],
-              numbers: dict[str, Any], seed: int, backend: str | None = None, check_seqlens: bool = False) -> tuple[Any, ...]:
+              how: _How, seed: int, backend: str | None = None, check_seqlens: bool = False, plain: bool = False) -> tuple[Any, ...]:
     """backward() of such."""
-    def results(library: _Library) -> dict[str, Any]:
-        made = {name: library.empty(x.shape, q.dtype) for name, x in (("dq", q), ("dk", k), ("dv", v))}
-        if "bias" in own:
-            made["dbias"] = library.empty(own["bias"].shape, None)
-        if "sinks" in own:
-            made["dsinks"] = library.empty(q.shape[1:2], None)
-        return made
-
-    given = {"q": q, "k": k, "v": v, "o": o, "lse": lse, "do": do, **_kept(found, saved), **own}
-    return _run("backward", found, backend, numbers, seed, check_seqlens, given, own, results)
+    given = {"q": q, "k": k, "v": v, "o": o, "lse": lse, "do": do, **_kept(found, saved)}
+    return _run("backward", found, given, own, how, seed, backend, check_seqlens, plain)
 
 
-def _run(which: str, stage: Stage, backend: str | None, numbers: dict[str, Any], seed: int, check_seqlens: bool,
-         given: dict[str, Any], own: dict[str, Any], results: Callable[[_Library], dict[str, Any]]) -> tuple[Any, ...]:
-    """Calls a pass on `given`, of which `own` are variants' arrays; `results` makes the arrays that it writes."""
-    run = getattr(_core, which)
-    if _are_plain(given) and (stream := _core.common_stream(given)) is not None:
+def _run(which: str, stage: Stage, given: dict[str, Any], own: dict[str, Any], how: _How, seed: int, backend: str | None,
+         check_seqlens: bool, plain: bool) -> tuple[Any, ...]:
+    """Calls a pass on `given` and on `own`, arrays of variants. plain: they are known to be what _are_plain() asks for."""
+    run, results = getattr(_core, which), _RESULTS[which]
+    variant = _variant(seed, own, check_seqlens)
+    given.update(own)  # as _variant() left them
+    if (plain or _are_plain(given.values())) and (stream := _core.common_stream(given)) is not None:
         q = given["q"]
-        library: _Library = _Torch(q)
-        made = results(library)
-        how = _for_core(numbers, seed, own, check_seqlens)
-        run(stage.number, _choose(stage, backend, q.is_cuda), given | own | made, how=how, stream=stream,
-            by_table=True)
+        made = results(_PlainTorch(q), given)
+        run(stage.number, _choose(stage, backend, q.is_cuda), given | made, how, variant, stream, True)
         return tuple(made.values())
-    how = _for_core(numbers, seed, own, check_seqlens)
     library, on_gpu = _examine(**given)
     backend = _choose(stage, backend, on_gpu)
     with library.current(given["q"], on_gpu) as stream:
-        made = results(library)
-        arrays = _all_readable(stream if on_gpu else None, **(given | own | made))  # of `own` as _for_core left them
-        run(stage.number, backend, arrays, how=how, stream=stream, by_table=False)
+        made = results(library, given)
+        arrays = _all_readable(stream if on_gpu else None, **(given | made))
+        run(stage.number, backend, arrays, how, variant, stream, False)
         return tuple(library.result(x) for x in made.values())
 
 
-def _are_plain(arrays: dict[str, Any]) -> bool:
+def _forward_results(library: _Library, given: dict[str, Any]) -> dict[str, Any]:
+    """The arrays that a forward pass writes."""
+    q = given["q"]
+    return {"o": library.in_order_of(q), "lse": library.empty(q.shape[:-1], None)}
+
+
+def _backward_results(library: _Library, given: dict[str, Any]) -> dict[str, Any]:
+    """Those that a backward pass writes."""
+    q = given["q"]
+    made = {"dq": library.like(q), "dk": library.like(given["k"]), "dv": library.like(given["v"])}
+    if "bias" in given:
+        made["dbias"] = library.empty(given["bias"].shape, None)
+    if "sinks" in given:
+        made["dsinks"] = library.empty(q.shape[1:2], None)
+    return made
+
+
+_RESULTS = {"forward": _forward_results, "backward": _backward_results}
+
+
+def _are_plain(arrays: Collection[Any]) -> bool:
     """Whether they are tensors of PyTorch whose memory is all that there is to know."""
     torch = sys.modules.get("torch")
-    if torch is None:
-        return False
-    needs_graph = torch.is_grad_enabled()
-    for x in arrays.values():
-        if not _is_memory_alone(x, torch) or (needs_graph and x.requires_grad):
+    return (torch is not None and _are_memory_alone(arrays, torch)
+            and not (torch.is_grad_enabled() and any([x.requires_grad for x in arrays])))
+
+
+def _are_memory_alone(arrays: Collection[Any], torch: Any) -> bool:
+    """Whether they are tensors of PyTorch, and no more: none of a class of its own, sparse, nested, of another transform's batch,
+    or one without memory, or whose numbers are not those in it."""
+    tensor, parameter, strided = torch.Tensor, torch.nn.Parameter, torch.strided
+    is_batched = torch._C._functorch.is_legacy_batchedtensor
+    for x in arrays:
+        kind = type(x)
+        if ((kind is not tensor and kind is not parameter) or x.layout is not strided or x.is_nested or x.is_meta or x.is_neg()
+                or x._is_zerotensor() or is_batched(x)):
             return False
     return True
-
-
-def _is_memory_alone(x: Any, torch: Any) -> bool:
-    """Whether it is a tensor of PyTorch, and no more: none of a class of its own, sparse, nested, of another transform's batch,
-    or one whose numbers are not those in its memory."""
-    return ((type(x) is torch.Tensor or type(x) is torch.nn.Parameter) and x.layout is torch.strided and not x.is_nested
-            and not x.is_neg() and not x._is_zerotensor() and not torch._C._functorch.is_legacy_batchedtensor(x))
 
 
 # --- stages and backends
@@ -435,6 +443,8 @@ def _find(stage: int | str | Stage, needed: str = "") -> Stage:
 
 def _kept(stage: Stage, saved: Mapping[str, Any] | None) -> dict[str, Any]:
     """What the stage names in stage.saved, in that order."""
+    if saved is None and not stage.saved:
+        return {}
     if saved is not None and not isinstance(saved, Mapping):
         raise TypeError(f"saved is {_shown(saved)}: give a dict, as saved() does")
     given = dict(saved or {})
@@ -482,30 +492,31 @@ def _seed_or_array(dropout_seed: Any) -> tuple[int, Any]:
     return _seed(dropout_seed), None
 
 
-def _how(causal: bool, scale: float | None, window_size: tuple[int, int], softcap: float, prefix: int,
-         dropout_p: float) -> dict[str, Any]:
-    """The numbers of what is asked for, each as its argument is to be."""
-    return {"causal": _flag(causal), "scale": _scale(scale), "window_size": _window(window_size),
-            "softcap": _number(softcap, "softcap", "a number above 0, or 0 for none"),
-            "prefix": max(min(_integer(prefix, "prefix", "a whole number of keys"), MOST_KEYS), -MOST_KEYS),
-            "dropout_p": _number(dropout_p, "dropout_p", "a number from 0 to below 1")}
+_How = tuple[bool, float | None, tuple[int, int], float, int, float]
 
 
-def _for_core(numbers: dict[str, Any], seed: int, own: dict[str, Any], check_seqlens: bool = False) -> dict[str, Any]:
-    """What is asked for beside q, k and v, as _core takes it: _how()'s numbers and `own`, the arrays of variants that are
+def _how(causal: bool, scale: float | None, window_size: tuple[int, int], softcap: float, prefix: int, dropout_p: float) -> _How:
+    """The numbers of what is asked for, each as its argument is to be, in this order."""
+    return (_flag(causal), _scale(scale), _window(window_size), _number(softcap, "softcap", "a number above 0, or 0 for none"),
+            max(min(_integer(prefix, "prefix", "a whole number of keys"), MOST_KEYS), -MOST_KEYS),
+            _number(dropout_p, "dropout_p", "a number from 0 to below 1"))
+
+
+def _variant(seed: int, own: dict[str, Any], check_seqlens: bool = False) -> dict[str, Any]:
+    """What is asked for beside q, k, v and _how()'s numbers, as _core takes it; `own` are the arrays of variants that are
     given."""
-    how = numbers | {"dropout_seed": seed} if seed else numbers
+    variant: dict[str, Any] = {"dropout_seed": seed} if seed else {}
     if not own:
-        return how
-    how = how | {name: True for name, array in (("alibi", "alibi_slopes"), ("sinks", "sinks"), ("seed_in_memory", "dropout_seed"))
-                 if array in own}
+        return variant
+    variant |= {name: True for name, array in (("alibi", "alibi_slopes"), ("sinks", "sinks"), ("seed_in_memory", "dropout_seed"))
+                if array in own}
     if "bias" in own:
-        how["bias"] = _bias(own["bias"])
+        variant["bias"] = _bias(own["bias"])
     if not own.keys().isdisjoint(_SEQUENCES):
-        how["packing"] = _packing(own, check_seqlens)
+        variant["packing"] = _packing(own, check_seqlens)
     if "block_map" in own:
-        how["block_map"] = _block_map(own)
-    return how
+        variant["block_map"] = _block_map(own)
+    return variant
 
 
 def _bias(bias: Any) -> tuple[int, int, int]:
@@ -556,9 +567,9 @@ def _strides_like(x: Any) -> list[int]:
     last one as the last. Where x repeats something, they are in their own order: what is one in memory has no other."""
     given, sizes = x.stride(), tuple(x.shape)
     outer = range(len(sizes) - 1)
-    repeats = any(given[i] == 0 and sizes[i] > 1 for i in outer)
+    repeats = any([given[i] == 0 and sizes[i] > 1 for i in outer])
     strides, step = [1] * len(sizes), max(sizes[-1:], default=1)
-    for i in reversed(outer) if repeats else sorted(reversed(outer), key=lambda i: given[i]):  # the innermost first
+    for i in reversed(outer) if repeats else sorted(reversed(outer), key=given.__getitem__):  # the innermost first
         strides[i], step = step, step * max(sizes[i], 1)
     return strides
 
@@ -663,9 +674,13 @@ class _Library:
             dtype = str(dtype).rpartition(".")[2]  # "library.float32"
         return numpy.empty(tuple(shape), dtype)
 
-    def empty_like(self, array: Any) -> Any:
-        """An array of the same shape and dtype on the current device."""
+    def like(self, array: Any) -> Any:
+        """A contiguous one of the same shape and dtype."""
         return self.empty(array.shape, array.dtype)
+
+    def in_order_of(self, array: Any) -> Any:
+        """The same, but with its dimensions in memory in the order of the array's, where the library has that."""
+        return self.like(array)
 
     def arithmetic(self, array: Any) -> tuple[Any, Any]:
         """A module of functions as NumPy's, and the array, in float32, as they take it."""
@@ -720,11 +735,12 @@ class _Torch(_Library):
             yield self.module.cuda.current_stream().cuda_stream
 
     def empty(self, shape: Any, dtype: Any) -> Any:
-        return self.module.empty(shape, dtype=dtype or self.module.float32, device=self.device)
+        # Sizes one by one, which are read sooner than a tuple of them.
+        return self.module.empty(*shape or [()], dtype=dtype or self.module.float32, device=self.device)
 
-    def empty_like(self, array: Any) -> Any:
+    def in_order_of(self, array: Any) -> Any:
         if array.is_contiguous():
-            return self.empty(array.shape, array.dtype)
+            return self.like(array)
         return self.module.empty_strided(tuple(array.shape), _strides_like(array), dtype=array.dtype, device=self.device)
 
     def arithmetic(self, array: Any) -> tuple[Any, Any]:
@@ -736,6 +752,13 @@ class _Torch(_Library):
 
     def result(self, array: Any) -> Any:
         return array
+
+
+class _PlainTorch(_Torch):
+    """Of tensors that are plain: others of their kind are made in less time."""
+
+    def like(self, array: Any) -> Any:
+        return self.module.empty_like(array, memory_format=self.module.contiguous_format)
 
 
 class _CuPy(_Library):

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from flashladder import _How
+
 version: str
 
 class KernelError(RuntimeError):
@@ -19,15 +21,15 @@ def as_bfloat16(bits: Any) -> Any: ...
 def left_out(p: float, seed: int, into: Any) -> None: ...
 def common_stream(arrays: dict[str, Any]) -> int | None: ...
 def forward(
-    stage: int, backend: str, arrays: dict[str, Any], *, how: dict[str, Any], stream: int, by_table: bool
+    stage: int, backend: str, arrays: dict[str, Any], how: _How, variant: dict[str, Any], stream: int, by_table: bool
 ) -> None: ...
 def backward(
-    stage: int, backend: str, arrays: dict[str, Any], *, how: dict[str, Any], stream: int, by_table: bool
+    stage: int, backend: str, arrays: dict[str, Any], how: _How, variant: dict[str, Any], stream: int, by_table: bool
 ) -> None: ...
 def ledger(
-    stage: int, q: Any, k: Any, v: Any, *, how: dict[str, Any], banks: bool, check: bool
+    stage: int, q: Any, k: Any, v: Any, *, how: _How, variant: dict[str, Any], banks: bool, check: bool
 ) -> dict[str, Any]: ...
 def random_ledger(
     stage: int, batch: int, heads: int, kv_heads: int, rows: int, keys: int, d: int, *,
-    how: dict[str, Any], banks: bool, check: bool, backward: bool,
+    how: _How, variant: dict[str, Any], banks: bool, check: bool, backward: bool,
 ) -> dict[str, Any]: ...

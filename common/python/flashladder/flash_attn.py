@@ -224,8 +224,8 @@ def _require_fit(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, q_shape: str
     """Tensors of these shapes, the names of their dimensions, which make one problem."""
     _require_dims(q_shape.count(",") + 1, q_shape, q=q)
     _require_dims(k_shape.count(",") + 1, k_shape, k=k, v=v)
-    heads, kv_heads = q.shape[-2], k.shape[-2]
-    if k.shape != v.shape or k.shape[:-3] != q.shape[:-3] or k.shape[-1] != q.shape[-1] or (kv_heads and heads % kv_heads):
+    (*before, _, heads, d), (*before_k, _, kv_heads, d_k) = q.shape, k.shape
+    if k.shape != v.shape or before_k != before or d_k != d or (kv_heads and heads % kv_heads):
         raise ValueError(f"q {list(q.shape)}, k {list(k.shape)} and v {list(v.shape)} do not fit together: {q_shape} and twice "
                          f"{k_shape}, of which kv_heads divides heads")
 

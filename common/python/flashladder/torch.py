@@ -120,17 +120,16 @@ def attention(
     else:
         number = flashladder._seed(dropout_seed)
         seed = torch.tensor(number if number < 1 << 63 else number - (1 << 64), device="cpu")
-    trains = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or any(
-        [x is not None and x.requires_grad for x in (bias, sinks)]))
+    trains = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad
+                                          or (bias is not None and bias.requires_grad) or (sinks is not None and sinks.requires_grad))
     how = flashladder._how(causal, scale, window_size, softcap, prefix, dropout_p)
-    more = (alibi_slopes, cu_seqlens_q, cu_seqlens_k, block_map, seed, how["causal"], how["scale"], how["window_size"],
-            how["softcap"], how["prefix"], how["dropout_p"], _numbers(stage), trains, deterministic)
-    if watched:
-        o, lse = torch.ops.flashladder.attention(q, k, v, bias, sinks, *more)
-    elif trains:
-        o, lse = _Attention.apply(q, k, v, bias, sinks, more)
+    stages = _numbers(stage)
+    if watched or trains:
+        more = (alibi_slopes, cu_seqlens_q, cu_seqlens_k, block_map, seed, *how, stages, trains, deterministic)
+        o, lse = (torch.ops.flashladder.attention(q, k, v, bias, sinks, *more) if watched
+                  else _Attention.apply(q, k, v, bias, sinks, more))
     else:
-        o, lse = _forward(q, k, v, bias, sinks, *more)
+        o, lse = _forward(q, k, v, own, how, seed, stages, trains, deterministic, plain=True)
     return (o, lse) if return_lse else o
 
 
@@ -142,10 +141,7 @@ def _is_watched(*tensors: torch.Tensor) -> bool:
             or torch._C._functorch.peek_interpreter_stack() is not None or torch._C._get_tracing_state() is not None
             or torch._C._autograd._profiler_enabled()):
         return True
-    for x in tensors:
-        if not flashladder._is_memory_alone(x, torch) or x.is_meta:
-            return True
-    return False
+    return not flashladder._are_memory_alone(tensors, torch)
 
 
 def _require_tensors(given: dict[str, Any]) -> None:
@@ -311,65 +307,94 @@ _OPERATORS.define(f"attention_backward(Tensor do, Tensor q, Tensor k, Tensor v, 
 
 
 def _forward(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: Any, sinks: Any, alibi_slopes: Any, cu_seqlens_q: Any, cu_seqlens_k: Any,
-    block_map: Any, seed: torch.Tensor | None, causal: bool, scale: float | None, window_size: Any, softcap: float, prefix: int,
-    dropout_p: float, stages: Any, trains: bool, deterministic: bool | None,
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, own: dict[str, Any], how: flashladder._How, seed: torch.Tensor | None,
+    stages: Any, trains: bool, deterministic: bool | None, plain: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    if _is_too_large(q, k, v, bias, sinks, alibi_slopes, block_map):
+    """O and L. own are the arrays of variants that are given; plain: no tensor is more than its memory, which has been looked at."""
+    if _is_too_large(q, k, v, own):
         o, lse = _shapes_forward(q)
         for own_seed, b, h, g in parts_of(q, k, seed):
-            o[b, h], lse[b, h] = _forward(
-                q[b, h], k[b, g], v[b, g],
-                *_tensors_of_part(b, h, bias, sinks, alibi_slopes, cu_seqlens_q, cu_seqlens_k, block_map), own_seed,
-                causal, scale, window_size, softcap, prefix, dropout_p, stages, trains, deterministic)
+            o[b, h], lse[b, h] = _forward(q[b, h], k[b, g], v[b, g], _of_part(own, b, h), how, own_seed, stages, trains, deterministic)
         return o, lse
-    own, numbers = _apart(bias, sinks, alibi_slopes, cu_seqlens_q, cu_seqlens_k, block_map, seed, causal, scale, window_size, softcap,
-                          prefix, dropout_p)
-    first, _ = _chosen(q, stages, trains, own, numbers, deterministic)
+    own = _with_seed(own, seed)
+    first, _ = _chosen(q, stages, trains, own, how, deterministic)
     rows = _rows(q)
-    o, lse = flashladder._forward(first, rows, _rows(k), _rows(v), own, numbers, _known_seed(seed, q.device))
+    o, lse = flashladder._forward(first, rows, _rows(k), _rows(v), own, how, _known_seed(seed, q.device),
+                                  plain=plain and seed is None)
     return o if rows is q else _shapes_forward(q)[0].copy_(o), lse  # it lies as it is said to
 
 
 def _backward(
-    do: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, bias: Any, sinks: Any,
-    alibi_slopes: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, block_map: Any, seed: torch.Tensor | None, causal: bool,
-    scale: float | None, window_size: Any, softcap: float, prefix: int, dropout_p: float, stages: Any, deterministic: bool | None,
-) -> tuple[torch.Tensor, ...]:
-    if _is_too_large(q, k, v, bias, sinks, alibi_slopes, block_map):
-        dq, dk, dv, dbias, dsinks = _shapes_backward(do, q, k, v, o, lse, bias, sinks)
+    do: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor, own: dict[str, Any],
+    how: flashladder._How, seed: torch.Tensor | None, stages: Any, deterministic: bool | None, plain: bool = False,
+) -> tuple[Any, ...]:
+    """The gradients of q, k, v, bias and sinks; None for a bias, or sinks, that are not given. own and plain as in _forward()."""
+    if _is_too_large(q, k, v, own):
+        dq, dk, dv, dbias, dsinks = _shapes_backward(do, q, k, v, o, lse, own.get("bias"), own.get("sinks"))
         for gradient in (dbias, dsinks):  # of all parts that share them it is added up
             gradient.zero_()
         for own_seed, b, h, g in parts_of(q, k, seed):
             dq[b, h], dk[b, g], dv[b, g], of_bias, of_sinks = _backward(
-                do[b, h], q[b, h], k[b, g], v[b, g], o[b, h], lse[b, h].contiguous(),
-                *_tensors_of_part(b, h, bias, sinks, alibi_slopes, cu_seqlens_q, cu_seqlens_k, block_map), own_seed,
-                causal, scale, window_size, softcap, prefix, dropout_p, stages, deterministic)
-            if bias is not None:
+                do[b, h], q[b, h], k[b, g], v[b, g], o[b, h], lse[b, h].contiguous(), _of_part(own, b, h), how, own_seed, stages,
+                deterministic)
+            if of_bias is not None:
                 _shared(dbias, b, h).add_(of_bias)
-            if sinks is not None:
+            if of_sinks is not None:
                 dsinks[h].add_(of_sinks)
         return dq, dk, dv, dbias, dsinks
-    own, numbers = _apart(bias, sinks, alibi_slopes, cu_seqlens_q, cu_seqlens_k, block_map, seed, causal, scale, window_size, softcap,
-                          prefix, dropout_p)
-    _, second = _chosen(q, stages, True, own, numbers, deterministic)
+    own = _with_seed(own, seed)
+    _, second = _chosen(q, stages, True, own, how, deterministic)
     assert second is not None
-    q, k, v, o, do = map(_rows, (q, k, v, o, do))
-    saved = flashladder.saved(second, q, k, causal, scale) if second.saved else None
-    dq, dk, dv, *others = flashladder._backward(second, q, k, v, o, lse, do, saved, own, numbers, _known_seed(seed, q.device))
-    dbias, dsinks = (q.new_empty(0, dtype=torch.float32) if given is None else others.pop(0) for given in (bias, sinks))
-    return dq, dk, dv, dbias, dsinks
+    q, k = _rows(q), _rows(k)
+    saved = flashladder.saved(second, q, k, *how[:2]) if second.saved else None
+    dq, dk, dv, *others = flashladder._backward(second, q, k, _rows(v), _rows(o), lse, _rows(do), saved, own, how,
+                                                _known_seed(seed, q.device), plain=plain and seed is None)
+    return dq, dk, dv, others.pop(0) if "bias" in own else None, others.pop(0) if "sinks" in own else None
 
 
-def _is_too_large(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: Any, sinks: Any, alibi_slopes: Any, block_map: Any) -> bool:
+def _apart(
+    bias: Any, sinks: Any, alibi_slopes: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, block_map: Any, seed: torch.Tensor | None,
+    causal: bool, scale: float | None, window_size: Any, softcap: float, prefix: int, dropout_p: float, *rest: Any,
+) -> tuple[Any, ...]:
+    """What an operator is given behind its first tensors, as _forward() and _backward() take it. attention() has checked the window;
+    an operator that is called by itself has not, and gives a list."""
+    own = flashladder._present(bias=bias, sinks=sinks, alibi_slopes=alibi_slopes, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
+                               block_map=block_map)
+    window = window_size if type(window_size) is tuple else flashladder._window(tuple(window_size))
+    return own, (causal, scale, window, softcap, prefix, dropout_p), seed, *rest
+
+
+def _forward_operator(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *inputs: Any,
+                      plain: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    return _forward(q, k, v, *_apart(*inputs), plain=plain)
+
+
+def _plain_backward(do: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor,
+                    *inputs: Any) -> tuple[Any, ...]:
+    return _backward(do, q, k, v, o, lse, *_apart(*inputs), plain=True)
+
+
+def _backward_operator(do: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, o: torch.Tensor, lse: torch.Tensor,
+                       *inputs: Any) -> tuple[torch.Tensor, ...]:
+    """An operator returns tensors alone: an empty one where there is no bias, and no sinks."""
+    return tuple([q.new_empty(0, dtype=torch.float32) if x is None else x
+                  for x in _backward(do, q, k, v, o, lse, *_apart(*inputs))])
+
+
+def _is_too_large(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, own: dict[str, Any]) -> bool:
     """Whether q has more batch entries, or heads, than one launch takes, and all fits together: the errors of what does not are
     those of any other call."""
     if q.dim() != 4 or (q.shape[0] <= MOST_BLOCKS and q.shape[1] <= MOST_BLOCKS):
         return False
     batch, heads = q.shape[:2]
+    of_heads, of_blocks = ([own[name] for name in names if name in own] for names in (_OF_HEADS, _OF_BLOCKS))
     return (k.dim() == v.dim() == 4 and k.shape[:2] == v.shape[:2] and k.shape[0] == batch and k.shape[1] > 0
-            and heads % k.shape[1] == 0 and all(x is None or x.shape == (heads,) for x in (sinks, alibi_slopes))
-            and all(x is None or (x.dim() == 4 and x.shape[0] in (1, batch) and x.shape[1] in (1, heads)) for x in (bias, block_map)))
+            and heads % k.shape[1] == 0 and all(x.shape == (heads,) for x in of_heads)
+            and all(x.dim() == 4 and x.shape[0] in (1, batch) and x.shape[1] in (1, heads) for x in of_blocks))
+
+
+_OF_HEADS = ("sinks", "alibi_slopes")  # arrays of variants of which each head has its own part
+_OF_BLOCKS = ("bias", "block_map")  # and each batch entry, too, unless they share it
 
 
 def parts_of(q: torch.Tensor, k: torch.Tensor, seed: torch.Tensor | None) -> Iterator[tuple[Any, slice, slice, slice]]:
@@ -394,35 +419,24 @@ def _shared(x: torch.Tensor, batch: slice, heads: slice) -> torch.Tensor:
     return x[batch if x.shape[0] > 1 else slice(None), heads if x.shape[1] > 1 else slice(None)]
 
 
-def _tensors_of_part(batch: slice, heads: slice, bias: Any, sinks: Any, alibi_slopes: Any, cu_seqlens_q: Any, cu_seqlens_k: Any,
-                     block_map: Any) -> tuple[Any, ...]:
-    """Those of variants, in an operator's order, for these batch entries and heads; contiguous, as stages take them."""
-    bias, block_map = (x if x is None else _shared(x, batch, heads).contiguous() for x in (bias, block_map))
-    sinks, alibi_slopes = (x if x is None else x[heads] for x in (sinks, alibi_slopes))
-    return bias, sinks, alibi_slopes, cu_seqlens_q, cu_seqlens_k, block_map
+def _of_part(own: dict[str, Any], batch: slice, heads: slice) -> dict[str, Any]:
+    """The arrays of variants for these batch entries and heads; contiguous, as stages take them."""
+    return {name: x[heads] if name in _OF_HEADS else _shared(x, batch, heads).contiguous() if name in _OF_BLOCKS else x
+            for name, x in own.items()}
 
 
-def _apart(bias: Any, sinks: Any, alibi_slopes: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, block_map: Any,
-           seed: torch.Tensor | None, causal: bool, scale: float | None, window_size: Any, softcap: float, prefix: int,
-           dropout_p: float) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The arrays of variants that an operator is given, and the numbers, as flashladder._forward takes them. attention() has checked
-    the window; an operator that is called by itself has not, and gives a list."""
-    own = flashladder._present(alibi_slopes=alibi_slopes, bias=bias, sinks=sinks, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
-                               block_map=block_map)
-    if seed is not None and seed.is_cuda:  # its halves
-        own["dropout_seed"] = seed.reshape(1).view(torch.int32)
-    window = window_size if type(window_size) is tuple else flashladder._window(tuple(window_size))
-    return own, {"causal": causal, "scale": scale, "window_size": window, "softcap": softcap, "prefix": prefix, "dropout_p": dropout_p}
+def _with_seed(own: dict[str, Any], seed: torch.Tensor | None) -> dict[str, Any]:
+    """With a seed that kernels read, in its halves, as flashladder._forward takes it."""
+    return own if seed is None or not seed.is_cuda else own | {"dropout_seed": seed.reshape(1).view(torch.int32)}
 
 
-def _chosen(q: torch.Tensor, stages: Any, trains: bool, own: dict[str, Any], numbers: dict[str, Any],
+def _chosen(q: torch.Tensor, stages: Any, trains: bool, own: dict[str, Any], how: flashladder._How,
             deterministic: bool | None) -> tuple[flashladder.Stage, flashladder.Stage | None]:
     """As stages_for, of what an operator is given; what it has said is remembered."""
-    left, right = numbers["window_size"]
-    windowed = left != -1 or (right != -1 and not numbers["causal"])
+    causal, _, (left, right), softcap, prefix, dropout_p = how
     mode = torch.get_deterministic_debug_mode() if trains and deterministic is None else 0
-    asked = (windowed, numbers["softcap"] != 0, numbers["prefix"] != 0, numbers["dropout_p"] != 0, *own)
-    key = (q.dtype, q.shape[-1] if q.dim() else 0, q.device, *stages, trains, deterministic, mode, asked)
+    asked = (left != -1 or (right != -1 and not causal), softcap != 0, prefix != 0, dropout_p != 0)
+    key = (q.dtype, q.shape[-1] if q.dim() else 0, q.device, *stages, trains, deterministic, mode, *asked, *own)
     pair = _pairs.get(key)
     if pair is None:
         names = {"alibi_slopes": "alibi", "cu_seqlens_q": "packed sequences", "cu_seqlens_k": "packed sequences", "block_map": "block map",
@@ -454,37 +468,40 @@ def _shapes_backward(
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
-    q, k, v, *variant = inputs[:-2]
-    tensors = variant[:_NAMES.index("causal")]
     ctx.set_materialize_grads(False)  # where nothing depends on O, or on L, no zeros are made for it
-    if variant[_NAMES.index("softcap")] != 0 or any(ctx.needs_input_grad[3:5]):
+    if inputs[_SOFTCAP] != 0 or any(ctx.needs_input_grad[3:5]):
         ctx.mark_non_differentiable(output[1])
-    ctx.save_for_backward(q, k, v, *output, *tensors)
-    ctx.others = *variant[len(tensors):], inputs[-1]
+    ctx.save_for_backward(*output, *inputs[:_TENSORS])
+    ctx.others = *inputs[_TENSORS:-2], inputs[-1]  # but whether it trains
 
 
 def _gradients(ctx: Any, do: torch.Tensor | None, dlse: torch.Tensor | None) -> tuple[Any, ...]:
-    q, k, v, o, lse, *tensors = saved = ctx.saved_tensors
+    o, lse, q, k, v, *tensors = saved = ctx.saved_tensors
     # With create_graph=True the operator says what is wrong.
-    watched = torch.is_grad_enabled() or _is_watched(*[x for x in (do, dlse) if x is not None], q)
-    call = torch.ops.flashladder.attention_backward if watched else _backward
+    watched = torch.is_grad_enabled() or _is_watched(*[x for x in (do, dlse, *saved) if x is not None])
+    call = torch.ops.flashladder.attention_backward if watched else _plain_backward
     if do is None and dlse is not None and not any(ctx.needs_input_grad[3:5]):  # nothing depends on O
         dq, dk, dv, dbias, dsinks = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v), None, None
     else:
         dq, dk, dv, dbias, dsinks = call(torch.zeros_like(o) if do is None else do, q, k, v, o, lse, *tensors, *ctx.others)
     if dlse is not None:
-        forward = torch.ops.flashladder.attention if watched else _forward
+        forward = torch.ops.flashladder.attention if watched else _forward_operator
         of_q, of_k = _gradients_of_lse(saved, ctx.others, dlse, forward, call)
         dq, dk = (dq + of_q).to(q.dtype), (dk + of_k).to(k.dtype)
     learned = (dbias if tensors[0] is not None else None, dsinks if tensors[1] is not None else None)
-    return (dq, dk, dv, *learned, *[None] * (len(_NAMES) - 2 + 2))
+    return (dq, dk, dv, *learned, *_NO_GRADIENTS)
+
+
+_TENSORS = 3 + _NAMES.index("causal")  # of an operator's inputs so many are tensors: they come first
+_SOFTCAP = 3 + _NAMES.index("softcap")
+_NO_GRADIENTS = [None] * (len(_NAMES) - 2 + 2)  # of all but q, k, v, bias and sinks
 
 
 def _gradients_of_lse(saved: Any, others: Any, dlse: torch.Tensor, forward: Any, backward: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """What q and k get of the gradient dL of the logsumexp L, in float32. dL / dS = P, so that row i of dQ is scale dL_i times
     row i of P K, a forward pass with K in V's place; and dK = P^T (scale dL Q), the dV of a backward pass with that as dO.
     L is that of P before dropout."""
-    q, k, v, o, lse, *tensors, _ = saved  # the last one is the seed
+    o, lse, q, k, v, *tensors, _ = saved  # the last one is the seed
     causal, scale, window_size, softcap, prefix, _, stages, deterministic = others
     how = (causal, scale, window_size, softcap, prefix, 0.0, stages)
     weight = dlse * (q.shape[-1] ** -0.5 if scale is None else scale)
@@ -501,8 +518,9 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: Any, sinks: Any,
                 more: tuple[Any, ...]) -> tuple[torch.Tensor, torch.Tensor]:
-        output = _forward(q, k, v, bias, sinks, *more)
-        _keep(ctx, (q, k, v, bias, sinks, *more), output)
+        inputs = (q, k, v, bias, sinks, *more)
+        output = _forward_operator(*inputs, plain=True)
+        _keep(ctx, inputs, output)
         return output
 
     @staticmethod
@@ -514,8 +532,8 @@ def _no_second_gradients(_ctx: Any, *_: Any) -> NoReturn:
     raise RuntimeError("the gradients of attention have no gradients of their own: leave create_graph=True out")
 
 
-_OPERATORS.impl("attention", _forward, "CompositeExplicitAutograd")
-_OPERATORS.impl("attention_backward", _backward, "CompositeExplicitAutograd")
+_OPERATORS.impl("attention", _forward_operator, "CompositeExplicitAutograd")
+_OPERATORS.impl("attention_backward", _backward_operator, "CompositeExplicitAutograd")
 torch.library.register_fake("flashladder::attention", _shapes_forward)
 torch.library.register_fake("flashladder::attention_backward", _shapes_backward)
 torch.library.register_autograd("flashladder::attention", _gradients, setup_context=_keep)
@@ -524,10 +542,11 @@ torch.library.register_autograd("flashladder::attention_backward", _no_second_gr
 
 def _rows(x: torch.Tensor) -> torch.Tensor:
     """x, copied where its rows do not lie as stages take them: PyTorch chooses how dO lies, not the caller."""
-    if x.dim() and x.is_contiguous() and not (x.data_ptr() % 16 or x.shape[-1] % 8):
-        return x
+    strides = x.stride()
+    if len(strides) == 4 and strides[3] == 1 and not ((strides[0] | strides[1] | strides[2]) % 8 or x.data_ptr() % 16):
+        return x  # whatever its dtype
     size = x.element_size()
     begin = 16 if size == 2 else size  # a row begins at a multiple of so many bytes
-    steps = [stride * size for stride, n in zip(x.stride()[:-1], x.shape) if n > 1]
-    fits = x.dim() == 0 or x.stride(-1) == 1 and not any(at % begin for at in (*steps, x.data_ptr()))
+    steps = [stride * size for stride, n in zip(strides[:-1], x.shape) if n > 1]
+    fits = x.dim() == 0 or strides[-1] == 1 and not any(at % begin for at in (*steps, x.data_ptr()))
     return x if fits else x.clone(memory_format=torch.contiguous_format)  # contiguous() leaves some where they are
