@@ -4,6 +4,7 @@ and that the READMEs say what they say.
 Usage: python3 -m tests.timeline_test PROGRAM [unittest options]
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -12,9 +13,11 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
+from bench.measure import stamps as take_stamps
 from bench.report import timeline
 from bench.results import gpu, stamps
 from bench.results.rows import rows_text
+from bench.variants.variants import VariantError
 from common.course import registry, watch
 from common.course.registry import Failure
 from common.course.stamped_time import FENCE, GOES_ON, STAMPED, WAITS_FOR, Stamped, first_block, is_stamped
@@ -158,6 +161,36 @@ class StampedTest(unittest.TestCase):
         kinds = sorted({*STAMPED, FENCE, GOES_ON})
         for of_warp in self.stamps[44].values():
             self.assertEqual(stamps.unpacked(stamps.packed(of_warp, kinds), kinds), of_warp)
+
+    def measured(self, folder, taken):
+        """Runs bench.measure.stamps where a GPU would have stamped this; returns the folder's stamps.json."""
+        def measure(_build, _folder, tasks, *_, **__):
+            return [{plain: {"wrong": "", "ms": [[2.0, 1.0, 1.5]]}, with_stamps: {"wrong": "", "ms": [[1.6]], "stamps": [of]}}
+                    for (plain, with_stamps), of in zip([task["libraries"] for task in tasks], taken.values(), strict=True)]
+
+        path = Path(folder) / stamps.FILE
+        with (mock.patch.multiple(take_stamps, gpu=lambda: {"gpu": "a made-up GPU", "driver": "1", "architecture": 90}, measure=measure,
+                                  make_all=lambda orders, _: [{"name": one["name"], "library": one["name"]} for one in orders]),
+              mock.patch("sys.argv", ["stamps", *map(str, taken), "--out", str(path), "--commit", "abc"]), mock.patch("sys.stderr")):
+            take_stamps.main()
+        return path
+
+    def test_what_is_measured_is_kept_and_what_does_not_fit_the_trace_is_not(self):
+        taken = {number: {str(warp): [[name, clock + 7] for name, clock in of_warp] for warp, of_warp in of_stage.items()}
+                 for number, of_stage in self.stamps.items()}
+        with tempfile.TemporaryDirectory() as folder:
+            path = self.measured(folder, taken)
+            for number, of_stage in self.stamps.items():
+                name, found = stamps.of_stage(number, Path(folder))
+                self.assertEqual(name, "a made-up GPU")
+                self.assertEqual(found, {warp: [(what, clock + 7) for what, clock in own] for warp, own in of_stage.items()})
+            self.assertEqual(json.loads(path.read_text())["costs"][0], {"stage": 44, "ms": 1.5, "stamped_ms": 1.6})
+        taken[45]["8"].pop(3)
+        with tempfile.TemporaryDirectory() as folder:
+            with self.assertRaisesRegex(VariantError, "stage 45: the stamps are of another kernel: warp 8 .*stamps_45_refused.json has them"):
+                self.measured(folder, taken)
+            self.assertEqual({row["stage"] for row in json.loads(Path(folder, stamps.FILE).read_text())["rows"]}, {44})
+            self.assertEqual(json.loads(Path(folder, "stamps_45_refused.json").read_text())["8"][3:], taken[45]["8"][3:])
 
     def test_a_file_of_stamps_is_drawn_and_played_and_a_stage_without_is_refused(self):
         kinds = sorted({*STAMPED, FENCE, GOES_ON})

@@ -609,9 +609,11 @@ class VariantTest(unittest.TestCase):
                 with self.assertRaisesRegex(variants.VariantError, "with stamps stage 43 is another kernel"):
                     variants.make(stamps.chosen([43])[0], self.folder, f"said_{said[:2]}", build=BUILD, backend="cuda", stamped=True)
 
-    def test_only_stages_of_hopper_take_stamps(self):
-        with self.assertRaisesRegex(variants.VariantError, "stage 15 has no forward pass that needs Hopper"):
+    def test_stages_whose_blocks_draw_and_those_of_any_gpu_take_no_stamps(self):
+        with self.assertRaisesRegex(variants.VariantError, "stage 15 cannot be stamped: those that can are 40, "):
             stamps.chosen([15])
+        with self.assertRaisesRegex(variants.VariantError, "stage 51 cannot be stamped"):
+            stamps.chosen([51])
 
     def test_a_kernel_without_a_tile_has_the_tables_and_serves_both_masks(self):
         name = "_Z13wgmma_forwardI13__nv_bfloat16Li128EEvi"

@@ -3,11 +3,14 @@
     python3 -m bench.measure.stamps --out bench/results/h200/stamps.json     # the stages whose READMEs have a time line
 
 Each stage is compiled twice, as it is and with stamps. Both are checked and timed in turns: what stamps cost is kept beside
-them. The stamps of the first block are held against the emulator's trace of the same block, and are an error where a warp did
-other steps. bench.report.timeline draws them, and ./ladder watch --measured plays them.
+them. The stamps of the first block are held against the emulator's trace of the same block. Where a warp did other steps, those
+of its stage are left out of FILE, kept beside it to be looked at, and the exit status is 1. bench.report.timeline draws what is
+in FILE, and ./ladder watch --measured plays it.
 """
 
 import argparse
+import json
+import os
 import statistics
 import sys
 import tempfile
@@ -17,11 +20,13 @@ from bench.measure.facts import gpu, new_file, write_result
 from bench.results.stamps import PROBLEM, TIME_LINES, packed
 from bench.variants.variants import VariantError, Varied, make_all, measure, small_problems
 from common.course import registry
+from common.course.program import write_file
 from common.course.registry import ROOT, Failure
 from common.course.stamped_time import FENCE, GOES_ON, STAMPED, Stamped, first_block
 
 HEADS = 64  # on the GPU: more blocks than multiprocessors, as in the papers' grid
 DTYPE = "bf16"
+FIRST_DRAWN = 49  # of Hopper's forward pass: from here on blocks draw their row tiles, on a GPU not those of the emulator's blocks
 
 
 def arguments():
@@ -38,24 +43,17 @@ def arguments():
 def chosen(numbers):
     stages = {stage.number: stage for stage in registry.all_stages()}
     wanted = numbers or sorted({*TIME_LINES, *(stages[number].before for number in TIME_LINES)})
-    if other := [number for number in wanted if number not in registry.for_hopper("forward")]:
-        raise VariantError(f"stage {other[0]} has no forward pass that needs Hopper, and only those take stamps")
+    known = [number for number in registry.for_hopper("forward") if number < FIRST_DRAWN]
+    if other := [number for number in wanted if number not in known]:
+        raise VariantError(f"stage {other[0]} cannot be stamped: those that can are {', '.join(map(str, known))}")
     return [Varied(number, stages[number].source.parent, "hopper", "", True) for number in wanted]
-
-
-def held_against_trace(number, stamps):
-    """The stamps by warp; VariantError where they are not those of the emulator's steps."""
-    found = {int(warp): [(what, clock) for what, clock in of_warp] for warp, of_warp in stamps.items()}
-    try:
-        Stamped(first_block(number), found)
-    except Failure as failure:
-        raise VariantError(f"stage {number}: {failure}") from failure
-    return found
 
 
 def main():
     args, facts = arguments(), gpu()
+    os.environ.setdefault("FLASHLADDER_PROGRAM", str(args.build.resolve() / "flashladder"))  # which has the emulator
     stages = chosen(args.stages)
+    steps = {stage.number: first_block(stage.number) for stage in stages}
     kinds = sorted({*STAMPED, FENCE, GOES_ON})
 
     def say(text):
@@ -74,15 +72,25 @@ def main():
                   "time": [problem]} for stage in stages]
         say("Checking, timing and stamping ...")
         results = measure(args.build, folder, tasks, args.rounds, say, rested=True)
-    rows, costs = [], []
+    rows, costs, wrong = [], [], []
     for stage, task, result in zip(stages, tasks, results, strict=True):
         plain, stamped = (result[path] for path in task["libraries"])
-        if wrong := plain["wrong"] or stamped["wrong"]:
-            raise VariantError(f"stage {stage.number} is not right: {wrong}")
+        if why := plain["wrong"] or stamped["wrong"]:
+            raise VariantError(f"stage {stage.number} is not right: {why}")
+        stamps = {int(warp): [(what, clock) for what, clock in own] for warp, own in stamped["stamps"][0].items()}
+        try:
+            Stamped(steps[stage.number], stamps)
+        except Failure as failure:
+            beside = args.out.with_name(f"{args.out.stem}_{stage.number}_refused.json")
+            write_file(beside, json.dumps(stamps))
+            wrong.append(f"stage {stage.number}: {failure} ({beside} has them)")
+            continue
         costs.append({"stage": stage.number, "ms": statistics.median(plain["ms"][0]), "stamped_ms": statistics.median(stamped["ms"][0])})
         rows += [{"stage": stage.number, "warp": warp, "stamps": packed(own, kinds)}
-                 for warp, own in sorted(held_against_trace(stage.number, stamped["stamps"][0]).items())]
+                 for warp, own in sorted(stamps.items())]
     write_result(args.out, facts, args.commit, problem=problem, pace="rested", rounds=args.rounds, kinds=kinds, costs=costs, rows=rows)
+    if wrong:
+        raise VariantError("\n".join(wrong))
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ using nlohmann::ordered_json;
 struct Variant {
   std::string path;
   const Stage* stage;
-  bool (*take_stamps)(Stamped*);
+  const char* (*take_stamps)(Stamped*);
 
   /// The pass that is meant: forward, or backward where it has no other.
   Pass pass() const { return stage->has(Pass::forward) ? Pass::forward : Pass::backward; }
@@ -45,7 +45,8 @@ Variant load(const std::string& path) {
   using Get = const Stage*();
   const auto get = reinterpret_cast<Get*>(dlsym(library, "flashladder_variant"));
   if (get == nullptr) throw Error(path + " holds no variant: bench/variants/variants.py makes them");
-  return {path, get(), reinterpret_cast<bool (*)(Stamped*)>(dlsym(library, "flashladder_take_stamps"))};
+  return {path, get(),
+          reinterpret_cast<const char* (*)(Stamped*)>(dlsym(library, "flashladder_take_stamps"))};
 }
 
 Problem problem_of(const ordered_json& json) {
@@ -188,7 +189,8 @@ ordered_json stamps_of(const Variant& variant, Run run) {
                                 "fence",  "goes_on"};  // of Stamp, in order
   std::vector<Stamped> all(std::size_t{stamp_warps} * stamp_slots);
   const auto take = [&] {
-    if (!variant.take_stamps(all.data())) throw Error("the stamps could not be read from the GPU");
+    if (const char* why = variant.take_stamps(all.data()); why != nullptr)
+      throw Error(std::string("the stamps could not be read from the GPU: ") + why);
   };
   take();  // those of earlier runs
   run(variant);

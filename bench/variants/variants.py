@@ -149,7 +149,7 @@ def make(stage, folder, name, *, build, backend, architecture=90, table=None, pa
                       + f'#define stage_{stage.number} variant\n#include "{stage.folder}/attention.cu"\n'
                       'extern "C" const flashladder::Stage* flashladder_variant() {\n'
                       "  return &flashladder::variant::stage;\n}\n"
-                      + ('extern "C" bool flashladder_take_stamps(flashladder::Stamped* into) {\n'
+                      + ('extern "C" const char* flashladder_take_stamps(flashladder::Stamped* into) {\n'
                          "  return flashladder::take_stamps(into);\n}\n" if stamped else ""))
     library = place / "variant.so"
     archives = [build / f"common/libflashladder_{part}.a" for part in ("common", "simt")]

@@ -87,6 +87,7 @@ void launch(const char* name, LoadedKernel loaded, dim3 grid, dim3 block, std::s
     if (status != cudaSuccess) (void)cudaGetLastError();  // reported here: the next launch must not find it
     simt::require(status, what...);
   };
+  simt::require_grid(name, grid);
   require(cudaFuncSetAttribute(loaded.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(shared_bytes)),
           "kernel ", name, " with ", std::to_string(shared_bytes), " bytes of dynamic shared memory");

@@ -20,8 +20,8 @@ enum class Stamp : std::uint32_t {
   goes_on           ///< The end of the wait before it.
 };
 
-/// A stamp, as it lies in memory.
-struct Stamped {
+/// A stamp, as it lies in memory: it is written in one access.
+struct alignas(8) Stamped {
   std::uint32_t clock;  ///< Of the SM, the last 32 bits.
   Stamp what;           ///< What the warp came to.
 };
@@ -53,13 +53,15 @@ __device__ __forceinline__ void stamp(Stamp what) {
       : "memory");
 }
 
-/// Copies all stamps to the host, and forgets them. False where the GPU reports an error.
+/// Copies all stamps to the host, and forgets them. Returns what the GPU reports, nullptr where all is
+/// well.
 /// @param into  [stamp_warps][stamp_slots]
-inline bool take_stamps(Stamped* into) {
+inline const char* take_stamps(Stamped* into) {
   void* place = nullptr;
-  return cudaMemcpyFromSymbol(into, stamps, sizeof(stamps)) == cudaSuccess &&
-         cudaGetSymbolAddress(&place, stamps) == cudaSuccess &&
-         cudaMemset(place, 0, sizeof(stamps)) == cudaSuccess;
+  cudaError_t status = cudaMemcpyFromSymbol(into, stamps, sizeof(stamps));  // waits for the kernels
+  if (status == cudaSuccess) status = cudaGetSymbolAddress(&place, stamps);
+  if (status == cudaSuccess) status = cudaMemset(place, 0, sizeof(stamps));
+  return status == cudaSuccess ? nullptr : cudaGetErrorString(status);
 }
 
 #elif defined(__CUDACC__)

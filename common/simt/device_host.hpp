@@ -28,6 +28,16 @@ void require(cudaError_t status, const Parts&... what) {
   if (status != cudaSuccess) throw Error((std::string() + ... + what) + ": " + cudaGetErrorString(status));
 }
 
+/// Throws Error where a GPU takes no such grid.
+inline void require_grid(const char* name, dim3 grid) {
+  constexpr unsigned most = 65535;
+  if (grid.y <= most && grid.z <= most) return;
+  throw Error(std::string("kernel ") + name + " would have a grid of " + std::to_string(grid.x) + " x " +
+              std::to_string(grid.y) + " x " + std::to_string(grid.z) +
+              " blocks, and a GPU takes at most " + std::to_string(most) +
+              " in the last two directions: give fewer batch entries, heads or sequences in one call");
+}
+
 /// Makes the memory pool keep all that is freed.
 inline cudaError_t keep_freed_memory() {
   int device = 0;
@@ -123,6 +133,7 @@ class DeviceBuffer {
 template <class... Parameters, class... Arguments>
 void launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block,
             std::size_t shared_bytes, Arguments&&... arguments) {
+  require_grid(name, grid);
   // More than 48 KiB, declared arrays included, must be asked for.
   if (shared_bytes > 0)
     require(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,

@@ -24,14 +24,16 @@ inline bool can_compile(int stage, const char* others) {
   return why.empty();
 }
 
-constexpr int first_variant = 70;  // the stages from here on are variants of attention
+// The stages of variants whose kernels are compiled with the program.
+constexpr int first_compiled = 70, last_compiled = 80;
 
-/// The first stage of variants that takes a call. Its kernels are compiled with the program: stages 70 to
-/// 80 come first, and 80 takes all that 82 and 83 take.
+/// The first of them that takes a call: stage 80 takes all that 81 to 83 take.
 template <class Call>
 const Stage& compiled_before(const Call& f) {
   for (const Stage* one : cuda_stages()) {
-    if (one->number >= first_variant && one->has(Call::pass) && one->supports.takes(f.problem)) return *one;
+    if (one->number >= first_compiled && one->number <= last_compiled && one->has(Call::pass) &&
+        one->supports.takes(f.problem))
+      return *one;
   }
   throw Error("no stage has kernels for these variants");
 }
