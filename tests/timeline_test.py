@@ -87,12 +87,14 @@ class ModelTest(unittest.TestCase):
             self.assertEqual({bar.what for bar in model.bars}, {"S = Q K^T"})
 
     def test_no_bar_of_a_unit_overlaps_another_in_a_real_trace(self):
-        model = Model(first_block(44))
-        for lane in {bar.lane for bar in model.bars}:
-            bars = sorted((bar for bar in model.bars if bar.lane == lane), key=lambda bar: bar.begin)
-            for before, after in zip(bars, bars[1:]):
-                self.assertLessEqual(before.end, after.begin + 1e-6, lane)
-        self.assertGreater(len(model.bars), 200)
+        steps = first_block(44)
+        model = Model(steps)
+        for timing in (model, Stamped(steps, stamped(model))):
+            for lane in {bar.lane for bar in timing.bars}:
+                bars = sorted((bar for bar in timing.bars if bar.lane == lane), key=lambda bar: bar.begin)
+                for before, after in zip(bars, bars[1:]):
+                    self.assertLessEqual(before.end, after.begin + 1e-6, lane)
+            self.assertGreater(len(timing.bars), 200)
 
     def test_the_readmes_have_what_the_model_says(self):
         done = subprocess.run([sys.executable, "-B", "-m", "bench.report.timeline", "--check"], cwd=SOURCE,
