@@ -166,20 +166,42 @@ class DiffTest(unittest.TestCase):
 
     @with_diff
     def test_the_count_is_that_of_diff_w(self):
+        """And of a backward pass that the second stage does not have all lines go."""
+        dropped = {}
         for number, stage in STAGES.items():
             for apart in ("kernel.hpp", registry.POLICY):
                 text = "\n".join(line.text for line in registry.source_lines(stage.source, apart)) \
                     if (stage.folder / apart).exists() else source_text(stage.source)
-                kept = diff_model.without_markers(text)
-                (self.folder / f"{number}, {apart}").write_text("".join(line + "\n" for _, line in kept))
+                kept = [line for _, line in diff_model.without_markers(text)]
+                (self.folder / f"{number}, {apart}").write_text("".join(line + "\n" for line in kept))
+                places = diff_model.places(kept)
+                rest = [line for line, place in zip(kept, places) if place != diff_model.DROPPED]
+                dropped[number, apart] = len(kept) - len(rest)
+                (self.folder / f"{number}, {apart}, rest").write_text("".join(line + "\n" for line in rest))
         for before, after in itertools.combinations(STAGES, 2):
             policies = registry.is_variant(STAGES[after]) and (STAGES[before].folder / registry.POLICY).exists()
             apart = registry.POLICY if policies else "kernel.hpp"  # a variant's diff has the policies, not the kernel
-            said = subprocess.run(["diff", "-w", f"{before}, {apart}", f"{after}, {apart}"], capture_output=True, text=True,
-                                  cwd=self.folder).stdout
+            gone = 0 if dropped[after, apart] else dropped[before, apart]
+            said = subprocess.run(["diff", "-w", f"{before}, {apart}" + (", rest" if gone else ""), f"{after}, {apart}"],
+                                  capture_output=True, text=True, cwd=self.folder).stdout
             diff = diff_of(before, after)
-            self.assertEqual([diff.removed, diff.added],
+            self.assertEqual([diff.removed - gone, diff.added],
                              [len(re.findall(f"^{sign}", said, re.M)) for sign in "<>"])
+
+    def test_a_backward_pass_that_is_dropped_is_one_change(self):
+        diff = diff_of(0, 1)
+        gone = [i for i, line in enumerate(diff.old) if line.place == diff_model.DROPPED]
+        hunk, = (hunk for hunk in diff.hunks if hunk.place == diff_model.DROPPED)
+        self.assertEqual([hunk.olds[0], hunk.olds[-1], hunk.news], [gone[0] + 1, gone[-1] + 1, []])  # the blank line below
+        old, new = ("void forward() {\n  a;\n}\n%s\nint x;\n" % middle
+                    for middle in ("\nvoid backward() {\n  b;\n}\n", "\nvoid other() {\n  b;\n}\n"))
+        lines = [[diff_model.Line(i, text, place) for i, (text, place) in
+                  enumerate(zip(one.splitlines(), diff_model.places(one.splitlines())), 1)] for one in (old, new)]
+        changes = diff_model.changes_of(*lines)
+        self.assertEqual(sum(c.old_end - c.old_begin for c in changes), 4)
+        self.assertEqual(sum(c.new_end - c.new_begin for c in changes), 4)
+        for first in lines:  # where it stays, or comes, it is as any other
+            self.assertEqual(diff_model.changes_of(first, lines[0]), diff_model.changes_between(first, lines[0]))
 
     def test_each_changed_line_is_in_one_hunk(self):
         for before, after in PAIRS:
@@ -351,6 +373,14 @@ class DiffTest(unittest.TestCase):
         self.assertEqual(max(map(count, diff.hunks)), count(hunks[0]))
         self.assertTrue(all(count(hunk) for hunk in hunks))
         self.assertEqual({hunk.number for hunk in hunks}, {hunk.number for hunk in diff.hunks if count(hunk)})
+
+    def test_of_equals_it_stands_where_its_code_is_a_whole_line(self):
+        """`take_turn();` is part of a line above, where the first S is begun, and a line of its own before P~ V."""
+        diff = diff_of(43, 44)
+        note = next(note for note in diff_readme.explained(diff).notes if note.lead == "Where it begins")
+        first, = note.others
+        self.assertLess(first.number, note.hunks[0].number)
+        self.assertIn("take_turn();", [line.strip() for line in diff.changed_lines(note.hunks[0])])
 
     # --- the terminal -----------------------------------------------------------------------------------------
 
@@ -578,7 +608,7 @@ class DiffTest(unittest.TestCase):
 
     def test_wrong_commands(self):
         for arguments, *parts in (
-            (["97"], "stage 97 does not exist", "00, 01"),
+            (["97"], "stage 97 does not exist", "00-02, 10-15"),
             (["13", "nonsense"], "stage 'nonsense' does not exist"),
             (["13-97"], "stage 97 does not exist"),
             (["Tensor"], "is it 20 tensor_cores or 32 tensor_core_backward?"),

@@ -521,6 +521,7 @@ class RefusalTest(unittest.TestCase):
             (["15", "--random", "1,1,100000,64"], "more than 8192 tiles"),
             (["15", "--random", "1,1"], "four whole numbers"),
             (["15", "--row", "512"], "--row 512: there are rows 0 to 511"),
+            (["15", "--row", "x"], "--row = x is no value that it takes (./ladder watch --help lists the options)"),
             (["15", "--kv-heads", "3"], "not a multiple"),
             (["15", "--variant", "window:64"], "stage 15 fa2_causal_skip takes no window"),
             (["72", "73", "--variant", "window:64"], "stage 73 prefix takes no window"),

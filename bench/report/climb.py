@@ -268,7 +268,8 @@ def image(figure, alt):
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=160)
     plt.close(figure)
-    return f'<img alt="{html.escape(alt)}" src="data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}">'
+    data = base64.b64encode(buffer.getvalue()).decode()
+    return f'<div class="scroll"><img alt="{html.escape(alt)}" src="data:image/png;base64,{data}"></div>'
 
 
 def figures(climb, mask):
@@ -367,7 +368,7 @@ th,td{padding:.35rem .7rem;border-bottom:1px solid #d1d9e0;text-align:right;font
 thead th{white-space:normal;vertical-align:bottom} th:first-child{white-space:nowrap}
 th:first-child,td.idea,th.idea{text-align:left} td.idea{white-space:normal;min-width:16rem}
 td.bad{color:#b3261e;text-align:left;white-space:normal} tbody th{font-weight:600}
-img{max-width:100%;height:auto;margin-top:1.5rem;background:#fff;border-radius:6px}
+img{max-width:100%;min-width:50rem;height:auto;margin-top:1.5rem;background:#fff;border-radius:6px}
 @media (prefers-color-scheme:dark){body{background:#0d1117;color:#e6edf3}.facts{color:#9198a1}
 th,td{border-color:#3d444d}td.bad{color:#ff8f85}}
 """

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "common/attention/stage.hpp"
+#include "common/attention/stage_numbers.hpp"
 #include "common/error.hpp"
 
 namespace flashladder {
@@ -60,7 +61,7 @@ std::vector<const Stage*> with_name_like(std::string_view wanted) {
   return found;
 }
 
-/// "stage 7 does not exist: the stages are 00, 01, 02; ./ladder list shows their names"
+/// "stage 7 does not exist: the stages are 00-02, 10; ./ladder list shows their names"
 [[noreturn]] void no_such_stage(std::string_view wanted) {
   const bool number = !wanted.empty() && wanted.find_first_not_of("0123456789") == wanted.npos;
   std::string text =
@@ -69,12 +70,7 @@ std::vector<const Stage*> with_name_like(std::string_view wanted) {
     for (const Stage* stage : likely) text += (stage == likely.front() ? "is it " : " or ") + label(*stage);
     throw UsageError(text + "?");
   }
-  text += "the stages are ";
-  for (const Stage* stage : stages()) {
-    if (stage != stages().front()) text += ", ";
-    text += number_text(*stage);
-  }
-  throw UsageError(text + "; ./ladder list shows their names");
+  throw UsageError(text + "the stages are " + numbers_text(stages()) + "; ./ladder list shows their names");
 }
 
 /// The stage of this number, name or folder: "13", "fa2_sequence_parallel",

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "common/attention/stage_numbers.hpp"
 #include "common/attention/workspace.hpp"
 #include "common/error.hpp"
 
@@ -10,6 +11,19 @@ namespace flashladder {
 
 std::string number_text(const Stage& stage) {
   return (stage.number < 10 ? "0" : "") + std::to_string(stage.number);
+}
+
+std::string numbers_text(std::span<const Stage* const> some) {
+  std::string text;
+  for (std::size_t i = 0; i < some.size();) {
+    std::size_t end = i + 1;
+    while (end < some.size() && some[end]->number == some[end - 1]->number + 1) ++end;
+    const bool range = end - i > 2;
+    text += (text.empty() ? "" : ", ") + number_text(*some[i]);
+    if (range) text += "-" + number_text(*some[end - 1]);
+    i = range ? end : i + 1;
+  }
+  return text;
 }
 
 std::string folder_name(const Stage& stage) {

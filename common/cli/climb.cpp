@@ -10,6 +10,7 @@
 #include <set>
 #include <utility>
 
+#include "common/attention/stage_numbers.hpp"
 #include "common/cli/climb_files.hpp"
 #include "common/cli/climb_memory.hpp"
 #include "common/cli/climb_table.hpp"
@@ -37,14 +38,6 @@ std::vector<MaskClimb> masks_of(const ClimbOptions& options) {
   if (options.full || !options.input.causal) masks.push_back({"full", "Without a mask", false});
   if (options.input.causal || !options.full) masks.push_back({"causal", "With the causal mask", true});
   return masks;
-}
-
-/// "20, 21"
-std::string numbers_text(const std::vector<const Stage*>& some) {
-  std::vector<std::string> numbers;
-  numbers.reserve(some.size());
-  for (const Stage* stage : some) numbers.push_back(number_text(*stage));
-  return joined(numbers, ", ");
 }
 
 Json numbers_json(const std::vector<const Stage*>& some) {

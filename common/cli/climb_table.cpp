@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common/attention/stage_numbers.hpp"
+
 namespace flashladder {
 namespace {
 
@@ -33,7 +35,7 @@ std::string ms_text(const Climbed& one) {
 /// The table with its second column, the idea, as wide as there is room: in several lines where it has to
 /// be, and left out where it would be narrower than a few words.
 std::string with_ideas(std::vector<std::vector<std::string>> rows, std::size_t width) {
-  constexpr std::size_t few_words = 20;
+  constexpr std::size_t few_words = 50;  // with fewer most stages would take three lines
   std::vector<std::vector<std::string>> without = rows;
   for (auto& row : without) row.erase(row.begin() + 1);
   const std::string narrow = render_table(without, 1);
@@ -108,9 +110,9 @@ std::string climb_table(const std::vector<Climbed>& all, bool ideas) {
 }
 
 std::string counted_where(const std::vector<Climbed>& all) {
-  std::vector<std::string> emulated;
+  std::vector<const Stage*> emulated;
   for (const Climbed& one : all) {
-    if (one.emulated()) emulated.push_back(number_text(*one.stage));
+    if (one.emulated()) emulated.push_back(one.stage);
   }
   if (std::ranges::none_of(all, [](const Climbed& one) { return one.stage->backend != Backend::cpu; }))
     return "";
@@ -120,7 +122,7 @@ std::string counted_where(const std::vector<Climbed>& all) {
            : fmt::format(
                  "Emulated on the CPU: {}. How long that takes says nothing of a GPU; what they show "
                  "is counts, exact and the same on every machine",
-                 joined(emulated, ", "))) +
+                 numbers_text(emulated))) +
       " (bytes requested, before caches; non-matmul ops: add, mul, div, max, exp, log; ./ladder ledger "
       "shows "
       "all counts).\n\n");

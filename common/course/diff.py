@@ -52,8 +52,17 @@ def find(name: str, stages: list[Stage]) -> Stage:
     spelt = wanted.lower().replace("-", "_").replace(" ", "_")
     if likely := [stage.label for stage in stages if len(spelt) > 2 and spelt in stage.name]:
         raise Failure(f"stage {shown} does not exist: is it {' or '.join(likely)}?")
-    raise Failure(f"stage {shown} does not exist: the stages are {', '.join(stage.digits for stage in stages)}; "
-                  "./ladder list shows their names.")
+    raise Failure(f"stage {shown} does not exist: the stages are {numbers(stages)}; ./ladder list shows their names.")
+
+
+def numbers(stages: list[Stage]) -> str:
+    """"00-02, 10, 11", as the program says it: three or more without a gap between them are a range."""
+    parts: list[list[str]] = []
+    for before, stage in zip([None, *stages], stages):
+        if before is None or stage.number != before.number + 1:
+            parts.append([])
+        parts[-1].append(stage.digits)
+    return ", ".join(f"{part[0]}-{part[-1]}" if len(part) > 2 else ", ".join(part) for part in parts)
 
 
 def chosen(names: list[str], stages: list[Stage]) -> tuple[Stage, Stage]:

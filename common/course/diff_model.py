@@ -1,7 +1,8 @@
 """What changes from one stage's source to another's: hunks, moved lines, words. ./ladder diff shows it.
 
 Which lines change is what `diff -w` says, so that whoever runs it counts the same. Lines that only mark what a lab
-leaves out are dropped first: they are no part of the lesson.
+leaves out are dropped first: they are no part of the lesson. A backward pass that the second stage does not have goes
+as a whole, and the rest is compared without it: its loops look like those of a forward pass.
 """
 
 import difflib
@@ -16,6 +17,7 @@ from pathlib import Path
 from common.course.registry import POLICY, Failure, Stage, is_variant, source_lines
 
 CONTEXT = 3  # unchanged lines shown on either side of a hunk
+DROPPED = "function backward"  # the place of what a stage without a backward pass does not have
 MOST_INDENT = 24  # columns of indentation that are shown
 BUDGET = 60  # changed lines that a stage may take
 LAB_MARKER = re.compile(r" *// (lab: .*|given: .*|end of lab)")
@@ -186,6 +188,30 @@ def changes_between(old: list[Line], new: list[Line]) -> list[Change]:
     return found
 
 
+def changes_of(old: list[Line], new: list[Line]) -> list[Change]:
+    """As changes_between, but where only `old` has a function `backward`, all of it goes: no line of it becomes one
+    of another function."""
+    gone = [i for i, line in enumerate(old) if line.place == DROPPED]
+    if not gone or any(line.place == DROPPED for line in new):
+        return changes_between(old, new)
+    begin, end = gone[0], gone[-1] + 1
+    if end < len(old) and not old[begin].bare and not old[end].bare:  # the blank line below goes, not the one above
+        begin, end = begin + 1, end + 1
+    size = end - begin
+    found: list[Change] = []
+    for change in changes_between(old[:begin] + old[end:], new):
+        if change.old_end > begin:
+            if change.old_begin < begin:  # the function is in the middle of what goes
+                change.old_begin -= size
+            change.old_begin, change.old_end = change.old_begin + size, change.old_end + size
+        found.append(change)
+    if not any(change.old_begin <= begin and end <= change.old_end for change in found):
+        before = [change for change in found if change.old_end <= begin]
+        at = before[-1].new_end + begin - before[-1].old_end if before else begin
+        found.insert(len(before), Change(begin, end, at, at))
+    return found
+
+
 def moved_lines(old: list[Line], new: list[Line], changes: list[Change]) -> dict[int, int]:
     """Lines that go in one place and come in another: index in old -> index in new. Neighbours that move together
     are one block; a block counts from 20 letters and digits on, as in git, so that no brace is said to have moved."""
@@ -284,7 +310,7 @@ class Diff:
         self.before, self.after = before, after
         apart = POLICY if is_variant(after) and (before.folder / POLICY).is_file() else "kernel.hpp"
         self.old, self.new = read_lines(before.source, apart), read_lines(after.source, apart)
-        self.changes = changes_between(self.old, self.new)
+        self.changes = changes_of(self.old, self.new)
         self.moved = moved_lines(self.old, self.new, self.changes)  # index in old -> index in new
         self.moved_from = {new: old for old, new in self.moved.items()}
         self.parts = self._parts()

@@ -6,9 +6,9 @@ The section begins with the counted lines, in a form that is checked:
 
 The second sentence stands there when, and only when, the larger number is above the budget. More prose may follow.
 Then comes a list. An item quotes in backticks the code that it speaks of, and belongs to the hunks that have such code
-in lines that go or come; it stands beside the hunk that has most of it, the first of equals. An item that begins with
-*Throughout.* is about the whole change, and stands above the code, as all that is no list does. Comments and
-the registration are no code.
+in lines that go or come; it stands beside the hunk that has most of it: of equals the one that has most of it as whole
+lines, and of these the first. An item that begins with *Throughout.* is about the whole change, and stands above the
+code, as all that is no list does. Comments and the registration are no code.
 """
 
 import re
@@ -109,9 +109,10 @@ def anchor(diff: Diff, explanation: Explanation) -> None:
         if note.throughout:
             continue
         quotes = [code_words(quote) for quote in note.quotes]
-        found = [(sum(any(within(quote, line) for line in lines[hunk.number]) for quote in quotes), hunk)
-                 for hunk in hunks]
-        note.hunks = [hunk for count, hunk in sorted(found, key=lambda one: (-one[0], one[1].number)) if count]
+        found = [(sum(any(within(quote, line) for line in lines[hunk.number]) for quote in quotes),
+                  sum(quote in lines[hunk.number] for quote in quotes), hunk) for hunk in hunks]
+        found.sort(key=lambda one: (-one[0], -one[1], one[2].number))
+        note.hunks = [hunk for count, _, hunk in found if count]
         if note.hunks:
             note.hunks[0].notes.append(note)
 

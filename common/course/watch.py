@@ -165,10 +165,11 @@ def traced(one: Subject, options: list[str], which: str, stamps: Stamps | None =
 
 
 def answer(arguments: list[str]) -> Any:
-    """What the program says as JSON. A Failure with its own sentence."""
+    """What the program says as JSON. A Failure with its own sentence, which names this verb's help."""
     done = subprocess.run([registry.program(), *arguments], capture_output=True, text=True)
     if done.returncode:
-        raise Failure(done.stderr.strip().splitlines()[-1].removeprefix("ladder: ") if done.stderr.strip()
+        said = done.stderr.strip().replace("./ladder ledger --help lists", "./ladder watch --help lists")
+        raise Failure(said.splitlines()[-1].removeprefix("ladder: ") if said
                       else f"the program ended with status {done.returncode}")
     try:
         return json.loads(done.stdout)

@@ -9,6 +9,7 @@
 #include <sstream>
 #include <vector>
 
+#include "common/attention/stage_numbers.hpp"
 #include "common/error.hpp"
 #include "common/io/whole_file.hpp"
 #include "common/labs/rules.hpp"
@@ -56,13 +57,12 @@ void add_with_includes(const fs::path& file, std::vector<fs::path>& files) {
   }
 }
 
-/// "00, 01, 02"
+/// "00-02, 10"
 std::string all_labs() {
-  std::string text;
-  for (const Stage* stage : stages()) {
-    if (has_lab(*stage)) text += (text.empty() ? "" : ", ") + number_text(*stage);
-  }
-  return text;
+  std::vector<const Stage*> found;
+  std::ranges::copy_if(stages(), std::back_inserter(found),
+                       [](const Stage* stage) { return has_lab(*stage); });
+  return numbers_text(found);
 }
 
 /// What compiles the lab outside the grader.
