@@ -456,9 +456,9 @@ class ProgramTest(unittest.TestCase):
 
         shapes, lost = behind(gpu_report.FOLDER, "cudnn", "flash-attn-4")
         text = " ".join((SOURCE / "README.md").read_text().split())
-        self.assertIn(f"on an H200 it is faster than both at {shapes - len(lost)} of {shapes} shapes.", text)
+        self.assertIn(f"On an H200 it is faster than both at {shapes - len(lost)} of {shapes} shapes.", text)
         self.assertIn("On an H100 stage 51 is faster than FlashAttention-4 at every shape that was measured, and faster than "
-                      f"cuDNN from N = {gpu_report.BETTER_FROM:,} on;", text)
+                      f"cuDNN from N = {gpu_report.BETTER_FROM:,} on.", text)
         self.assertEqual(behind(gpu_report.HOPPER, "flash-attn-4")[1], [])
         self.assertLess(max(behind(gpu_report.HOPPER, "cudnn")[1]), gpu_report.BETTER_FROM)
 
