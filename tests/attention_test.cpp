@@ -213,7 +213,8 @@ TEST_CASE("stages are selected by numbers, names and ranges", "[attention]") {
                             "01_naive_cpu", "1x", "+1"}) {
     CHECK(contains(error_of([&] { select_stages(wrong); }), "does not exist: "));
   }
-  CHECK(contains(error_of([] { select_stages("98"); }), "stage 98 does not exist: the stages are 00-02, 10"));
+  CHECK(
+      contains(error_of([] { select_stages("98"); }), "stage 98 does not exist: the stages are 00-02, 10"));
   CHECK(contains(error_of([] { select_stages("13-"); }), "stage '13-' does not exist"));
   CHECK(contains(error_of([] { select_stages("flash"); }), "stage 'flash' does not exist"));
   CHECK(contains(error_of([] { select_stages("00-98"); }), "stage 98 does not exist"));
