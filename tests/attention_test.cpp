@@ -36,6 +36,7 @@ TEST_CASE("problems that make no sense are refused", "[attention]") {
     return error_of([&] { p.validate(); });
   };
   CHECK(contains(error([](Problem& p) { p.batch = 0; }), "batch is 0"));
+  CHECK(contains(error([](Problem& p) { p.q_heads = -2; }), "the number of query heads is -2: it must be"));
   CHECK(contains(error([](Problem& p) { p.Nq = 0; }), "Nq is 0"));
   CHECK(contains(error([](Problem& p) { p.Nk = -1; }), "Nk is -1"));
   CHECK(contains(error([](Problem& p) { p.d = 0; }), "d is 0"));

@@ -200,8 +200,12 @@ void Problem::validate() const {
   const struct {
     const char* name;
     std::int64_t value;
-  } sizes[] = {{"batch", batch},        {"query heads", q_heads}, {"key/value heads", kv_heads},
-               {"query length Nq", Nq}, {"key length Nk", Nk},    {"head dimension d", d}};
+  } sizes[] = {{"batch", batch},
+               {"the number of query heads", q_heads},
+               {"the number of key/value heads", kv_heads},
+               {"query length Nq", Nq},
+               {"key length Nk", Nk},
+               {"head dimension d", d}};
   for (const auto& [name, value] : sizes) {
     if (value < 1) {
       throw UsageError(std::string(name) + " is " + std::to_string(value) + ": it must be at least 1");
