@@ -180,13 +180,12 @@ struct Runs {
   bool rested = false;  ///< A rest of the GPU; else they follow each other closely.
 };
 
-/// The stamps of what `run` launches: by warp [what, clocks since the first stamp of all] of each, in order
-/// of time.
+/// Stamps by warp, in order of time; the clocks are those since the first of all.
+using Stamps = std::map<unsigned, std::vector<Stamped>>;
+
+/// The stamps of what `run` launches.
 template <class Run>
-ordered_json stamps_of(const Variant& variant, Run run) {
-  constexpr std::array names = {"",       "mbarrier_arrive", "mbarrier_wait", "load",
-                                "commit", "wait_groups",     "barrier",       "barrier_arrive",
-                                "fence",  "goes_on"};  // of Stamp, in order
+Stamps stamps_of(const Variant& variant, Run run) {
   std::vector<Stamped> all(std::size_t{stamp_warps} * stamp_slots);
   const auto take = [&] {
     if (const char* why = variant.take_stamps(all.data()); why != nullptr)
@@ -195,28 +194,38 @@ ordered_json stamps_of(const Variant& variant, Run run) {
   take();  // those of earlier runs
   run(variant);
   take();
+  Stamps stamps;
+  for (unsigned warp = 0; warp < stamp_warps; ++warp) {
+    for (unsigned slot = 0; slot < stamp_slots; ++slot) {
+      const Stamped& one = all[warp * stamp_slots + slot];
+      if (one.what != Stamp::none) stamps[warp].push_back(one);
+    }
+  }
+  if (stamps.empty()) throw Error("no warp has stamped anything");
   // The clock may pass 2^32 - 1: earlier is what is less than half of that before.
   const auto earlier = [](const Stamped& one, const Stamped& other) {
     return static_cast<std::int32_t>(one.clock - other.clock) < 0;
   };
-  std::map<unsigned, std::vector<Stamped>> by_warp;
-  for (unsigned warp = 0; warp < stamp_warps; ++warp) {
-    for (unsigned slot = 0; slot < stamp_slots; ++slot) {
-      const Stamped& one = all[warp * stamp_slots + slot];
-      if (one.what != Stamp::none) by_warp[warp].push_back(one);
-    }
-  }
-  if (by_warp.empty()) throw Error("no warp has stamped anything");
-  Stamped first = by_warp.begin()->second.front();
-  for (auto& [warp, own] : by_warp) {
+  Stamped first = stamps.begin()->second.front();
+  for (auto& [warp, own] : stamps) {
     std::ranges::sort(own, earlier);
     first = std::min(first, own.front(), earlier);
   }
+  for (auto& [warp, own] : stamps) {
+    for (Stamped& one : own) one.clock -= first.clock;
+  }
+  return stamps;
+}
+
+/// By warp [what, clock] of each stamp.
+ordered_json to_json(const Stamps& stamps) {
+  constexpr std::array names = {"",       "mbarrier_arrive", "mbarrier_wait", "load",
+                                "commit", "wait_groups",     "barrier",       "barrier_arrive",
+                                "fence",  "goes_on"};  // of Stamp, in order
   ordered_json warps = ordered_json::object();
-  for (const auto& [warp, own] : by_warp) {
+  for (const auto& [warp, own] : stamps) {
     for (const Stamped& one : own)
-      warps[std::to_string(warp)].push_back(
-          {names.at(static_cast<std::size_t>(one.what)), one.clock - first.clock});
+      warps[std::to_string(warp)].push_back({names.at(static_cast<std::size_t>(one.what)), one.clock});
   }
   return warps;
 }
@@ -224,7 +233,7 @@ ordered_json stamps_of(const Variant& variant, Run run) {
 /// Of one variant on one problem.
 struct Timed {
   std::vector<double> ms;  ///< Of each run.
-  ordered_json stamps;     ///< As stamps_of(); null where it takes none.
+  Stamps stamps;           ///< Of one more; empty where the variant takes none.
 };
 
 /// All runs of each variant on `p`, a run of each in turn.
@@ -293,7 +302,7 @@ ordered_json measure(const ordered_json& task, const std::vector<Variant>& all, 
     for (std::size_t i = 0; i < right.size(); ++i) {
       ordered_json& of = result[right[i].path];
       of["ms"].push_back(timed[i].ms);
-      if (!timed[i].stamps.is_null()) of["stamps"].push_back(timed[i].stamps);
+      if (!timed[i].stamps.empty()) of["stamps"].push_back(to_json(timed[i].stamps));
     }
   }
   return result;
