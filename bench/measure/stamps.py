@@ -17,15 +17,13 @@ import tempfile
 from pathlib import Path
 
 from bench.measure.facts import gpu, new_file, write_result
-from bench.results.stamps import PROBLEM, TIME_LINES, packed
-from bench.variants.variants import VariantError, Varied, make_all, measure, small_problems
+from bench.results.stamps import D, DTYPE, TIME_LINES, N, packed
+from bench.variants.variants import VariantError, Varied, make_all, measure, problem, small_problems
 from common.course import registry
 from common.course.program import write_file
 from common.course.registry import ROOT, Failure
 from common.course.stamped_time import FENCE, GOES_ON, STAMPED, Stamped, first_block
 
-HEADS = 64  # on the GPU: more blocks than multiprocessors, as in the papers' grid
-DTYPE = "bf16"
 FIRST_DRAWN = 49  # of Hopper's forward pass: from here on blocks draw their row tiles, on a GPU not those of the emulator's blocks
 
 
@@ -59,17 +57,16 @@ def main():
     def say(text):
         print(text, file=sys.stderr, flush=True)
 
-    problem = {"batch": PROBLEM["batch"], "heads": HEADS, "Nq": PROBLEM["N"], "Nk": PROBLEM["N"], "d": PROBLEM["d"], "causal": False,
-               "dtype": DTYPE}
+    timed = problem(D, False, DTYPE, N)  # with more blocks than multiprocessors
     with tempfile.TemporaryDirectory(prefix="flashladder-stamps-") as folder:
         say(f"Compiling {len(stages)} stages, each with stamps and without ...")
         orders = [{"stage": stage, "folder": folder, "name": f"{stage.number}{'_stamped' * stamped}", "build": args.build,
-                   "backend": "cuda", "architecture": facts["architecture"], "only": [(DTYPE, PROBLEM["d"])], "stamped": stamped}
+                   "backend": "cuda", "architecture": facts["architecture"], "only": [(DTYPE, D)], "stamped": stamped}
                   for stage in stages for stamped in (False, True)]
         library = {one["name"]: one["library"] for one in make_all(orders, say)}
         tasks = [{"libraries": [library[f"{stage.number}"], library[f"{stage.number}_stamped"]],
-                  "check": [one for one in small_problems(stage, PROBLEM["d"], False, DTYPE) if one["d"] == PROBLEM["d"]],
-                  "time": [problem]} for stage in stages]
+                  "check": [one for one in small_problems(stage, D, False, DTYPE) if one["d"] == D],
+                  "time": [timed]} for stage in stages]
         say("Checking, timing and stamping ...")
         results = measure(args.build, folder, tasks, args.rounds, say, rested=True)
     rows, costs, wrong = [], [], []
@@ -88,7 +85,7 @@ def main():
         costs.append({"stage": stage.number, "ms": statistics.median(plain["ms"][0]), "stamped_ms": statistics.median(stamped["ms"][0])})
         rows += [{"stage": stage.number, "warp": warp, "stamps": packed(own, kinds)}
                  for warp, own in sorted(stamps.items())]
-    write_result(args.out, facts, args.commit, problem=problem, pace="rested", rounds=args.rounds, kinds=kinds, costs=costs, rows=rows)
+    write_result(args.out, facts, args.commit, problem=timed, pace="rested", rounds=args.rounds, kinds=kinds, costs=costs, rows=rows)
     if wrong:
         raise VariantError("\n".join(wrong))
 

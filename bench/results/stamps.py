@@ -5,9 +5,8 @@ from bench.results import gpu
 Stamps = dict[int, list[tuple[str, int]]]  # by warp: what it came to, and the clock
 FILE = "stamps.json"
 TIME_LINES = [44, 45, 46]  # stages whose READMEs have one, beside that of the stage before
-# On which the emulator has the same block: batch, heads, rows and keys, d; no mask, bf16. On the GPU there are more heads.
-PROBLEM = {"batch": 1, "heads": 1, "N": 2048, "d": 64}
-OPTIONS = ["--random", ",".join(map(str, PROBLEM.values())), "--dtype", "bf16"]
+N, D, DTYPE = 2048, 64, "bf16"  # that they are of, without a mask
+OPTIONS = ["--random", f"1,1,{N},{D}", "--dtype", DTYPE]  # the same block on the emulator; on the GPU there are more heads
 
 
 def of_stage(number: int, folder=None) -> tuple[str, Stamps] | None:

@@ -11,11 +11,10 @@ wait (common/ptx/stamp.hpp). What a warp does in between, and when a unit has do
 - clock 0 is the first stamp of the block.
 """
 
-import json
-import subprocess
 from collections.abc import Iterable
 
 from bench.results.stamps import OPTIONS, Stamps
+from common.course.ledger import answer
 from common.course.registry import Failure, program
 from common.course.time_model import AT_BARRIER, FOR_DATA, FOR_PRODUCT, SCHEDULERS, TENSOR_CORES, Step, Timing, Warp, steps_of
 
@@ -27,10 +26,7 @@ EXPONENTIAL = 8  # clocks of a warp, where another operation takes one
 
 def first_block(number: int) -> list[Step]:
     """The steps of a stage's first block on the emulator, at the problem of the stamps."""
-    done = subprocess.run([program(), "ledger", str(number), *OPTIONS, "--json", "--trace"], capture_output=True, text=True)
-    if done.returncode:
-        raise Failure(done.stderr.strip())
-    trace = json.loads(done.stdout)["stages"][0]["trace"]
+    trace = answer(program(), ["ledger", str(number), *OPTIONS, "--trace"])["stages"][0]["trace"]
     return steps_of(trace, trace["launches"][-1]["blocks"][0])
 
 
