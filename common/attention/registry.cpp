@@ -5,7 +5,6 @@
 #include <string>
 
 #include "common/attention/stage.hpp"
-#include "common/attention/stage_numbers.hpp"
 #include "common/error.hpp"
 
 namespace flashladder {

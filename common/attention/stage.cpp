@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "common/attention/stage_numbers.hpp"
 #include "common/attention/workspace.hpp"
 #include "common/error.hpp"
 

@@ -155,6 +155,10 @@ std::vector<const Stage*> select_stages(std::string_view selection);
 /// "02"
 std::string number_text(const Stage& stage);
 
+/// "00-02, 10, 11": the numbers of stages that are in order; three or more without a gap between them are a
+/// range, as select_stages reads it.
+std::string numbers_text(std::span<const Stage* const> some);
+
 /// "02_tiled_cpu", in stages/.
 std::string folder_name(const Stage& stage);
 

@@ -10,7 +10,6 @@
 #include <set>
 #include <utility>
 
-#include "common/attention/stage_numbers.hpp"
 #include "common/cli/climb_files.hpp"
 #include "common/cli/climb_memory.hpp"
 #include "common/cli/climb_table.hpp"

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "common/attention/stage_numbers.hpp"
-
 namespace flashladder {
 namespace {
 

@@ -9,7 +9,6 @@
 #include <sstream>
 #include <vector>
 
-#include "common/attention/stage_numbers.hpp"
 #include "common/error.hpp"
 #include "common/io/whole_file.hpp"
 #include "common/labs/rules.hpp"
