@@ -11,6 +11,7 @@
 
 #include "catch.hpp"
 #include "common/ptx/cp_async.hpp"
+#include "common/ptx/dependent_launch.hpp"
 #include "common/ptx/named_barrier.hpp"
 #include "common/simt/simt_host.hpp"
 #include "zoo/attention_kernels.hpp"
@@ -230,12 +231,21 @@ TEST_CASE("races in shared memory", "[simt]") {
   }
 }
 
+Options options_for(Schedule schedule, std::uint64_t seed = 0) {
+  Options options;
+  options.banks = true;
+  options.check = true;
+  options.schedule = schedule;
+  options.seed = seed;
+  return options;
+}
+
 TEST_CASE("races in global memory", "[simt]") {
   using Use = GlobalMarks::Use;
   GlobalMarks marks(4);
   const auto use = [&](std::int64_t i, Use how, std::uint32_t launch, std::uint32_t block,
                        bool initialised = true) {
-    const auto conflict = marks.access(i, how, launch, block, initialised, Where::here("file", 1));
+    const auto conflict = marks.access(i, how, launch, launch, block, initialised, Where::here("file", 1));
     return conflict ? name_of(conflict->kind) : "";
   };
   CHECK(use(0, Use::read, 1, 0, false) == std::string("uninitialised_global"));
@@ -256,6 +266,47 @@ TEST_CASE("races in global memory", "[simt]") {
   CHECK(use(3, Use::atomic, 1, 1) == std::string("race_global"));
 }
 
+TEST_CASE("what a kernel before, that may still run, does to global memory", "[simt]") {
+  using Use = GlobalMarks::Use;
+  GlobalMarks marks(3);
+  // Launch 4 may begin before 3 has ended, and 3 before 2 has; 1 has ended.
+  const auto use = [&](std::int64_t i, Use how, std::uint32_t launch, std::uint32_t unfinished) {
+    const auto conflict = marks.access(i, how, launch, unfinished, 0, true, Where::here("file", launch));
+    return conflict ? name_of(conflict->kind) : "";
+  };
+  const std::string right, wrong = "missing_grid_wait";
+  CHECK(use(0, Use::write, 1, 1) == right);
+  CHECK(use(0, Use::read, 3, 2) == right);   // which has ended
+  CHECK(use(0, Use::write, 4, 2) == wrong);  // 3 has read it
+  CHECK(use(1, Use::write, 2, 2) == right);
+  CHECK(use(1, Use::read, 3, 2) == wrong);
+  CHECK(use(1, Use::atomic, 4, 2) == wrong);
+  CHECK(use(1, Use::read, 4, 4) == right);  // who has waited
+  CHECK(use(2, Use::atomic, 2, 2) == right);
+  CHECK(use(2, Use::atomic, 3, 2) == wrong);  // atomic operations of one launch alone do not race
+}
+
+__global__ void add_one(gmem<f32> x) {
+  grid_dependency_wait();
+  x[threadIdx.x] += 1.f;
+}
+
+TEST_CASE("launches that need not wait are counted, and run one after the other", "[simt]") {
+  Emulator emulator(options_for(Schedule::forward));
+  const UseEmulator use(emulator);
+  DeviceBuffer<f32> x("x", 32);
+  x.fill_zero();
+  launch("add_one", add_one, dim3(1), dim3(32), 0, x);
+  launch_dependent("add_one", add_one, dim3(1), dim3(32), 0, x);
+  launch_dependent("add_one", add_one, dim3(1), dim3(32), 0, x);
+  CHECK(emulator.launches()[0].dependent_launches == 0);
+  CHECK(emulator.last().dependent_launches == 1);
+  CHECK(emulator.total().dependent_launches == 2);
+  std::vector<float> found(32);
+  x.download(found.data());
+  CHECK(found == std::vector<float>(32, 3.f));
+}
+
 // ---- collectives
 
 __global__ void all_shuffles(gmem<int> out) {
@@ -270,15 +321,6 @@ __global__ void all_shuffles(gmem<int> out) {
   out[at++ * 64 + t] = __shfl_sync(~0u, t, 9, 8);
   const int half = t % 32 < 16 ? 0xffff : int(0xffff0000u);
   out[at++ * 64 + t] = __shfl_xor_sync(unsigned(half), t, 1);
-}
-
-Options options_for(Schedule schedule, std::uint64_t seed = 0) {
-  Options options;
-  options.banks = true;
-  options.check = true;
-  options.schedule = schedule;
-  options.seed = seed;
-  return options;
 }
 
 TEST_CASE("shuffles move what CUDA says they move", "[simt]") {

@@ -82,6 +82,20 @@ struct Specimen {
 #define ON_A(kernel, blocks, threads, ...) ON(kernel, blocks, threads, 0, x.a __VA_OPT__(, ) __VA_ARGS__)
 #define ON_AB(kernel, blocks, threads, ...) ON_A(kernel, blocks, threads, x.b __VA_OPT__(, ) __VA_ARGS__)
 
+/// One that is launched by launch_dependent() behind kernel_before, both with a and b.
+#define BEHIND_A_KERNEL(kernel)                                                                     \
+  [] {                                                                                              \
+    Buffers x;                                                                                      \
+    launch("kernel_before", zoo::kernel_before, dim3(1), dim3(64), 0, x.a, x.b);                    \
+    launch_dependent(#kernel, zoo::kernel<false>, dim3(1), dim3(64), 0, x.a, x.b);                  \
+  },                                                                                                \
+      [] {                                                                                          \
+        Buffers x;                                                                                  \
+        launch("kernel_before", zoo::kernel_before, dim3(1), dim3(64), 0, x.a, x.b);                \
+        launch_dependent(#kernel, zoo::kernel<true>, dim3(1), dim3(64), 0, x.a, x.b);               \
+        launch("behind_both", zoo::not_waited_for_the_grid<false>, dim3(1), dim3(64), 0, x.a, x.b); \
+      }
+
 /// One whose kernel takes the tensor map of a, and b.
 #define ON_MAP_B(kernel) ON(kernel, 1, 64, 1280, map_of(x.a), x.b)
 /// One that takes the map alone.
@@ -147,6 +161,9 @@ std::vector<Specimen> specimens() {
       {"in_step", race_within_warp, "tile", ON_AB(in_step, 1, 32)},
       {"same_output", race_global, "a", ON_A(same_output, 3, 64)},
       {"neighbour", race_global, "a", ON_A(neighbour, 3, 64)},
+      {"not_waited_for_the_grid", missing_grid_wait, "a", BEHIND_A_KERNEL(not_waited_for_the_grid)},
+      {"written_too_early", missing_grid_wait, "b", BEHIND_A_KERNEL(written_too_early)},
+      {"waited_for_by_one_warp", missing_grid_wait, "a", BEHIND_A_KERNEL(waited_for_by_one_warp)},
       {"unfilled", uninitialised_shared, "tile", ON_AB(unfilled, 1, 64)},
       {"accumulate", uninitialised_global, "fresh",
        [] { on_fresh("accumulate", zoo::accumulate<false>, false); },

@@ -2,6 +2,7 @@
 // The kernels before and after a backward pass in which the blocks of all tiles of keys add to dQ_sum, as
 // in stage 38, which explains them. Their namespace has no name: one program may hold them several times.
 #include "common/kernel/device.hpp"
+#include "common/ptx/dependent_launch.hpp"
 
 namespace flashladder {
 namespace {
@@ -42,22 +43,36 @@ __device__ __forceinline__ void prepare_row(gmem<const T> Og,    // [batch, q_he
   }
 }
 
+/// Which head, or batch entry, of `all` a block takes. Where these kernels are `chained`, as in stage 63,
+/// they go from the last one to the first one, since the kernel between them goes the other way.
+template <bool chained>
+__device__ __forceinline__ int in_turn(unsigned index, unsigned all) {
+  return static_cast<int>(chained ? all - 1 - index : index);
+}
+
 /// prepare_row for each row, and dQ_sum = 0, to which the blocks of all tiles of keys add.
-template <class T, int d>
-__global__ void __launch_bounds__(helpers) prepare(gmem<const T> Og,    // [batch, q_heads, Nq, d]
-                                                   gmem<const T> dOg,   // [batch, q_heads, Nq, d]
-                                                   gmem<const f32> Lg,  // [batch, q_heads, Nq]
-                                                   gmem<f32> Dg,        // [batch, q_heads, padded_Nq]
-                                                   gmem<f32> L2g,       // [batch, q_heads, padded_Nq]
-                                                   gmem<f32> dQ_sumg,   // [batch, q_heads, padded_Nq, d]
-                                                   BackwardSizes n, int padded_Nq) {
-  const int h = blockIdx.y, b = blockIdx.z, first = blockIdx.x * (helpers / helper_lanes);
+template <class T, int d, bool chained>
+__global__ void __launch_bounds__(helpers)
+    prepare_in_turn(gmem<const T> Og,    // [batch, q_heads, Nq, d]
+                    gmem<const T> dOg,   // [batch, q_heads, Nq, d]
+                    gmem<const f32> Lg,  // [batch, q_heads, Nq]
+                    gmem<f32> Dg,        // [batch, q_heads, padded_Nq]
+                    gmem<f32> L2g,       // [batch, q_heads, padded_Nq]
+                    gmem<f32> dQ_sumg,   // [batch, q_heads, padded_Nq, d]
+                    BackwardSizes n, int padded_Nq) {
+  if constexpr (chained) launch_dependents();  // what they wait for is this kernel's end
+  const int h = in_turn<chained>(blockIdx.y, gridDim.y), b = in_turn<chained>(blockIdx.z, gridDim.z);
+  const int first = blockIdx.x * (helpers / helper_lanes);
   prepare_row<T, d>(Og, dOg, Lg, Dg, L2g, n, padded_Nq, b, h, first + threadIdx.x / helper_lanes);
   const gmem<f32> dQ_sum = dQ_sumg + (n.head(b, h) * padded_Nq + first) * d;
 #pragma unroll
   for (int e = 4 * threadIdx.x; e < helpers / helper_lanes * d; e += 4 * helpers)
     store4(dQ_sum + e, make_float4(0.f, 0.f, 0.f, 0.f));
 }
+
+/// That of passes that begin with the first head.
+template <class T, int d>
+constexpr auto* prepare = prepare_in_turn<T, d, false>;
 
 /// The same without dQ_sum: where no block adds to another one's dQ.
 template <class T, int d>
@@ -73,14 +88,16 @@ __global__ void __launch_bounds__(helpers) prepare_rows(gmem<const T> Og,    // 
 
 /// dQ = scale * dQ_sum, in 16 bits and in rows again: a thread for 8 columns of rows quad and quad + 8
 /// of 16.
-template <class T, int d>
+template <class T, int d, bool chained>
 __global__ void __launch_bounds__(helpers)
-    convert(gmem<const f32> dQ_sumg,  // [batch, q_heads, padded_Nq, d]
-            gmem<T> dQg,              // [batch, q_heads, Nq, d]
-            BackwardSizes n, int padded_Nq) {
-  const int e = blockIdx.x * helpers + threadIdx.x, h = blockIdx.y, b = blockIdx.z;
+    convert_in_turn(gmem<const f32> dQ_sumg,  // [batch, q_heads, padded_Nq, d]
+                    gmem<T> dQg,              // [batch, q_heads, Nq, d]
+                    BackwardSizes n, int padded_Nq) {
+  const int h = in_turn<chained>(blockIdx.y, gridDim.y), b = in_turn<chained>(blockIdx.z, gridDim.z);
+  const int e = blockIdx.x * helpers + threadIdx.x;
   const int i0 = e / d * 16, x = e % d / 8, quad = e % 8;
   if (i0 >= n.Nq) return;
+  if constexpr (chained) grid_dependency_wait();  // dQ_sum is complete when the kernel before has ended
   const gmem<const f32> dQ_sum = dQ_sumg + ((n.head(b, h) * padded_Nq + i0) * d + x * 128 + 16 * quad);
   f32 dq[2][8];
 #pragma unroll
@@ -95,6 +112,10 @@ __global__ void __launch_bounds__(helpers)
     if (i < n.Nq && 8 * x < n.d) store_eight<T>(dQg + (n.dQ.at(b, h) + i * n.dQ.row + 8 * x), dq[a]);
   }
 }
+
+/// Likewise.
+template <class T, int d>
+constexpr auto* convert = convert_in_turn<T, d, false>;
 
 }  // namespace
 }  // namespace flashladder

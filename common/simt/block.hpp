@@ -210,7 +210,9 @@ struct Launch {
   std::uint32_t shared_bytes;  ///< Dynamic shared memory.
   void (*body)(const void*);   ///< Runs the kernel for the running thread.
   const void* arguments;       ///< For `body`.
+  bool dependent;              ///< It may begin before the one before it has ended.
   std::uint32_t number;        ///< Counts launches, from 1.
+  std::uint32_t unfinished;    ///< The first one that may still run beside it; itself where none does.
   const Options* options;      ///< Of the emulator.
   LaunchTrace* trace;          ///< Gets what it does, where that is asked for.
 };
@@ -240,7 +242,9 @@ struct Block {
   /// If it is written, or the copy arrives, before the reader's warp next synchronises, a barrier is
   /// missing; if not, it is what it seems.
   std::optional<KernelFault> early_read;
-  unsigned early_reader = 0;                  ///< Whose warp read it.
+  unsigned early_reader = 0;  ///< Whose warp read it.
+  /// Who has waited for the launch before: warp, and its step.
+  std::vector<std::pair<unsigned, std::uint32_t>> grid_waits;
   std::size_t tiles = 0;                      ///< That the furthest of its threads has come to.
   unsigned turns = 0;                         ///< That it has had: next_turn().
   std::vector<bool> masked;                   ///< By tile: whether it was masked.

@@ -128,19 +128,44 @@ class DeviceBuffer {
   T* data_ = nullptr;
 };
 
-/// Starts `kernel` on a grid of blocks with `shared_bytes` bytes of dynamic shared memory each. Throws
-/// Error when the GPU does not take it; errors while it runs show at the next copy or synchronisation.
-template <class... Parameters, class... Arguments>
-void launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block,
-            std::size_t shared_bytes, Arguments&&... arguments) {
+/// Makes a kernel ready for such a grid. Throws Error when the GPU does not take it.
+template <class Kernel>
+void prepare_launch(const char* name, Kernel* kernel, dim3 grid, std::size_t shared_bytes) {
   require_grid(name, grid);
   // More than 48 KiB, declared arrays included, must be asked for.
   if (shared_bytes > 0)
     require(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  static_cast<int>(shared_bytes)),
             "kernel ", name, " with ", std::to_string(shared_bytes), " bytes of dynamic shared memory");
+}
+
+/// Starts `kernel` on a grid of blocks with `shared_bytes` bytes of dynamic shared memory each. Throws
+/// Error when the GPU does not take it; errors while it runs show at the next copy or synchronisation.
+template <class... Parameters, class... Arguments>
+void launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block,
+            std::size_t shared_bytes, Arguments&&... arguments) {
+  prepare_launch(name, kernel, grid, shared_bytes);
   kernel<<<grid, block, shared_bytes, stream()>>>(static_cast<Parameters>(arguments)...);
   require(cudaGetLastError(), "kernel ", name);
+}
+
+/// As launch, but the kernel may begin before the one before it has ended: see
+/// common/ptx/dependent_launch.hpp.
+template <class... Parameters, class... Arguments>
+void launch_dependent(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block,
+                      std::size_t shared_bytes, Arguments&&... arguments) {
+  prepare_launch(name, kernel, grid, shared_bytes);
+  cudaLaunchAttribute early = {};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t how = {};
+  how.gridDim = grid;
+  how.blockDim = block;
+  how.dynamicSmemBytes = shared_bytes;
+  how.stream = stream();
+  how.attrs = &early;
+  how.numAttrs = 1;
+  require(cudaLaunchKernelEx(&how, kernel, static_cast<Parameters>(arguments)...), "kernel ", name);
 }
 
 }  // namespace for_cuda

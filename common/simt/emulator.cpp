@@ -30,6 +30,8 @@ class ShowsToTrace {
 
 void Emulator::run(Launch launch) {
   launch.number = ++launch_count;
+  if (!launch.dependent) unfinished_ = launch.number;
+  launch.unfinished = unfinished_;
   launch.options = &options;
   if (!options.check) GlobalBuffer::forget_what_is_written();
   launch.trace = nullptr;

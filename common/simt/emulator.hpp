@@ -42,6 +42,7 @@ class Emulator {
 
  private:
   std::vector<Ledger> launches_;
+  std::uint32_t unfinished_ = 0;  ///< The last launch that waited for all before it.
 };
 
 /// Makes an emulator the current one of this OS thread while it lives.

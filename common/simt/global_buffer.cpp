@@ -122,9 +122,10 @@ void GlobalBuffer::require_written() const {
 }
 
 std::optional<Conflict> GlobalBuffer::check(std::int64_t element, GlobalMarks::Use use,
-                                            std::uint32_t launch, std::uint32_t block, Where where) {
+                                            std::uint32_t launch, std::uint32_t unfinished,
+                                            std::uint32_t block, Where where) {
   if (marks_ == nullptr) return std::nullopt;
-  return marks_->access(element, use, launch, block, initialised_, where);
+  return marks_->access(element, use, launch, unfinished, block, initialised_, where);
 }
 
 std::uint64_t GlobalBuffer::bytes_in_use() {

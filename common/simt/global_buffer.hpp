@@ -45,7 +45,7 @@ class GlobalBuffer {
 
   /// What an access under Options::check does wrong, if anything.
   std::optional<Conflict> check(std::int64_t element, GlobalMarks::Use use, std::uint32_t launch,
-                                std::uint32_t block, Where where);
+                                std::uint32_t unfinished, std::uint32_t block, Where where);
 
   /// Bytes of all buffers that there are and whose memory counts.
   static std::uint64_t bytes_in_use();

@@ -40,6 +40,7 @@ enum class ErrorKind {
   race_shared,            ///< (check) Two warps at one shared address, a barrier missing in between.
   race_within_warp,       ///< (check) Two lanes of a warp likewise, __syncwarp missing in between.
   race_global,            ///< (check) Two blocks of a launch at one global address, one of them writing.
+  missing_grid_wait,      ///< (check) A use of what a kernel before, that may still run, writes or reads.
   uninitialised_shared,   ///< (check) A read of a shared word that nobody wrote.
   uninitialised_global,   ///< (check) A read of a global element that nobody wrote.
   missing_wait,           ///< (check) A shared word used while an asynchronous copy to it is under way.

@@ -82,11 +82,10 @@ class DeviceBuffer {
   std::unique_ptr<GlobalBuffer> buffer_;
 };
 
-/// Runs `kernel` on a grid of blocks with `shared_bytes` bytes of dynamic shared memory each, and waits for
-/// it. `name` is the kernel's in ledgers and errors. Throws KernelError.
+/// Runs `kernel` on such a grid, and waits for it. `dependent`: by launch_dependent.
 template <class... Parameters, class... Arguments>
-void launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block,
-            std::size_t shared_bytes, Arguments&&... arguments) {
+void run_kernel(bool dependent, const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block,
+                std::size_t shared_bytes, Arguments&&... arguments) {
   struct Call {
     void (*kernel)(Parameters...);
     std::tuple<std::decay_t<Parameters>...> arguments;
@@ -102,7 +101,24 @@ void launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 blo
     std::apply(c.kernel, c.arguments);
   };
   what.arguments = &call;
+  what.dependent = dependent;
   Emulator::current().run(what);
+}
+
+/// Runs `kernel` on a grid of blocks with `shared_bytes` bytes of dynamic shared memory each, and waits for
+/// it. `name` is the kernel's in ledgers and errors. Throws KernelError.
+template <class... Parameters, class... Arguments>
+void launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block,
+            std::size_t shared_bytes, Arguments&&... arguments) {
+  run_kernel(false, name, kernel, grid, block, shared_bytes, std::forward<Arguments>(arguments)...);
+}
+
+/// As launch, but on a GPU the kernel may begin before the one before it has ended: what that has written
+/// may be used behind grid_dependency_wait() (common/ptx/dependent_launch.hpp).
+template <class... Parameters, class... Arguments>
+void launch_dependent(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block,
+                      std::size_t shared_bytes, Arguments&&... arguments) {
+  run_kernel(true, name, kernel, grid, block, shared_bytes, std::forward<Arguments>(arguments)...);
 }
 
 }  // namespace flashladder::simt

@@ -7,6 +7,7 @@ namespace flashladder::simt {
 const std::vector<Counters::Field>& Counters::fields() {
   static const std::vector<Field> all = {
       {"blocks", &Counters::blocks},
+      {"dependent_launches", &Counters::dependent_launches},
       {"flops_cuda_cores", &Counters::flops_cuda_cores},
       {"flops_tensor_cores", &Counters::flops_tensor_cores},
       {"flops_during_copies", &Counters::flops_during_copies},
@@ -44,7 +45,7 @@ const std::vector<Counters::Field>& Counters::fields() {
   };
   return all;
 }
-static_assert(sizeof(Counters) == 35 * sizeof(std::uint64_t), "a new counter must be listed in fields()");
+static_assert(sizeof(Counters) == 36 * sizeof(std::uint64_t), "a new counter must be listed in fields()");
 
 Counters& Counters::operator+=(const Counters& other) {
   for (const Field& field : fields()) this->*field.member += other.*field.member;

@@ -13,6 +13,7 @@ namespace flashladder::simt {
 /// thread; warp instructions once per warp, barriers once per block.
 struct Counters {
   std::uint64_t blocks = 0;               ///< Blocks that ran.
+  std::uint64_t dependent_launches = 0;   ///< Launches that need not wait for the kernel before to end.
   std::uint64_t flops_cuda_cores = 0;     ///< Matrix products by mac(): 2 each.
   std::uint64_t flops_tensor_cores = 0;   ///< Matrix products by mma instructions.
   std::uint64_t flops_during_copies = 0;  ///< Those of them beside which copies are in flight (Flight).

@@ -268,13 +268,39 @@ int ask_for_row(int row) {
   return running.block->launch->options->added_to_rows;
 }
 
+void wait_for_grid() {
+  Block& block = *running.block;
+  const unsigned warp = running.thread->warp;
+  if (!block.launch->options->check) return;
+  for (const auto& [waited, step] : block.grid_waits) {
+    if (waited == warp) return;  // the first wait is enough
+  }
+  block.grid_waits.emplace_back(warp, block.races.begin_step(warp));
+}
+
+/// The first launch that may still run, for all that the running thread knows.
+std::uint32_t unfinished_launch(const Block& block) {
+  for (const auto& [warp, step] : block.grid_waits) {
+    if (block.races.knows(running.thread->warp, warp, step)) return block.launch->number;
+  }
+  return block.launch->unfinished;
+}
+
 void check_global(GlobalBuffer& buffer, std::int64_t element, GlobalMarks::Use use, Where where) {
   const Block& block = *running.block;
-  const auto conflict = buffer.check(element, use, block.launch->number, block.linear, where);
+  const auto conflict =
+      buffer.check(element, use, block.launch->number, unfinished_launch(block), block.linear, where);
   if (!conflict) return;
   const std::string name = buffer.name() + " element " + number(element);
   if (conflict->kind == ErrorKind::uninitialised_global)
     fail(conflict->kind, where, buffer.name(), name + " is read, and no kernel or upload has written it");
+  if (conflict->kind == ErrorKind::missing_grid_wait)
+    fail(conflict->kind, where, buffer.name(),
+         name + " is " + (use == GlobalMarks::Use::read ? "read" : "written") +
+             ", and a kernel before, which " + (conflict->earlier_wrote ? "writes" : "reads") + " it (" +
+             to_string(conflict->where) +
+             "), may still run: this thread cannot know that grid_dependency_wait() was executed",
+         conflict->where);
   fail_race(*conflict, use != GlobalMarks::Use::read, where, buffer.name(), name,
             "block number " + number(block.linear), "another block");
 }

@@ -325,14 +325,16 @@ void GlobalMarks::clear() {
 }
 
 std::optional<Conflict> GlobalMarks::access(std::int64_t i, Use use, std::uint32_t launch,
-                                            std::uint32_t block, bool initialised, Where where) {
+                                            std::uint32_t unfinished, std::uint32_t block, bool initialised,
+                                            Where where) {
   Mark& mark = marks_[static_cast<std::size_t>(i)];
   const auto by_another = [&](std::uint64_t old) {
-    return launch_of(old) == launch && block_of(old) != block;
+    const std::uint32_t of = launch_of(old);
+    return of == launch ? block_of(old) != block : of >= unfinished && of < launch;
   };
   const auto race = [&](std::uint64_t old, bool wrote) {
     const char* file = mark.file;
-    return Conflict{ErrorKind::race_global,
+    return Conflict{launch_of(old) == launch ? ErrorKind::race_global : ErrorKind::missing_grid_wait,
                     wrote,
                     0,
                     0,

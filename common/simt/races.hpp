@@ -186,9 +186,10 @@ class GlobalMarks {
   enum class Use { read, write, atomic };
 
   /// Block `block` of launch number `launch` (from 1) uses element `i`. `initialised`: it was given a value
-  /// before any launch.
-  std::optional<Conflict> access(std::int64_t i, Use use, std::uint32_t launch, std::uint32_t block,
-                                 bool initialised, Where where);
+  /// before any launch. Launches from number `unfinished` on may still run, for all that the thread knows;
+  /// what they and this one do to an element, with a write by one, is missing_grid_wait.
+  std::optional<Conflict> access(std::int64_t i, Use use, std::uint32_t launch, std::uint32_t unfinished,
+                                 std::uint32_t block, bool initialised, Where where);
   /// Whether any launch wrote element `i`.
   bool written(std::int64_t i) const { return marks_[static_cast<std::size_t>(i)].writer != 0; }
   /// Nobody has written anything.

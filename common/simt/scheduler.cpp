@@ -189,6 +189,7 @@ void run_block(Block& block, unsigned linear, BlockTrace* trace) {
   block.early_read.reset();
   block.tiles = 0;
   block.turns = 0;
+  block.grid_waits.clear();
   block.masked.clear();
   block.ready.clear();
   if (options.schedule == Schedule::random) block.random.seed(options.seed * 0x9e3779b97f4a7c15u + linear);
@@ -512,6 +513,7 @@ Ledger run_grid(const Launch& launch) {
   work();
   for (std::thread& other : others) other.join();
   if (error != nullptr) std::rethrow_exception(error);
+  ledger.dependent_launches = launch.dependent ? 1 : 0;
   ledger.most_tiles_of_multiprocessor = most_tiles_of_multiprocessor(tiles_of_block);
   ledger.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return ledger;

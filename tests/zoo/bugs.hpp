@@ -3,6 +3,7 @@
 // a report must name carries the comment "bug: <specimen>", and where two lines are at odds the second one
 // carries "other: <specimen>".
 #include "common/ptx/cp_async.hpp"
+#include "common/ptx/dependent_launch.hpp"
 #include "common/ptx/elect.hpp"
 #include "common/ptx/mbarrier.hpp"
 #include "common/ptx/named_barrier.hpp"
@@ -995,6 +996,40 @@ __global__ void added_and_stored(gmem<f32> a) {
     tma_commit();
     tma_wait_read<0>();
   }
+}
+
+/// A kernel, that others may begin beside: it reads b and writes a.
+inline __global__ void kernel_before(gmem<f32> a, gmem<const f32> b) {
+  launch_dependents();
+  a[threadIdx.x] = b[threadIdx.x];
+}
+
+/// The kernel before may still write what this one reads.
+template <bool right>
+__global__ void not_waited_for_the_grid(gmem<f32> a, gmem<f32> b) {
+  const int t = threadIdx.x;
+  if (right) grid_dependency_wait();
+  const f32 x = a[t];  // bug: not_waited_for_the_grid
+  b[t] = x;
+}
+
+/// The kernel before may still read what this one writes.
+template <bool right>
+__global__ void written_too_early(gmem<f32> a, gmem<f32> b) {
+  const int t = threadIdx.x;
+  if (right) grid_dependency_wait();
+  b[t] = 2.f;  // bug: written_too_early
+  a[64 + t] = 2.f;
+}
+
+/// One warp waits for the kernel before, and the other one cannot know that it has.
+template <bool right>
+__global__ void waited_for_by_one_warp(gmem<f32> a, gmem<f32> b) {
+  const int t = threadIdx.x;
+  if (t >= 32) grid_dependency_wait();
+  if (right) __syncthreads();
+  const f32 x = t < 32 ? f32(a[t]) : f32(0.f);  // bug: waited_for_by_one_warp
+  if (t < 32) b[64 + t] = x;
 }
 
 }  // namespace flashladder::zoo

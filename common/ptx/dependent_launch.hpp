@@ -1,0 +1,52 @@
+#pragma once
+// griddepcontrol: kernels that are launched by launch_dependent() may begin before the kernel before them
+// has ended. (PTX ISA, parallel synchronization instructions, griddepcontrol; CUDA C++ Programming Guide,
+// programmatic dependent launch.)
+#include "common/simt/simt.hpp"
+
+namespace flashladder {
+
+#if defined(__CUDACC__)
+
+inline namespace for_cuda {
+
+/// Lets the kernel behind this one begin, if it was launched by launch_dependent(), once all blocks have
+/// said so or have ended, and there is room for its blocks. It says nothing of what this kernel writes.
+__device__ __forceinline__ void launch_dependents() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+/// Waits until the kernel before this one has ended, and what it has written is there: for this thread, and
+/// for those that learn of it by a barrier. Without launch_dependent() it has nothing to wait for.
+__device__ __forceinline__ void grid_dependency_wait() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+}  // namespace for_cuda
+
+#else
+
+namespace simt {
+
+/// Executes grid_dependency_wait.
+void wait_for_grid();
+
+}  // namespace simt
+
+inline namespace for_emulator {
+
+/// Lets the kernel behind this one begin, if it was launched by launch_dependent(). The emulator runs one
+/// after the other all the same, and takes what is not waited for as not written.
+inline void launch_dependents() {}
+
+/// Waits until the kernel before this one has ended, and what it has written is there: for this thread, and
+/// for those that learn of it by a barrier. Without launch_dependent() it has nothing to wait for.
+inline void grid_dependency_wait() {
+  simt::wait_for_grid();
+}
+
+}  // namespace for_emulator
+
+#endif
+
+}  // namespace flashladder
