@@ -1375,7 +1375,7 @@ class TorchVariantsTest(unittest.TestCase):
         """numbers: of the stages that must be chosen; tensors: q, k, v and, by their names, what has a gradient, too;
         right: what the definition makes of the same."""
         if device == "cuda" and torch.cuda.get_device_capability() == (9, 0) and "block_map" not in options:
-            numbers = 82, numbers[1]  # for Hopper alone
+            numbers = 82, 81 if "bias" in tensors else 83  # for Hopper alone
         mine = {name: x.detach().to(device).requires_grad_() for name, x in tensors.items()}
         q, k, v = (mine[name] for name in "qkv")
         options = {name: x.to(device) if isinstance(x, torch.Tensor) else x for name, x in options.items()}
@@ -1411,6 +1411,22 @@ class TorchVariantsTest(unittest.TestCase):
             for device in self.devices():
                 with self.subTest(stage=numbers[0], device=device):
                     self.check(numbers, learned, right, do, device, **options)
+
+    def test_which_stages_a_gpu_gets(self):
+        """Of this build's, as if there were a GPU: one of Hopper, and another one."""
+        bias, cuda = {"bias"}, torch.device("cuda")
+        for hopper, variants, numbers in (
+                (True, set(), (51, 61)), (True, {"window"}, (82, 83)), (True, {"dropout", "packed sequences"}, (82, 83)),
+                (True, {"alibi", "sinks", "softcap"}, (82, 83)), (True, bias, (82, 81)), (True, bias | {"alibi", "window"}, (82, 81)),
+                (True, {"prefix"}, (73, 73)), (True, {"block map"} | bias, (81, 81)),
+                (False, set(), (29, 38)), (False, {"window"}, (72, 72)), (False, bias, (76, 76)), (False, bias | {"sinks"}, (81, 81))):
+            def takes(one, needed, dtype, d, device, hopper=hopper):
+                return (one.kernels and getattr(one, needed) and dtype in one.dtypes and d in one.head_dims
+                        and (hopper or not one.hopper))
+            with self.subTest(hopper=hopper, variants=variants), mock.patch.object(flashladder.torch, "_takes", takes):
+                best = [flashladder.torch._best.__wrapped__(needed, "bfloat16", 64, cuda, frozenset(variants)).number
+                        for needed in ("forward", "backward")]
+                self.assertEqual(tuple(best), numbers)
 
     def test_packed_sequences_are_those_alone(self):
         q, k, v = (torch.from_numpy(x).half() for x in inputs(1, 4, 4, 70, 70, 64))

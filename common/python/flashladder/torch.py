@@ -26,7 +26,10 @@ import flashladder
 __all__ = ["attention", "stages_for"]
 
 FIRST_VARIANT = 70  # the stages from here on are no faster rungs, but other kinds of attention
-UNTRIED: tuple[int, ...] = (83,)  # stages whose tests no GPU has passed yet: who names none does not get them
+UNTRIED: tuple[int, ...] = ()  # stages whose tests no GPU has passed yet: who names none does not get them
+# Backward passes that a bias makes slow, and the stage that runs in their place: measured on an H200, 83 has 0.46 to 0.82 of the
+# speed of 81 there.
+BACKWARD_WITH_BIAS = {83: 81}
 MOST_BLOCKS = 65535  # batch entries, or heads, of one launch: what a GPU takes in one direction
 NO_PAIR = "stage is {!r}: give one stage, or a pair of which the second has the backward pass"
 # Their backward passes give the same bits every time. Of those that take the arrays the first is the fastest, at d = 64,
@@ -67,9 +70,9 @@ def attention(
     stage    which stages run: None, a stage, or a pair (forward, backward). A pass that is not named, or that the stage
              has not, is of the highest stage that takes q: stages_for() says which. On the CPU that is an emulated one;
              stage=(2, 0) runs both passes there without the emulator, in float32. With any of the variants, a pass that is
-             not named is of the stage that takes it and least else; on Hopper the forward pass is of stage 82, where that
-             takes them, and the backward pass of stage 83, which is not measured yet, only where it is named. Kernels of
-             stages 81 to 83 are compiled at their first call, in some seconds, and kept on disk
+             not named is of the stage that takes it and least else; on Hopper the forward pass is of stage 82 and the backward
+             pass of stage 83, where those take them, but with a bias the backward pass is of stage 81, which is faster there.
+             Kernels of stages 81 to 83 are compiled at their first call, in some seconds, and kept on disk
 
     window_size, softcap, prefix, alibi_slopes, bias, sinks, dropout_p, cu_seqlens_q, cu_seqlens_k, block_map
              as in flashladder.forward, in 16 bits; dropout_seed may be a tensor of one int64 on the CPU, or on q's device,
@@ -269,7 +272,8 @@ def _takes(one: flashladder.Stage, needed: str, dtype: str, d: int, device: torc
 @functools.lru_cache
 def _best(needed: str, dtype: str, d: int, device: torch.device, variants: frozenset[str]) -> flashladder.Stage:
     """The stage with the largest number that has the pass, takes such arrays on this device and is not untried. Where
-    variants are asked for, of the stages that take them the one that takes the fewest; but on Hopper one for Hopper first."""
+    variants are asked for, of the stages that take them the one that takes the fewest; but on Hopper one for Hopper first, unless
+    BACKWARD_WITH_BIAS has another in its place."""
     on_gpu = device.type == "cuda"
     if variants:
         taking = sorted((stage for stage in flashladder.stages()
@@ -284,7 +288,8 @@ def _best(needed: str, dtype: str, d: int, device: torch.device, variants: froze
                   and (needed, stage.number) != ("backward", DETERMINISTIC[-1])]
     for one in taking:
         if _takes(one, needed, dtype, d, device):
-            return one
+            instead = BACKWARD_WITH_BIAS.get(one.number) if "bias" in variants else None
+            return next((other for other in taking if other.number == instead), one)
     raise ValueError(f"no stage of this build has a {needed} pass for {dtype} and head dimension {d}"
                      f"{''.join(f', {name}' for name in sorted(variants))} on "
                      f"{'a GPU' if on_gpu else 'the CPU'}: './ladder list' says what each takes"
