@@ -10,19 +10,23 @@ bench.measure.stamps takes them.
 """
 
 import argparse
+import statistics
 import sys
 from dataclasses import dataclass
+from itertools import pairwise
 
 from bench.report.markers import NoMarkers, with_block
-from bench.results.stamps import OPTIONS, TIME_LINES, of_stage
+from bench.results.stamps import D, DTYPE, TIME_LINES, N, cost_of, of_stage
 from common.course import registry
 from common.course.registry import ROOT, Failure
 from common.course.stamped_time import Stamped, first_block
-from common.course.time_model import AT_BARRIER, FOR_DATA, FOR_PRODUCT, SCHEDULERS, TENSOR_CORES, TMA, WAITS, Model, Timing
+from common.course.time_model import (AT_BARRIER, FOR_DATA, FOR_PRODUCT, SCHEDULERS, TENSOR_CORES, TMA, WAITS, WORK_OF, Model,
+                                      Timing)
 
 WARPGROUP_COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7"]
 WAITING = {FOR_PRODUCT: "#d1d9e0", FOR_DATA: "#f4c7c3", AT_BARRIER: "#b8a9c9"}
-CLOCKS = 6000  # that a picture shows
+CLOCKS = 6000  # that a picture shows, in the middle of the block
+SOFTMAX = WORK_OF["softmax"]
 
 
 @dataclass
@@ -32,6 +36,7 @@ class Shown:
     stage: registry.Stage
     timing: Timing
     gpu: str = ""  # that its stamps are of; "": it is in the time of the model
+    least: float = 0.0  # clocks that its products take on the first tensor core
 
     @property
     def label(self):
@@ -39,9 +44,44 @@ class Shown:
 
     @property
     def products(self):
-        """What is known of the tensor cores: of stamps only when a product was under way, which they may not have begun yet."""
+        """The share of the time in which a tensor core works. By stamps it is in between: a product takes no less than it takes
+        there, and is over when its warp knows it, or before."""
         share = f"{share_of(self.timing, TENSOR_CORES):.0%}"
-        return f"at most {share}" if self.gpu else share
+        return f"{self.least / self.timing.end:.0%} to {share}" if self.gpu else share
+
+    @property
+    def first_warp(self):
+        return first_warps(self.timing)[0]
+
+    @property
+    def tile(self):
+        """Clocks from a tile of the first warp to the next one, the median."""
+        warp = self.timing.warps[self.first_warp]
+        ended = [done for step, done in zip(warp.steps, warp.done) if step.name == "tile"]
+        return statistics.median(after - before for before, after in pairwise(ended))
+
+    @property
+    def softmax(self):
+        """Clocks of the first warp's softmax, of one tile; the share of them in which a product of another warpgroup is under way,
+        as text."""
+        number, timing = self.first_warp, self.timing
+        bars = [(bar.begin, bar.end) for bar in timing.bars if bar.lane == f"warp {number}" and bar.what == SOFTMAX]
+        clocks = sum(end - begin for begin, end in bars)
+        share = covered(bars, [(begin, end) for begin, end, warp in timing.products if warp != number]) / clocks
+        tiles = sum(step.name == "tile" for step in timing.warps[number].steps)
+        return clocks / tiles, f"at most {share:.0%}" if self.gpu else f"{share:.0%}"
+
+
+def covered(spans, others):
+    """How much of the spans lies in one of the others."""
+    total = 0.0
+    for begin, end in spans:
+        at = begin
+        for since, until in sorted(others):
+            since, until = max(since, at), min(until, end)
+            if until > since:
+                total, at = total + until - since, until
+    return total
 
 
 def first_warps(model):
@@ -57,11 +97,12 @@ def share_of(model, lane):
 
 def draw_stage(panel, shown):
     timing, numbers = shown.timing, first_warps(shown.timing)
+    first = max(0, timing.end - CLOCKS) / 2
     colours = {f"warp {number}": WARPGROUP_COLOURS[i % len(WARPGROUP_COLOURS)] for i, number in enumerate(numbers)}
     units = {TENSOR_CORES: "product under way"} if shown.gpu else {TMA: "TMA", TENSOR_CORES: "tensor core"}
     lanes = [*units, *colours]
     for bar in timing.bars:
-        if bar.lane not in lanes or bar.begin > CLOCKS:
+        if bar.lane not in lanes or bar.begin > first + CLOCKS or bar.end < first:
             continue
         colour = (colours[bar.what] if bar.lane == TENSOR_CORES else "#59636e" if bar.lane == TMA
                   else WAITING.get(bar.what) or colours[bar.lane])
@@ -69,7 +110,8 @@ def draw_stage(panel, shown):
     names = [*units.values(), *(f"warpgroup {i + 1}" for i in range(len(numbers)))]
     panel.set_yticks(range(len(lanes)), names)
     panel.invert_yaxis()
-    panel.set_xlim(0, CLOCKS)
+    panel.set_xlim(first, first + CLOCKS)
+    panel.xaxis.set_major_formatter("{x:,.0f}")
     panel.set_title(f"{shown.label}: the tensor cores work {shown.products} of the block's {timing.end:,.0f} clocks", loc="left",
                     fontsize=11)
 
@@ -78,42 +120,60 @@ def draw(shown, path):
     from bench.report.style import plt
 
     heights = [2 - bool(one.gpu) + len(first_warps(one.timing)) for one in shown]
-    figure, axes = plt.subplots(len(shown), 1, figsize=(11, 1.5 + 0.42 * sum(heights)), sharex=True, layout="constrained",
+    figure, axes = plt.subplots(len(shown), 1, figsize=(11, 1.5 + 0.25 * len(shown) + 0.42 * sum(heights)), layout="constrained",
                                 gridspec_kw={"height_ratios": heights})
     for panel, one in zip(axes, shown):
         draw_stage(panel, one)
-    measured = any(one.gpu for one in shown)
-    axes[-1].set_xlabel("clocks" if measured else "clocks of the model")
+    measured = next((one.gpu for one in shown if one.gpu), "")
+    axes[-1].set_xlabel("clocks of the block")
     handles = [plt.Rectangle((0, 0), 1, 1, color=colour) for colour in WAITING.values()]
     figure.legend(handles, [*WAITING], loc="outside lower center", ncols=3, frameon=False)
-    first = f"the first block of {' '.join(OPTIONS)}"
-    figure.suptitle(f"Above a model, below clock stamps of a GPU: {first}" if measured else f"A model, no measurement: {first}", fontsize=11)
+    part = f"{CLOCKS:,} clocks in the middle of the first block; {DTYPE}, d = {D}, N = {N:,}"
+    figure.suptitle(f"Above a model, below clock stamps of one {measured}: {part}" if measured else f"A model, no measurement: {part}",
+                    fontsize=11)
     figure.savefig(path, dpi=110, metadata={"Software": None})
     plt.close(figure)
 
 
 def table(shown):
-    """Of each: the block's clocks, and the share of them that units and the first warps are busy or wait."""
-    lines = ["| stage | clocks of a block | tensor cores | first warp: works | waits for its product | for K, V, Q | "
-             "at a barrier |", "|---|--:|--:|--:|--:|--:|--:|"]
+    """Of each: the clocks of its block, of a tile and of the tile's softmax, and the share of the block's that units and the first
+    warps are busy or wait."""
+    lines = ["| stage | clocks of a block | of a tile | of its softmax | beside products of others | tensor cores | first warp: works "
+             "| waits for its product | for K, V, Q | at a barrier |", f"|---|{'--:|' * 9}"]
     for one in shown:
         timing = one.timing
-        lane = f"warp {first_warps(timing)[0]}"
+        lane = f"warp {one.first_warp}"
         waits = [sum(bar.end - bar.begin for bar in timing.bars if bar.lane == lane and bar.what == what) / timing.end
                  for what in (FOR_PRODUCT, FOR_DATA, AT_BARRIER)]
         works = sum(bar.end - bar.begin for bar in timing.bars if bar.lane == lane and bar.what not in WAITS) / timing.end
-        cells = [one.products, *(f"{share:.0%}" for share in (works, *waits))]
-        lines.append(f"| {one.label} | {timing.end:,.0f} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        softmax, beside = one.softmax
+        cells = [f"{timing.end:,.0f}", f"{one.tile:,.0f}", f"{softmax:,.0f}", beside, one.products,
+                 *(f"{share:.0%}" for share in (works, *waits))]
+        lines.append(f"| {one.label} | {' | '.join(cells)} |")
+    return "\n".join(lines + cost_lines([found for one in shown if one.gpu and (found := cost_of(one.stage.number))]))
+
+
+def cost_lines(costs):
+    """How much longer kernels take that stamp."""
+    if not costs:
+        return []
+    data, problem = costs[0][0], costs[0][0]["problem"]
+    found = (f"stage {one['stage']} takes {one['stamped_ms']:.3f} ms, {one['stamped_ms'] / one['ms']:.2f} times the {one['ms']:.3f} ms "
+             "without" for _, one in costs)
+    return ["", f"With stamps {', '.join(found)}, on one {data['gpu']}, driver {data['driver']}, commit {data['commit']}: batch "
+            f"{problem['batch']}, {problem['heads']} heads, N = {problem['Nq']:,}, d = {problem['d']}, {problem['dtype']}, no mask; "
+            f"{data['pace']}, median of {data['rounds']}."]
 
 
 def shown_of(stage):
     """A stage in the time of the model, and of its stamps where there are some."""
     steps = first_block(stage.number)
-    found = [Shown(stage, Model(steps).require_end())]
+    model = Model(steps).require_end()
+    found = [Shown(stage, model)]
     if taken := of_stage(stage.number):
         gpu, of_warps = taken
-        found.append(Shown(stage, Stamped(steps, of_warps), gpu))
+        least = sum(end - begin for begin, end, _ in model.products)
+        found.append(Shown(stage, Stamped(steps, of_warps), gpu, least))
     return found
 
 

@@ -12,13 +12,25 @@ OPTIONS = ["--random", f"1,1,{N},{D}", "--dtype", DTYPE]  # the same block on th
 def of_stage(number: int, folder=None) -> tuple[str, Stamps] | None:
     """The GPU, and the stamps of a stage; None where none were taken. Without a folder the first that has some, H200 before
     H100."""
+    if (data := taken(number, folder)) is None:
+        return None
+    return data["gpu"], {row["warp"]: unpacked(row["stamps"], data["kinds"]) for row in data["rows"] if row["stage"] == number}
+
+
+def cost_of(number: int, folder=None) -> tuple[dict, dict] | None:
+    """What a stage's stamps cost: the file, and its row {stage, ms, stamped_ms}, without stamps and with them; None where no file
+    says it. As of_stage()."""
+    data = taken(number, folder) or {}
+    return next(((data, one) for one in data.get("costs", []) if one["stage"] == number), None)
+
+
+def taken(number: int, folder=None) -> dict | None:
+    """The file that has stamps of a stage."""
     for place in [gpu.FOLDER, gpu.HOPPER] if folder is None else [folder]:
-        if not (place / FILE).exists():
-            continue
-        data = gpu.load(place / FILE)
-        rows = [row for row in data["rows"] if row["stage"] == number]
-        if rows:
-            return data["gpu"], {row["warp"]: unpacked(row["stamps"], data["kinds"]) for row in rows}
+        if (place / FILE).exists():
+            data = gpu.load(place / FILE)
+            if any(row["stage"] == number for row in data["rows"]):
+                return data
     return None
 
 

@@ -26,7 +26,7 @@ MBARRIERS = 64  # bytes: smaller arrays hold no data
 MODEL = ("The clocks are those of a model, not measured: {multiprocessors} multiprocessors, each with one block at a time. "
          "The counts are the ledger's.")
 MEASURED = ("The clocks are those of one {gpu}: what the warps of a launch's first block stamped, which all blocks are shown with. "
-            "Between stamps, and of the units, it is what they allow. The counts are the ledger's.")
+            "Between stamps, and of the units, it is what they allow. A kernel that stamps is slower. The counts are the ledger's.")
 DRAWN = "Which row tiles a block draws is the emulator's order: its blocks take turns, whatever the clock says."
 # What is shown of the counters: (label, group, names that are added up). A buffer's stand before these.
 COUNTERS = [

@@ -7,11 +7,14 @@ wait (common/ptx/stamp.hpp). What a warp does in between, and when a unit has do
 - a product is under way from when it may begin until its warp knows that it has ended; of several on a tensor core the one
   that ends first is shown;
 - a load travels until the first warp that waits for it goes on, at the latest: TMA has no bars;
+- a named barrier is passed when the last warp has come, and not before: on a GPU a warp goes on behind its barrier up to where
+  it needs it, so that the stamp behind a barrier comes too early;
 - what comes behind a warp's last stamp, such as storing O, takes no time here;
 - clock 0 is the first stamp of the block.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from bench.results.stamps import OPTIONS, Stamps
 from common.course.ledger import answer
@@ -21,6 +24,7 @@ from common.course.time_model import AT_BARRIER, FOR_DATA, FOR_PRODUCT, SCHEDULE
 FENCE, GOES_ON = "fence", "goes_on"  # stamps that are no steps
 WAITS_FOR = {"mbarrier_wait": FOR_DATA, "barrier": AT_BARRIER, "wait_groups": FOR_PRODUCT}
 STAMPED = {"mbarrier_arrive", "load", "commit", "barrier_arrive", *WAITS_FOR}
+BARRIERS = {"barrier", "barrier_arrive"}
 EXPONENTIAL = 8  # clocks of a warp, where another operation takes one
 
 
@@ -28,6 +32,16 @@ def first_block(number: int) -> list[Step]:
     """The steps of a stage's first block on the emulator, at the problem of the stamps."""
     trace = answer(program(), ["ledger", str(number), *OPTIONS, "--trace"])["stages"][0]["trace"]
     return steps_of(trace, trace["launches"][-1]["blocks"][0])
+
+
+@dataclass
+class Found:
+    """The stamps of a step."""
+
+    step: int  # of its warp
+    begin: float  # when the warp came to it
+    goes_on: float | None  # of a wait: when it had ended
+    fence: float | None  # that stands before: when products may begin
 
 
 class Stamped(Timing):
@@ -38,53 +52,47 @@ class Stamped(Timing):
         first = min(clock for of_warp in stamps.values() for _, clock in of_warp)
         self.loads: list[tuple[float, int, int, tuple[int, int]]] = []  # when, by which warp, its step, what it arrives at
         self.arrived: dict[tuple[int, int], float] = {}  # by mbarrier and phase: when the first who waits goes on
-        self.products: list[tuple[float, float, int]] = []  # on the first tensor core: from, to, warp
+        self.passed: dict[tuple[int, int], float] = {}  # by named barrier and use: when the last warp has come
+        found = {number: matched(number, warp.steps, [(name, float(clock - first)) for name, clock in stamps.get(number, [])])
+                 for number, warp in self.warps.items()}
+        for number, of_warp in found.items():
+            for own in of_warp:
+                if (use := self.use(number, own.step)) is not None:
+                    self.passed[use] = max(self.passed.get(use, 0.0), own.begin)
         for number, warp in self.warps.items():
-            self.place(number, warp, [(name, float(clock - first)) for name, clock in stamps.get(number, [])])
+            self.place(number, warp, found[number])
         self.show_units()
 
-    def place(self, number: int, warp: Warp, stamps: list[tuple[str, float]]) -> None:
+    def use(self, number: int, step: int) -> tuple[int, int] | None:
+        """The named barrier that a warp comes to in a step, and for which time: a warp comes to each once in a phase."""
+        steps = self.warps[number].steps
+        if steps[step].name not in BARRIERS:
+            return None
+        return steps[step].a, sum(one.name in BARRIERS and one.a == steps[step].a for one in steps[:step])
+
+    def place(self, number: int, warp: Warp, found: list[Found]) -> None:
         """Gives each step of a warp its time."""
-        at, time, fence, groups = 0, 0.0, None, []  # of the stamps the next; now; when products may begin; the groups under way
-        between: list[int] = []  # steps since the last stamp
-        for index, step in enumerate(warp.steps):
-            between.append(index)
-            if not is_stamped(step):
-                continue
-            while at < len(stamps) and (stamps[at][0] == FENCE or needs_no_wait(stamps[at][0], step)):
-                if stamps[at][0] == FENCE:
-                    fence, at = stamps[at][1], at + 1
-                else:
-                    at += 2  # and where it goes on
-            if at == len(stamps) or stamps[at][0] != step.name:
-                found = stamps[at][0] if at < len(stamps) else "nothing"
-                raise Failure(f"the stamps are of another kernel: warp {number} has stamped {found} where the emulator's does "
-                              f"{step.name}, its step {index}")
-            begin = stamps[at][1]
-            at += 1
-            self.share(number, warp, between, time, begin)
-            between, time = [], begin
-            if step.name in WAITS_FOR:
-                if at == len(stamps) or stamps[at][0] != GOES_ON:
-                    raise Failure(f"the stamps are of another kernel: warp {number} does not go on behind its step {index}")
-                time = stamps[at][1]
-                at += 1
-                self.show(f"warp {number}", WAITS_FOR[step.name], begin, time, index)
+        time, behind, groups = 0.0, 0, []  # now; the first step behind the last stamp; when the groups under way began
+        for own in found:
+            step = warp.steps[own.step]
+            self.share(number, warp, list(range(behind, own.step + 1)), time, own.begin)
+            time, behind = own.begin, own.step + 1
+            if own.goes_on is not None:
+                use = self.use(number, own.step)
+                time = own.goes_on if use is None else max(own.goes_on, self.passed[use])
+                self.show(f"warp {number}", WAITS_FOR[step.name], own.begin, time, own.step)
                 warp.done[-1] = time
             if step.name == "mbarrier_wait":
                 self.arrived[step.a, step.b] = min(self.arrived.get((step.a, step.b), time), time)
             elif step.name == "load":
-                self.loads.append((time, number, index, (step.a, step.b)))
+                self.loads.append((time, number, own.step, (step.a, step.b)))
             elif step.name == "commit":
-                groups.append(begin if fence is None else fence)
-                fence = None
+                groups.append(own.begin if own.fence is None else own.fence)
             elif step.name == "wait_groups":
                 ended = groups[:max(len(groups) - step.a, 0)]
                 groups = groups[len(ended):]
                 self.products += [(since, time, number) for since in ended if number % SCHEDULERS == 0]
-        if at < len(stamps):
-            raise Failure(f"the stamps are of another kernel: warp {number} has stamped {stamps[at][0]} behind its last step")
-        self.share(number, warp, between, time, time)
+        self.share(number, warp, list(range(behind, len(warp.steps))), time, time)
         self.end = max(self.end, time)
 
     def share(self, number: int, warp: Warp, steps: list[int], begin: float, end: float) -> None:
@@ -108,6 +116,36 @@ class Stamped(Timing):
             first = next((number for since, until, number in products if since <= begin and until >= end), None)
             if first is not None:
                 self.show(TENSOR_CORES, f"warp {first}", begin, end)
+
+
+def matched(number: int, steps: list[Step], stamps: list[tuple[str, float]]) -> list[Found]:
+    """The stamps of each step of a warp that has some. A Failure where they are of other steps."""
+    at, fence, found = 0, None, []  # of the stamps the next; when products may begin
+    for index, step in enumerate(steps):
+        if not is_stamped(step):
+            continue
+        while at < len(stamps) and (stamps[at][0] == FENCE or needs_no_wait(stamps[at][0], step)):
+            if stamps[at][0] == FENCE:
+                fence, at = stamps[at][1], at + 1
+            else:
+                at += 2  # and where it goes on
+        if at == len(stamps) or stamps[at][0] != step.name:
+            stamped = stamps[at][0] if at < len(stamps) else "nothing"
+            raise Failure(f"the stamps are of another kernel: warp {number} has stamped {stamped} where the emulator's does "
+                          f"{step.name}, its step {index}")
+        own = Found(index, stamps[at][1], None, fence)
+        at += 1
+        if step.name in WAITS_FOR:
+            if at == len(stamps) or stamps[at][0] != GOES_ON:
+                raise Failure(f"the stamps are of another kernel: warp {number} does not go on behind its step {index}")
+            own.goes_on = stamps[at][1]
+            at += 1
+        if step.name == "commit":
+            fence = None
+        found.append(own)
+    if at < len(stamps):
+        raise Failure(f"the stamps are of another kernel: warp {number} has stamped {stamps[at][0]} behind its last step")
+    return found
 
 
 def is_stamped(step: Step) -> bool:

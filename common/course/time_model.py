@@ -129,6 +129,7 @@ class Timing:
         self.wgmma = any(step.name == "wgmma" for warp in self.warps.values() for step in warp.steps)  # not products of a warp
         self.bars: list[Bar] = []
         self.last_bar: dict[str, Bar] = {}
+        self.products: list[tuple[float, float, int]] = []  # on the first tensor core: from, to, warp
         self.end = 0.0
 
     def of(self, steps: Iterable[Step]) -> "Timing":
@@ -284,6 +285,7 @@ class Model(Timing):
             self.free[unit] = begin + warp.products
             if number % SCHEDULERS == 0:
                 self.show(TENSOR_CORES, lane, begin, self.free[unit])
+                self.products.append((begin, self.free[unit], number))
             warp.groups.append(self.free[unit])
             warp.products = 0
         elif step.name == "wait_groups" and len(warp.groups) > step.a:

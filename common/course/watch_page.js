@@ -673,7 +673,7 @@
       const swatch = make("canvas", { width: 44, height: 28, "aria-hidden": "true" });
       return { swatch, kind, node: make("span", {}, swatch, rung.kinds[kind]) };
     });
-    const node = card("time", "Time, of a model", canvas, make("p", { class: "legend" }, ...legend.map((item) => item.node),
+    const node = card("time", `Time, in ${movie.clocks}`, canvas, make("p", { class: "legend" }, ...legend.map((item) => item.node),
       make("span", {}, "pale: still to come")));
     const below = rung.lanes.length ? `; below, multiprocessor ${rung.watched}` : "";
     const title = `the blocks of ${plural(rung.multiprocessors, "multiprocessor")}${below}`;
