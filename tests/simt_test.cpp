@@ -283,7 +283,8 @@ TEST_CASE("what a kernel before, that may still run, does to global memory", "[s
   CHECK(use(1, Use::atomic, 4, 2) == wrong);
   CHECK(use(1, Use::read, 4, 4) == right);  // who has waited
   CHECK(use(2, Use::atomic, 2, 2) == right);
-  CHECK(use(2, Use::atomic, 3, 2) == wrong);  // atomic operations of one launch alone do not race
+  CHECK(use(2, Use::atomic, 3, 2) == right);  // atomic operations do not race
+  CHECK(use(2, Use::read, 4, 2) == wrong);
 }
 
 __global__ void add_one(gmem<f32> x) {
