@@ -1416,7 +1416,7 @@ class TorchVariantsTest(unittest.TestCase):
         """Of this build's, as if there were a GPU: one of Hopper, and another one."""
         bias, cuda = {"bias"}, torch.device("cuda")
         for hopper, variants, numbers in (
-                (True, set(), (51, 61)), (True, {"window"}, (82, 83)), (True, {"dropout", "packed sequences"}, (82, 83)),
+                (True, set(), (51, 63)), (True, {"window"}, (82, 83)), (True, {"dropout", "packed sequences"}, (82, 83)),
                 (True, {"alibi", "sinks", "softcap"}, (82, 83)), (True, bias, (82, 81)), (True, bias | {"alibi", "window"}, (82, 81)),
                 (True, {"prefix"}, (73, 73)), (True, {"block map"} | bias, (81, 81)),
                 (False, set(), (29, 38)), (False, {"window"}, (72, 72)), (False, bias, (76, 76)), (False, bias | {"sinks"}, (81, 81))):

@@ -59,7 +59,8 @@ constexpr Meaning meanings[] = {
     {missing_grid_wait, "missing_grid_wait",
      "a kernel uses what one before, that may still run, writes or reads",
      "a kernel that launch_dependent() starts must execute grid_dependency_wait() before it uses what the "
-     "kernels before it write: in the thread that uses it, or before a barrier, or an mbarrier, at which that "
+     "kernels before it write: in the thread that uses it, or before a barrier, or an mbarrier, at which "
+     "that "
      "thread learns of it"},
     {uninitialised_shared, "uninitialised_shared", "a shared word is read that nobody wrote",
      "shared memory starts with garbage: a tail of the tile was not filled, or the loop that fills it "
