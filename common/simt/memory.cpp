@@ -261,29 +261,19 @@ void note_row(int row) {
   mask_tile();
 }
 
-}  // namespace
-
-int ask_for_row(int row) {
-  note_row(row);
-  return running.block->launch->options->added_to_rows;
-}
-
-void wait_for_grid() {
-  Block& block = *running.block;
-  const unsigned warp = running.thread->warp;
-  if (!block.launch->options->check) return;
-  for (const auto& [waited, step] : block.grid_waits) {
-    if (waited == warp) return;  // the first wait is enough
-  }
-  block.grid_waits.emplace_back(warp, block.races.begin_step(warp));
-}
-
 /// The first launch that may still run, for all that the running thread knows.
 std::uint32_t unfinished_launch(const Block& block) {
   for (const auto& [warp, step] : block.grid_waits) {
     if (block.races.knows(running.thread->warp, warp, step)) return block.launch->number;
   }
   return block.launch->unfinished;
+}
+
+}  // namespace
+
+int ask_for_row(int row) {
+  note_row(row);
+  return running.block->launch->options->added_to_rows;
 }
 
 void check_global(GlobalBuffer& buffer, std::int64_t element, GlobalMarks::Use use, Where where) {
