@@ -42,7 +42,8 @@ ROWS = {**dict.fromkeys(("Q", "O", "dQ", "dO", "dQ_sum"), "d"), **dict.fromkeys(
         **dict.fromkeys(("L", "m", "l", "D", "L2"), "one")}
 WAYS = ("read", "written", "atomic")
 # Counts of blocks and of launches, to which no step adds.
-NO_STEPS = re.compile(r"^(blocks|most_.*|fewest_.*|shared_bytes_per_block|device_bytes)$|\.array_bytes$|\.element_bytes$")
+NO_STEPS = re.compile(r"^(blocks|dependent_launches|most_.*|fewest_.*|shared_bytes_per_block|device_bytes)$|"
+                      r"\.array_bytes$|\.element_bytes$")
 
 
 @dataclass

@@ -432,6 +432,7 @@ std::string words_of_counter(const std::string& name) {
       {"tma_read_bytes", "bytes that TMA reads from global memory"},
       {"tma_written_bytes", "bytes that TMA writes to global memory"},
       {"bulk_reduces", "reductions in bulk"},
+      {"dependent_launches", "launches that may begin before the kernel before has ended"},
       {"mbarrier_arrivals", "arrivals of threads at mbarriers"},
       {"mbarrier_waits", "waits of threads at mbarriers"},
       {"wgmmas", "wgmmas of a warpgroup"},
