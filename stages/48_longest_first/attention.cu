@@ -366,12 +366,16 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
   }
 }
 
-/// How many query heads are a section: their K and V take at most a third of L2, and all sections are
-/// alike.
+/// How many query heads are a section: their K and V take at most a third of L2. All sections are alike,
+/// since the last one's blocks have the end to themselves; unless that takes more than twice as many.
 int heads_of_section(const Problem& p, int d) {
   const std::int64_t kv_heads = p.batch * p.kv_heads, bytes = 4 * p.Nk * d;  // of K and V of one
   const std::int64_t most = std::max<std::int64_t>(L2_bytes() / 3 / bytes, 1);
-  return static_cast<int>(tiles(kv_heads, tiles(kv_heads, most)) * (p.q_heads / p.kv_heads));
+  const std::int64_t fewest = tiles(kv_heads, most);
+  std::int64_t sections = fewest;
+  while (kv_heads % sections != 0) ++sections;
+  if (sections > 2 * fewest) sections = fewest;
+  return static_cast<int>(tiles(kv_heads, sections) * (p.q_heads / p.kv_heads));
 }
 
 void forward(const Forward& f) {

@@ -82,7 +82,7 @@ Claim claim() {
       {"shared_bytes_per_block", 2 * (Br + 2 * num_buffers * Bc) * D + 32 * num_buffers + 48},
       {"named_barriers", BH * warpgroups * scale_is_negative * live_blocks},
       {"shuffles", BH * ((live_blocks + 2 * Tr) * Br / 4 + Tr * Br * D / 64), least, random_too},
-      {"atomics", BH * Tr},
+      {"atomics", drawn(BH * Tr, multiprocessors())},
       {"device_bytes", 4},
   };
   // Which block has which row tiles is another matter on a GPU.

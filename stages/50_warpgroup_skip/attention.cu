@@ -235,8 +235,9 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
       if (visible > 0) bring_keys(0);
       announce(visible);
       for (int j0 = Bc; j0 < visible; j0 += Bc) bring_keys(j0);
-      // Not earlier: the block that is ahead should draw first.
-      tile = order.at<Br>(gridDim.x + draw(drawn), n);
+      // Not earlier: the block that is ahead should draw first. With one for each block none is left.
+      const int next = static_cast<int>(gridDim.x) < order.Tr * order.heads ? draw(drawn) : 0;
+      tile = order.at<Br>(gridDim.x + next, n);
     }
     announce(0);
     return;
@@ -407,12 +408,16 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
   }
 }
 
-/// How many query heads are a section: their K and V take at most a third of L2, and all sections are
-/// alike.
+/// How many query heads are a section: their K and V take at most a third of L2. All sections are alike,
+/// since the last one's blocks have the end to themselves; unless that takes more than twice as many.
 int heads_of_section(const Problem& p, int d) {
   const std::int64_t kv_heads = p.batch * p.kv_heads, bytes = 4 * p.Nk * d;  // of K and V of one
   const std::int64_t most = std::max<std::int64_t>(L2_bytes() / 3 / bytes, 1);
-  return static_cast<int>(tiles(kv_heads, tiles(kv_heads, most)) * (p.q_heads / p.kv_heads));
+  const std::int64_t fewest = tiles(kv_heads, most);
+  std::int64_t sections = fewest;
+  while (kv_heads % sections != 0) ++sections;
+  if (sections > 2 * fewest) sections = fewest;
+  return static_cast<int>(tiles(kv_heads, sections) * (p.q_heads / p.kv_heads));
 }
 
 void forward(const Forward& f) {
@@ -421,12 +426,12 @@ void forward(const Forward& f) {
     for_head_dim<T, 64, 96, 128, 192, 256>(f.problem.d, [&](auto d) {
       const Order order{static_cast<int>(tiles(f.problem.Nq, Tile<d>::Br)), x.batch * x.heads,
                         heads_of_section(f.problem, d)};
+      const int row_tiles = order.Tr * order.heads, blocks = std::min(multiprocessors(), row_tiles);
       ExtraBuffer<int> drawn(f, "drawn", 1);
-      drawn.fill_zero();
-      launch("wgmma_forward", wgmma_forward<T, d>, std::min(multiprocessors(), order.Tr * order.heads),
-             Tile<d>::threads, Shared<d>::bytes, map_of<QTile<d>>(f, "Q", x.Q),
-             map_of<KVTile<d>>(f, "K", x.K), map_of<KVTile<d>>(f, "V", x.V), x.O, x.L, drawn, x.sizes,
-             order, static_cast<int>(f.problem.d));
+      if (blocks < row_tiles) drawn.fill_zero();
+      launch("wgmma_forward", wgmma_forward<T, d>, blocks, Tile<d>::threads, Shared<d>::bytes,
+             map_of<QTile<d>>(f, "Q", x.Q), map_of<KVTile<d>>(f, "K", x.K), map_of<KVTile<d>>(f, "V", x.V),
+             x.O, x.L, drawn, x.sizes, order, static_cast<int>(f.problem.d));
     });
   });
 }

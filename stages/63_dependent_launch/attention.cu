@@ -161,21 +161,6 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
   const int kv_head = n.causal ? blockIdx.z % sections * gridDim.x + blockIdx.x : blockIdx.y;
   const int j0 = (n.causal ? blockIdx.y : blockIdx.x) * Bc, b = blockIdx.z / sections;
 
-  if (threadIdx.x == 0) {
-    launch_dependents();  // what converts dQ may take the place of blocks that have ended
-    for (int buffer = 0; buffer < num_buffers; ++buffer) {
-      for (int of : {of_Q, of_dO}) {
-        mbarrier_init(full.at(buffer, of), 1);
-        mbarrier_init(empty.at(buffer, of),
-                      4 * Tile<d>::warpgroups);  // a warp that multiplies says so once
-      }
-      mbarrier_init(dS_full.at(buffer, 0), 4 * Tile<d>::warpgroups);
-      mbarrier_init(dS_empty.at(buffer, 0), 4 * Tile<d>::warpgroups);
-    }
-    fence_mbarrier_init();
-  }
-  __syncthreads();  // the mbarriers must be initialised
-
   // The tiles of rows that see key j0, of all query heads of the group one after the other: they add to the
   // same dK and dV.
   const int first = n.causal && j0 + n.Nq > n.Nk ? (j0 + n.Nq - n.Nk) / Br * Br : 0;
@@ -199,11 +184,32 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
       tma_load<T>(tile.at((to * Qt::panels + p) * Br, 0), map, bar, p * Qt::columns, i0, h, b);
     tma_load<f32>(numbers.at(to, 0), numbers_map, bar, i0, h, b, 0);
   };
+  if (threadIdx.x == 0) {
+    launch_dependents();  // what converts dQ may take the place of blocks that have ended
+    for (int buffer = 0; buffer < num_buffers; ++buffer) {
+      for (int of : {of_Q, of_dO}) {
+        mbarrier_init(full.at(buffer, of), 1);
+        mbarrier_init(empty.at(buffer, of),
+                      4 * Tile<d>::warpgroups);  // a warp that multiplies says so once
+      }
+      mbarrier_init(dS_full.at(buffer, 0), 4 * Tile<d>::warpgroups);
+      mbarrier_init(dS_empty.at(buffer, 0), 4 * Tile<d>::warpgroups);
+    }
+    fence_mbarrier_init();
+    if constexpr (Tile<d>::early_scores) {  // the first tile comes while the threads meet
+      grid_dependency_wait();               // L2, D and dQ_sum are there when `prepare` has ended
+      bring(Q, Q_map, L2, L2_map, K, K_map, of_Q, kv_head * n.group, first, 0);
+      bring(dO, dO_map, D, D_map, V, V_map, of_dO, kv_head * n.group, first, 0);
+    }
+  }
+  __syncthreads();  // the mbarriers must be initialised
+
   if (threadIdx.x < 128) {  // the producer's warpgroup, of which one thread has something to do
     registers_down<Tile<d>::producer_registers>();
     if (threadIdx.x > 0) return;
-    grid_dependency_wait();  // L2, D and dQ_sum are there when `prepare` has ended
+    if constexpr (!Tile<d>::early_scores) grid_dependency_wait();
     for_each_tile([&](int h, int i0, int tile) {
+      if (Tile<d>::early_scores && tile == 0) return;  // it is on its way
       bring(Q, Q_map, L2, L2_map, K, K_map, of_Q, h, i0, tile);
       bring(dO, dO_map, D, D_map, V, V_map, of_dO, h, i0, tile);
     });

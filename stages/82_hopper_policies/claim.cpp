@@ -1,4 +1,6 @@
 // What this stage moves, computes and allocates: what changed since the stage before.
+#include "common/claims/row_tile_order.hpp"
+#include "common/kernel/host.hpp"
 #include "stages/70_policies/claimed.hpp"
 
 namespace flashladder::stage_82 {
@@ -39,7 +41,7 @@ Claim claim() {
       {"mbarrier_arrivals", row_tiles * (1 + 128 * warpgroups) + key_tiles * (2 + 8 * warpgroups) + blocks},
       {"mbarrier_waits",
        (row_tiles + blocks) * (1 + 128 * warpgroups) + key_tiles * (2 + 256 * warpgroups)},
-      {"atomics", BH * launched(Nq, Br)},
+      {"atomics", drawn(BH * launched(Nq, Br), multiprocessors())},
       {"device_bytes", 4},
       {"most_registers",
        {"160 for 3 warpgroups, else 112", [](const Symbols& n) { return n.warpgroups == 3 ? 160 : 112; }}},

@@ -317,9 +317,13 @@ __global__ void __launch_bounds__(Tile<d, warpgroups>::threads, 1) wgmma_forward
         tma_load<T>(Q.at((buffer * Qt::panels + p) * Br, 0), Q_map, Q_full.at(buffer, 0), p * Qt::columns,
                     first, row.h, entry);
     };
-    for (RowTile tile = order.at<Br>(blockIdx.x, n); tile.i0 != none;
-         // Not earlier: the block that is ahead should draw first.
-         tile = order.at<Br>(gridDim.x + draw(drawn), n)) {
+    // The next row tile is drawn not earlier: the block that is ahead should draw first. With one for each
+    // block none is left.
+    const auto next = [&] {
+      return order.at<Br>(
+          gridDim.x + (static_cast<int>(gridDim.x) < order.Tr * order.heads ? draw(drawn) : 0), n);
+    };
+    for (RowTile tile = order.at<Br>(blockIdx.x, n); tile.i0 != none; tile = next()) {
       Sizes own = n;  // those of the row tile's sequence
       const stage_70::Part part = policy.sequences().of_row(own, tile.b, tile.i0, Br);
       if (Policy::Sequences::packed && part.first >= own.Nq) continue;  // there is no such row

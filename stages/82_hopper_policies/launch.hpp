@@ -7,12 +7,16 @@
 namespace flashladder::stage_82 {
 namespace {
 
-/// How many query heads are a section: their K and V take at most a third of L2, and all sections are
-/// alike.
+/// How many query heads are a section: their K and V take at most a third of L2. All sections are alike,
+/// since the last one's blocks have the end to themselves; unless that takes more than twice as many.
 inline int heads_of_section(const Problem& p, int d) {
   const std::int64_t kv_heads = p.batch * p.kv_heads, bytes = 4 * p.Nk * d;  // of K and V of one
   const std::int64_t most = std::max<std::int64_t>(L2_bytes() / 3 / bytes, 1);
-  return static_cast<int>(tiles(kv_heads, tiles(kv_heads, most)) * (p.q_heads / p.kv_heads));
+  const std::int64_t fewest = tiles(kv_heads, most);
+  std::int64_t sections = fewest;
+  while (kv_heads % sections != 0) ++sections;
+  if (sections > 2 * fewest) sections = fewest;
+  return static_cast<int>(tiles(kv_heads, sections) * (p.q_heads / p.kv_heads));
 }
 
 /// Starts the kernel for d columns and so many warpgroups that multiply, with a policy.
@@ -23,10 +27,10 @@ void start(const Forward& f, Kernel kernel, const Policy& policy) {
   const bool packed = sequences.given();
   const Order order{sequences.blocks(f.problem.Nq, Tile<d, warpgroups>::Br), x.batch * x.heads,
                     heads_of_section(f.problem, d)};
+  const int row_tiles = order.Tr * order.heads, blocks = std::min(multiprocessors(), row_tiles);
   ExtraBuffer<int> drawn(f, "drawn", 1);
-  drawn.fill_zero();
-  launch("wgmma_forward", kernel, std::min(multiprocessors(), order.Tr * order.heads),
-         Tile<d, warpgroups>::threads, Shared<d, warpgroups>::bytes,
+  if (blocks < row_tiles) drawn.fill_zero();
+  launch("wgmma_forward", kernel, blocks, Tile<d, warpgroups>::threads, Shared<d, warpgroups>::bytes,
          map_of<QTile<d, warpgroups>>(f, "Q", x.Q, packed), map_of<KVTile<d>>(f, "K", x.K, packed),
          map_of<KVTile<d>>(f, "V", x.V, packed), x.O, x.L, drawn, x.sizes, order,
          static_cast<int>(f.problem.d), policy);
