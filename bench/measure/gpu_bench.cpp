@@ -89,10 +89,11 @@ std::vector<Case> cases() {
     if (stage->forward != nullptr) add_grid(stage, "grid");
   }
   // What is no whole tile of bf16 with a key/value head for each query head: other head dimensions, fp16,
-  // other lengths, grouped heads; of the last forward pass for Hopper.
+  // other lengths, grouped heads; of the last forward pass for Hopper that takes every head dimension.
   const Stage* hopper = nullptr;
   for (const Stage* stage : gpu_stages()) {
-    if (stage->forward != nullptr && stage->gpu == Gpu::hopper) hopper = stage;
+    const bool takes_all = stage->forward != nullptr && stage->supports.head_dim(max_head_dim);
+    if (takes_all && stage->gpu == Gpu::hopper) hopper = stage;
   }
   if (hopper != nullptr) {
     for (bool causal : {false, true}) {
