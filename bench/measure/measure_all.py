@@ -40,8 +40,6 @@ RESULTS = {
     "peers_hopper_bf16.json": module("measure.compare", "--hopper"),
     "backward_hopper_bf16.json": module("measure.compare", "--backward", "--stages", "38",
                                         *(str(number) for number in for_hopper("backward") if number < FIRST_VARIANT)),
-    "backward_last_bf16.json": module("measure.compare", "--backward", "--d", "64", "128", "--stages", "61", "62", "63",
-                                    "--peers", "fa2", "cudnn", "flash-attn-4"),
     "other.json": bench("/(other|host)/"),
     "host.json": module("measure.host_time"),
     "stamps.json": module("measure.stamps", "--build", "{build}"),

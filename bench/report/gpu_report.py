@@ -19,7 +19,7 @@ from pathlib import Path
 from bench.report import gpu_pictures
 from bench.report.markers import NoMarkers, with_block
 from bench.results import atomics
-from bench.results.gpu import (FOLDER, HOPPER, HOPPER_BACKWARD, HOPPER_BACKWARD_LAST, HOPPER_BUSY, HOPPER_OTHER, HOPPER_PEERS, KINDS, PACKAGES,
+from bench.results.gpu import (FOLDER, HOPPER, HOPPER_BACKWARD, HOPPER_BUSY, HOPPER_OTHER, HOPPER_PEERS, KINDS, PACKAGES,
                                BadResult, Measured, kind_text, load, others, pace, positive, read, require, spread)
 from bench.results.losses import FACTOR, FLOOR, allowed, away, most_of, so_far
 from common.course import ledger, registry
@@ -408,20 +408,20 @@ def step_table(peers, stage):
     return "\n".join(lines) + "\n"
 
 
-def short_peers_table(peers, kinds=KINDS, shown=gpu_pictures.PEERS):
-    """The last stage that was measured at d over each of its peers, for each d and mask of `kinds`: the geometric mean over
-    N, the least and the most. `shown`: the peers that have a column, where they were measured."""
+def short_peers_table(peers):
+    """The last stage that was measured at d over each of its peers, for each d and mask: the geometric mean over N, the
+    least and the most."""
     stages, over_N = measured_in(peers), {}
     for one in peers["results"]:
         if "tflops" in one:
             kind = one["d"], "causal" if one["causal"] else "full"
             over_N.setdefault((one["name"], *kind), {})[one["N"]] = one["tflops"]
-    names = [name for name in gpu_pictures.names_of(peers) if name in shown]
+    names = [name for name in gpu_pictures.names_of(peers) if name in gpu_pictures.PEERS]
     c = peers["context"]
     lines = [f"In {c['dtype']} {origin(c)}; {pace(c)}:", "",
              "| d | mask | stage | " + " | ".join(f"over {gpu_pictures.PEERS[name]}" for name in names) + " |",
              "|--:|---" + "|--:" * (len(names) + 1) + "|"]
-    for kind in kinds:
+    for kind in KINDS:
         last = next((stage for stage in reversed(stages) if (name_of(stage), *kind) in over_N), None)
         mine, cells = over_N[(name_of(last), *kind)] if last else {}, []
         for name in names:
@@ -666,8 +666,7 @@ class Results:
         self.backward = measured(BACKWARD, True) if (folder / BACKWARD).exists() else None
         self.peers, self.backward_peers, self.training = (of_scripts(folder / name)
                                                           for name in (PEERS, BACKWARD_PEERS, TRAINING))
-        self.hopper_backward, self.hopper_backward_last = (of_scripts(folder / name)
-                                                           for name in (HOPPER_BACKWARD, HOPPER_BACKWARD_LAST))
+        self.hopper_backward = of_scripts(folder / HOPPER_BACKWARD)
         self.hopper_peers, self.busy = (of_scripts(hopper / name) for name in (HOPPER_PEERS, HOPPER_BUSY))
         self.hopper_runs = [run for run in map(of_scripts, dict.fromkeys(one / HOPPER_PEERS for one in (hopper, folder))) if run]
         self.other = others(hopper / HOPPER_OTHER) if (hopper / HOPPER_OTHER).exists() else None
@@ -689,12 +688,9 @@ class Results:
                 *((stage.readme, "peers", step_table(peers, stage))
                   for peers in filter(None, (self.hopper_peers, self.hopper_backward))
                   for stage in measured_in(peers) if stage.gpu == "hopper"),
-                *((stage.readme, "peers", step_table(self.hopper_backward_last, stage))
-                  for stage in (measured_in(self.hopper_backward_last)[1:] if self.hopper_backward_last else [])),
-                *((MEASURED_PAGE, name, "\n".join(short_peers_table(*one) for one in runs) or NOT_YET)
-                  for name, runs in (("peers", [(self.peers,)] if self.peers else []),
-                                     ("hopper_peers", [(self.hopper_peers,)] if self.hopper_peers else []),
-                                     ("hopper_backward", self.backward_runs()))),
+                *((MEASURED_PAGE, name, short_peers_table(peers) if peers else NOT_YET)
+                  for name, peers in (("peers", self.peers), ("hopper_peers", self.hopper_peers),
+                                      ("hopper_backward", self.hopper_backward))),
                 (MEASURED_PAGE, "hopper_better", better_table(self.hopper_runs) if self.hopper_runs else NOT_YET),
                 (MEASURED_PAGE, "busy",
                  busy_table(self.hopper_peers, self.busy) if self.hopper_peers and self.busy else NOT_YET),
@@ -702,13 +698,6 @@ class Results:
                   for number, found, context in filter(None, [self.other])),
                 *policies_blocks(self.policies), (EMULATOR, "nsight", nsight_table(self.nsight)),
                 (HOST_PAGE, "host", host_table(self.host) if self.host else NOT_YET)]
-
-    def backward_runs(self):
-        """The backward passes that need Hopper: each run, which kinds it is asked for, and beside which peers."""
-        last, first = self.hopper_backward_last, self.hopper_backward
-        kinds = [kind for kind in KINDS if last and any(kind[0] == one["d"] for one in last["results"])]
-        return [(run, which, BESIDE) for run, which in ((last, kinds), (first, [kind for kind in KINDS if kind not in kinds]))
-                if run and which]
 
     def pictures(self):
         """(file, what it shows, how that is drawn) of all pictures."""

@@ -7,7 +7,6 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent / "h200"
 HOPPER_BACKWARD = "backward_hopper_bf16.json"  # the backward passes that need Hopper, the last that does not, and peers
-HOPPER_BACKWARD_LAST = "backward_last_bf16.json"  # those that came after that run, beside the last one of it and peers
 HOPPER = FOLDER.parent / "h100_80gb_hbm3"  # all stages that need Hopper beside their peers, in one run; and the variants
 HOPPER_PEERS = "peers_hopper_bf16.json"  # that run
 HOPPER_OTHER = "other.json"  # the fastest of them on problems that are no whole tiles

@@ -173,12 +173,8 @@ def measured(before: Stage, after: Stage) -> Measured:
             found = [timed_on_cpu(stage) for stage in (before, after)]
         else:  # of the pass that both have
             family = "grid" if before.forward and after.forward else "backward"
-            paths = [gpu.HOPPER / gpu.HOPPER_PEERS] if family == "grid" else [
-                gpu.FOLDER / name for name in (gpu.HOPPER_BACKWARD_LAST, gpu.HOPPER_BACKWARD)]
-            for path in paths:
-                found = [compared_with_peers(stage, path) for stage in (before, after)]
-                if None not in found:
-                    break
+            path = gpu.HOPPER / gpu.HOPPER_PEERS if family == "grid" else gpu.FOLDER / gpu.HOPPER_BACKWARD
+            found = [compared_with_peers(stage, path) for stage in (before, after)]
             if None in found:
                 runs = [run_of(stage, family) for stage in (before, after)]
                 found = found if runs == [None, None] else runs
