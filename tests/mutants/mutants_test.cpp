@@ -412,8 +412,10 @@ void judge_by_claim(const Stage& stage, int most_d, Caught& caught) {
     if (most_d > 96 && stage.gpu == Gpu::hopper && stage.backward != nullptr)
       problems.push_back(problem(1, 2, 1, 130, 40, most_d, causal));
     // So many row tiles, and keys, that the order of blocks counts.
-    if (claim->forward.find("most_tiles_of_multiprocessor") != nullptr || blocks_stay(stage))
+    if (claim->forward.find("most_tiles_of_multiprocessor") != nullptr || blocks_stay(stage)) {
       problems.push_back(problem(1, 14, 7, 600, 600, 64, causal));
+      if (causal) problems.push_back(problem(1, 9, 9, 600, 600, 64, causal));  // three sections, not two
+    }
     // The same backward: sections of one head, and of several.
     if (claim->backward.find("most_tiles_of_multiprocessor") != nullptr) {
       problems.push_back(problem(1, 14, 7, 600, 600, 64, causal));
