@@ -10,18 +10,22 @@ namespace flashladder {
 struct ExchangeApi;
 struct Stage;
 
-/// A call of plain attention: no variant of it. Sizes are those of Problem.
+/// DLPack's numbers of kinds of devices.
+inline constexpr std::int32_t on_cpu = 1, on_cuda = 2;
+
+/// A call of plain attention, without any variant. All is on one device.
 struct PlainCall {
-  const Stage* stage;          ///< As Calls::stage gave it.
-  const ExchangeApi* library;  ///< Calls::library.
-  std::int32_t device_type;    ///< DLPack's number of a kind of device: 1 is the CPU, 2 CUDA.
-  std::int32_t device;         ///< Which of them; the tensors are all there.
-  std::int64_t batch, q_heads, kv_heads, Nq, Nk, d;
-  Dtype dtype;            ///< Of all but L.
-  bool causal;            ///< The causal mask.
-  float scale;            ///< On the scores; 0: 1/sqrt(d).
-  Tensor Q, K, V, O, L;   ///< As in Forward and Backward.
-  Tensor dO, dQ, dK, dV;  ///< Of the backward pass alone.
+  const Stage* stage;                             ///< As Calls::stage gave it.
+  const ExchangeApi* library;                     ///< As Calls::library.
+  std::int32_t device_type;                       ///< on_cpu or on_cuda.
+  std::int32_t device;                            ///< Which of them.
+  std::int64_t batch, q_heads, kv_heads;          ///< As in Problem.
+  std::int64_t Nq, Nk, d;                         ///< The same.
+  Dtype dtype;                                    ///< Of all tensors but L, which is fp32.
+  bool causal;                                    ///< The causal mask.
+  float scale;                                    ///< Factor on the scores; 0 stands for 1/sqrt(d).
+  Tensor Q = {}, K = {}, V = {}, O = {}, L = {};  ///< As in Forward and Backward.
+  Tensor dO = {}, dQ = {}, dK = {}, dV = {};      ///< As in Backward; not looked at by the forward pass.
 };
 
 /// What became of a call.
@@ -33,8 +37,8 @@ enum class Answer {
 
 /// The functions, which any thread may call; `forward` and `backward` without the GIL.
 struct Calls {
-  const ExchangeApi*
-      library;  ///< Of the tensors: it has the current stream, and the memory of a stage itself.
+  /// Of the library whose tensors are given: it has the current stream and a stage's own memory.
+  const ExchangeApi* library;
   /// Stage `number` for tensors on the CPU or on the current GPU; nullptr where it cannot run there.
   const Stage* (*stage)(int number, bool on_gpu);
   Answer (*forward)(const PlainCall& call);   ///< Writes O and L.

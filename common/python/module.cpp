@@ -426,8 +426,6 @@ void run_on_arrays(int number, const std::string& backend, const nb::dict& array
   });
 }
 
-constexpr std::int32_t on_cpu = 1, on_cuda = 2;  // DLPack's numbers of devices
-
 /// The current stream of the library that the arrays are of, for a call that reads them where they lie.
 /// None where they must be looked at first: they have no ExchangeApi, are not of one type, or not all on
 /// the CPU or on the current GPU.

@@ -43,20 +43,25 @@ bool is_within(c10::DispatchKeySet these, c10::DispatchKeySet all) {
   return (these | all) == all;  // operator- would leave out the bits of backends
 }
 
-/// Whether this thread has what looks at operators or changes them: a mode, a transform, a tracer, a
-/// profiler, autocast.
+/// Whether this thread has what looks at operators: a mode, a transform, a tracer, a profiler.
 bool is_watched() {
   return !is_within(c10::impl::tls_local_dispatch_key_set().included_, c10::default_included_set) ||
-         at::impl::torch_function_mode_enabled() || torch::profiler::impl::profilerEnabled() ||
-         at::autocast::is_autocast_enabled(at::kCPU) || at::autocast::is_autocast_enabled(at::kCUDA);
+         at::impl::torch_function_mode_enabled() || torch::profiler::impl::profilerEnabled();
 }
 
-/// Whether its memory is all that there is to know of a tensor of four dimensions.
+/// Whether torch.autocast would cast it.
+bool is_cast(const at::Tensor& x) {
+  const at::DeviceType device = x.device().type();
+  return at::autocast::is_autocast_enabled(device) &&
+         at::autocast::get_autocast_dtype(device) != x.scalar_type();
+}
+
+/// Whether its memory is all that there is to know of it.
 bool is_plain(const at::Tensor& x) {
   using Key = c10::DispatchKey;
   constexpr c10::DispatchKeySet plain({Key::CPU, Key::CUDA, Key::ADInplaceOrView, Key::AutogradCPU,
                                        Key::AutogradCUDA, Key::AutocastCPU, Key::AutocastCUDA});
-  return is_within(x.key_set(), plain) && x.dim() == 4;
+  return is_within(x.key_set(), plain);
 }
 
 /// Whether its rows lie as stages take them: as _rows() of torch.py.
@@ -73,7 +78,7 @@ bool rows_fit(const at::Tensor& x) {
 bool fit(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
   constexpr std::int64_t most_blocks = 65535;  // as MOST_BLOCKS of torch.py
   for (const at::Tensor* x : {&q, &k, &v}) {
-    if (!is_plain(*x) || x->numel() == 0 || x->scalar_type() != q.scalar_type() ||
+    if (!is_plain(*x) || x->dim() != 4 || x->numel() == 0 || x->scalar_type() != q.scalar_type() ||
         x->device() != q.device() || !rows_fit(*x))
       return false;
   }
@@ -110,10 +115,10 @@ bool are_deterministic() {
 
 /// What the stages go by.
 struct Question {
-  at::ScalarType dtype;
-  std::int64_t d;
-  at::DeviceType device_type;
-  c10::DeviceIndex device;
+  at::ScalarType dtype = {};  // of q, as the next three
+  std::int64_t d = 0;
+  at::DeviceType device_type = {};
+  c10::DeviceIndex device = 0;
   std::array<long, 3> stages;  // how many are named, and their numbers
   bool trains;
   Asked deterministic;
@@ -121,36 +126,40 @@ struct Question {
   auto operator<=>(const Question&) const = default;
 };
 
-/// The stages of the two passes, nullptr where the node declines.
+/// `question`, of q.
+Question question_of(const at::Tensor& q, Question question) {
+  question.dtype = q.scalar_type(), question.d = q.size(3);
+  question.device_type = q.device().type(), question.device = q.device().index();
+  return question;
+}
+
+/// The stages of the two passes.
 struct Choice {
   Question question;
   PyObject* stages;  // as torch.py's _numbers() gave them
-  const flashladder::Stage *forward, *backward;
+  const flashladder::Stage* forward;
+  const flashladder::Stage* backward;  // nullptr where the call does not train
 };
 
-/// What choose() says; with the GIL.
-Choice chosen(const Question& question, PyObject* q, PyObject* stages) {
-  Choice choice{question, Py_NewRef(stages), nullptr, nullptr};
-  PyObject* const numbers =
-      PyObject_CallFunctionObjArgs(choose, q, stages, question.trains ? Py_True : Py_False,
-                                   question.must_be ? Py_True : Py_False, nullptr);
+/// What choose() says, remembered for good: nodes of the graph point to it. nullptr where the node
+/// declines.
+const Choice* chosen(const Question& question, PyObject* q, PyObject* stages) {
+  static auto& known = *new std::map<Question, Choice>;  // only one thread at a time has the GIL
+  if (const auto found = known.find(question); found != known.end()) return &found->second;
+  const auto flag = [](bool is) { return is ? Py_True : Py_False; };
+  const auto numbers = py::reinterpret_steal<py::object>(PyObject_CallFunctionObjArgs(
+      choose, q, stages, flag(question.trains), flag(question.must_be), nullptr));
   int first = -1, second = -1;
-  if (numbers != nullptr && numbers != Py_None && PyArg_ParseTuple(numbers, "ii", &first, &second)) {
-    const bool on_gpu = question.device_type == at::kCUDA;
-    choice.forward = calls->stage(first, on_gpu);
-    if (question.trains) choice.backward = calls->stage(second, on_gpu);
+  if (!numbers || PyArg_ParseTuple(numbers.ptr(), "ii", &first, &second) == 0) {
+    PyErr_Clear();  // the way in Python says what is wrong
+    return nullptr;
   }
-  PyErr_Clear();  // the other way says what is wrong, in words
-  Py_XDECREF(numbers);
-  return choice;
-}
-
-/// The same, remembered for good: nodes of the graph point to it.
-const Choice& choice_for(const Question& question, PyObject* q, PyObject* stages) {
-  static auto& known = *new std::map<Question, Choice>;
-  const auto found = known.find(question);
-  return found != known.end() ? found->second
-                              : known.emplace(question, chosen(question, q, stages)).first->second;
+  const bool on_gpu = question.device_type == at::kCUDA;
+  const Choice choice{question, stages, calls->stage(first, on_gpu),
+                      question.trains ? calls->stage(second, on_gpu) : nullptr};
+  if (choice.forward == nullptr || (question.trains && choice.backward == nullptr)) return nullptr;
+  Py_INCREF(stages);
+  return &known.emplace(question, choice).first->second;
 }
 
 // --- calls
@@ -180,7 +189,8 @@ PlainCall call_of(const flashladder::Stage* stage, const at::Tensor& q, const at
   const Dtype dtype = *dtype_of(q);
   PlainCall call{};
   call.stage = stage, call.library = calls->library;
-  call.device_type = q.is_cuda() ? 2 : 1, call.device = q.is_cuda() ? q.get_device() : 0;
+  call.device_type = q.is_cuda() ? flashladder::on_cuda : flashladder::on_cpu;
+  call.device = q.is_cuda() ? q.get_device() : 0;
   call.batch = q.size(0), call.q_heads = q.size(1), call.kv_heads = k.size(1);
   call.Nq = q.size(2), call.Nk = k.size(2), call.d = q.size(3);
   call.dtype = dtype, call.causal = causal, call.scale = static_cast<float>(scale);
@@ -260,14 +270,13 @@ struct Attention : torch::autograd::Function<Attention> {
     const bool of_o_alone = given[0].defined() && (given.size() == 1 || !given[1].defined());
     const bool as_chosen = question.deterministic != Asked::none || question.must_be == are_deterministic();
     if (!of_o_alone || !as_chosen || at::GradMode::is_enabled() || is_watched()) return {};
-    // Hooks may have put other tensors in the place of what was saved.
-    const auto is_like_q = [&](const at::Tensor& x) {
-      return is_plain(x) && x.sizes() == q.sizes() && x.scalar_type() == q.scalar_type() &&
-             x.device() == q.device();
+    // Hooks may have put others in the place of what was saved.
+    const auto is_one = [&](const at::Tensor& x, at::IntArrayRef sizes, at::ScalarType dtype) {
+      return is_plain(x) && x.sizes() == sizes && x.scalar_type() == dtype && x.device() == q.device();
     };
-    if (!fit(q, k, v) || !is_like_q(o) || !is_like_q(given[0]) || !rows_fit(o)) return {};
-    if (q.scalar_type() != question.dtype || q.size(3) != question.d || lse.scalar_type() != at::kFloat ||
-        lse.sizes() != q.sizes().slice(0, 3) || !lse.is_contiguous() || lse.device() != q.device())
+    if (!fit(q, k, v) || question != question_of(q, question) || !is_one(o, q.sizes(), question.dtype) ||
+        !is_one(given[0], q.sizes(), question.dtype) || !is_one(lse, q.sizes().slice(0, 3), at::kFloat) ||
+        !lse.is_contiguous() || !rows_fit(o))
       return {};
     const at::Tensor do_ = rows_fit(given[0]) ? given[0] : given[0].clone(at::MemoryFormat::Contiguous);
     PlainCall call = call_of(choice.backward, q, k, v, causal, scale);
@@ -341,35 +350,31 @@ PyObject* attention(PyObject*, PyObject* const* given, Py_ssize_t count) {
     Py_RETURN_NONE;
   const double scale = scale_given == Py_None ? 0 : PyFloat_AS_DOUBLE(scale_given);
   if (scale_given != Py_None && static_cast<float>(scale) == 0) Py_RETURN_NONE;
-  const at::Tensor &q = THPVariable_Unpack(given[0]), &k = THPVariable_Unpack(given[1]),
-                   &v = THPVariable_Unpack(given[2]);
-  if (!fit(q, k, v) || !dtype_of(q)) Py_RETURN_NONE;
+  const at::Tensor q = THPVariable_Unpack(given[0]), k = THPVariable_Unpack(given[1]),
+                   v = THPVariable_Unpack(given[2]);
+  if (!fit(q, k, v) || !dtype_of(q) || is_cast(q)) Py_RETURN_NONE;
 
   const bool trains =
       at::GradMode::is_enabled() && (q.requires_grad() || k.requires_grad() || v.requires_grad());
   const bool by_mode = trains && deterministic == Asked::none && are_deterministic();
   if (by_mode && at::globalContext().deterministicAlgorithmsWarnOnly())
     Py_RETURN_NONE;  // each call may warn
-  Question question{q.scalar_type(),
-                    q.size(3),
-                    q.device().type(),
-                    q.device().index(),
-                    {PyTuple_GET_SIZE(stages)},
-                    trains,
-                    *deterministic,
-                    by_mode || deterministic == Asked::yes};
+  Question question = question_of(q, {.stages = {PyTuple_GET_SIZE(stages)},
+                                      .trains = trains,
+                                      .deterministic = *deterministic,
+                                      .must_be = by_mode || deterministic == Asked::yes});
   for (Py_ssize_t i = 0; i < question.stages[0]; ++i)
     question.stages[1 + i] = PyLong_AsLong(PyTuple_GET_ITEM(stages, i));
-  const Choice& choice = choice_for(question, given[0], stages);
-  if (choice.forward == nullptr || (trains && choice.backward == nullptr)) Py_RETURN_NONE;
+  const Choice* const choice = chosen(question, given[0], stages);
+  if (choice == nullptr) Py_RETURN_NONE;
 
   variable_list made;
   {
     const pybind11::gil_scoped_release released;
     const bool masked = causal == Asked::yes;
     try {
-      made = trains ? Attention::apply(q, k, v, choice, masked, scale, return_lse == Asked::yes)
-                    : forward_pass(q, k, v, choice, masked, scale);
+      made = trains ? Attention::apply(q, k, v, *choice, masked, scale, return_lse == Asked::yes)
+                    : forward_pass(q, k, v, *choice, masked, scale);
     } catch (const Declined&) {
     }
   }
