@@ -7,6 +7,7 @@ import collections
 import contextlib
 import importlib.util
 import inspect
+import itertools
 import os
 import subprocess
 import sys
@@ -1170,7 +1171,7 @@ class FlashAttnTest(unittest.TestCase):
         tensors = self.tensors(batch=5, rows=20, keys=20, heads=6, kv_heads=3)
         slopes = torch.linspace(0.1, 1, 6, device=self.device)
         right = self.module.flash_attn_func(*tensors, causal=True, alibi_slopes=slopes, return_attn_probs=True)
-        with mock.patch.object(flashladder.torch, "MOST_BLOCKS", 4):
+        with mock.patch.object(flashladder.torch, "MOST_BLOCKS", 4), mock.patch.object(flashladder.torch, "node", None):
             found = self.module.flash_attn_func(*tensors, causal=True, alibi_slopes=slopes, return_attn_probs=True)
             for one, other in zip(found[:2], right[:2]):
                 self.assertTrue(torch.equal(one, other))
@@ -1209,7 +1210,8 @@ class FlashAttnTest(unittest.TestCase):
         self.assertEqual(flashladder.torch.stages_for(q)[1].number, ordered)
         if hopper:
             self.assertEqual(flashladder.torch.stages_for(q.new_empty(1, 1, 1, 256))[1].number, 58)
-        with mock.patch.object(flashladder, "_backward", side_effect=flashladder._backward) as backward:
+        with (mock.patch.object(flashladder.torch, "node", None),
+              mock.patch.object(flashladder, "_backward", side_effect=flashladder._backward) as backward):
             self.module.flash_attn_func(q, k, v).float().sum().backward()
         self.assertEqual(backward.call_args.args[0].number, ordered)
         cu = torch.tensor([0, 40], dtype=torch.int32, device=self.device)
@@ -1291,7 +1293,8 @@ class TransformersTest(unittest.TestCase):
             ids, shown = self.batch(padding)
             with self.subTest(family=family, dtype=dtype, padding=padding), torch.no_grad():
                 wanted = right(ids, attention_mask=shown).logits[shown.bool()]
-                with mock.patch.object(flashladder, "_forward", side_effect=flashladder._forward) as forward:
+                with (mock.patch.object(flashladder.torch, "node", None),
+                      mock.patch.object(flashladder, "_forward", side_effect=flashladder._forward) as forward):
                     found = mine(ids, attention_mask=shown).logits[shown.bool()]
                 self.assertEqual(forward.call_count, mine.config.num_hidden_layers)
                 torch.testing.assert_close(found, wanted, rtol=tolerance, atol=tolerance)
@@ -1478,7 +1481,7 @@ class TorchVariantsTest(unittest.TestCase):
                         # What is added in another order differs a little.
                         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4 if number > 1 else 0)
         plain = [x.detach().requires_grad_() for x in (q, k, v)]
-        with mock.patch.object(flashladder.torch, "MOST_BLOCKS", 4):
+        with mock.patch.object(flashladder.torch, "MOST_BLOCKS", 4), mock.patch.object(flashladder.torch, "node", None):
             o, lse = flashladder.torch.attention(*plain, return_lse=True)
             gradients = torch.autograd.grad(o.float().square().sum() + lse.sum(), plain)
             nothing, numbers = torch.zeros_like(plain[0]), torch.eye(20, 64).expand(5, 3, 20, 64).half()
@@ -2054,19 +2057,22 @@ class TorchNodeTest(unittest.TestCase):
             again = checkpoint(lambda *x: flashladder.torch.attention(*x, **self.CPU), q, k, v, use_reentrant=False)
             self.assert_same(torch.autograd.grad(again.sum(), (q, k, v)), first)
         self.assertEqual(counts, {"taken": 1})  # the second forward pass ends early, at what the first kept
-        for wrong, dims in ((lambda x: x[..., :1], 4), (lambda x: x.double(), 4), (lambda x: x.mT.contiguous().mT, 4),
-                            (lambda x: x.bfloat16(), 4), (torch._neg_view, 3), (lambda x: x[..., :1], 3), (lambda x: x.double(), 3)):
-            def call():  # hooks that return something else
-                with torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: wrong(x) if x.dim() == dims else x):  # noqa: B023
+        cut, wide, columns = (lambda x: x[..., :1]), (lambda x: x.double()), (lambda x: x.mT.contiguous().mT)
+        for place, wrong in ((0, cut), (0, wide), (0, columns), (1, cut), (1, wide), (1, torch._neg_view), (1, columns), (2, wide),
+                             (2, columns), (3, cut), (4, torch._neg_view)):
+            def call():  # hooks that return something else for o, lse, q, k or v
+                unpacked = itertools.count()
+                with torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: wrong(x) if next(unpacked) == place else x):  # noqa: B023
                     o = flashladder.torch.attention(q, k, v, **self.CPU)
                 try:
                     return torch.autograd.grad(o.sum(), (q, k, v))
                 except (ValueError, TypeError, RuntimeError) as error:
                     return str(error)
 
-            found, other, counts = self.both(call)
-            self.assertEqual(counts, {"taken": 1, "in Python": 1})
-            self.assertEqual(*([x if isinstance(x, str) else x.tolist() for x in some] for some in (found, other)))
+            with self.subTest(place=place):
+                found, other, counts = self.both(call)
+                self.assertEqual(counts, {"taken": 1, "in Python": 1})
+                self.assertEqual(*([x if isinstance(x, str) else x.tolist() for x in some] for some in (found, other)))
 
     def test_deterministic(self):
         q, k, v = self.tensors(1, 2, 1, 40, 40, 64, dtype="bfloat16")

@@ -33,6 +33,7 @@ using torch::autograd::variable_list;
 
 // What use() is given, for good.
 const Calls* calls = nullptr;   // of flashladder._core
+long most_blocks = 0;           // MOST_BLOCKS of torch.py
 PyObject* choose = nullptr;     // (q, stages, trains, deterministic) -> the two stages' numbers, or None
 PyObject* gradients = nullptr;  // the backward pass in Python
 
@@ -76,7 +77,6 @@ bool rows_fit(const at::Tensor& x) {
 
 /// Whether q, k and v fit together and into one launch.
 bool fit(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
-  constexpr std::int64_t most_blocks = 65535;  // as MOST_BLOCKS of torch.py
   for (const at::Tensor* x : {&q, &k, &v}) {
     if (!is_plain(*x) || x->dim() != 4 || x->numel() == 0 || x->scalar_type() != q.scalar_type() ||
         x->device() != q.device() || !rows_fit(*x))
@@ -115,23 +115,16 @@ bool are_deterministic() {
 
 /// What the stages go by.
 struct Question {
-  at::ScalarType dtype = {};  // of q, as the next three
-  std::int64_t d = 0;
-  at::DeviceType device_type = {};
-  c10::DeviceIndex device = 0;
+  at::ScalarType dtype;  // of q, as the next three
+  std::int64_t d;
+  at::DeviceType device_type;
+  c10::DeviceIndex device;
   std::array<long, 3> stages;  // how many are named, and their numbers
   bool trains;
   Asked deterministic;
   bool must_be;  // deterministic, by the argument or by PyTorch's mode
   auto operator<=>(const Question&) const = default;
 };
-
-/// `question`, of q.
-Question question_of(const at::Tensor& q, Question question) {
-  question.dtype = q.scalar_type(), question.d = q.size(3);
-  question.device_type = q.device().type(), question.device = q.device().index();
-  return question;
-}
 
 /// The stages of the two passes.
 struct Choice {
@@ -270,11 +263,12 @@ struct Attention : torch::autograd::Function<Attention> {
     const bool of_o_alone = given[0].defined() && (given.size() == 1 || !given[1].defined());
     const bool as_chosen = question.deterministic != Asked::none || question.must_be == are_deterministic();
     if (!of_o_alone || !as_chosen || at::GradMode::is_enabled() || is_watched()) return {};
-    // Hooks may have put others in the place of what was saved.
+    // Hooks may have put others in the place of what was saved. dO is like the O that was returned: PyTorch
+    // sees to that.
     const auto is_one = [&](const at::Tensor& x, at::IntArrayRef sizes, at::ScalarType dtype) {
       return is_plain(x) && x.sizes() == sizes && x.scalar_type() == dtype && x.device() == q.device();
     };
-    if (!fit(q, k, v) || question != question_of(q, question) || !is_one(o, q.sizes(), question.dtype) ||
+    if (!fit(q, k, v) || !is_one(o, q.sizes(), question.dtype) ||
         !is_one(given[0], q.sizes(), question.dtype) || !is_one(lse, q.sizes().slice(0, 3), at::kFloat) ||
         !lse.is_contiguous() || !rows_fit(o))
       return {};
@@ -359,10 +353,14 @@ PyObject* attention(PyObject*, PyObject* const* given, Py_ssize_t count) {
   const bool by_mode = trains && deterministic == Asked::none && are_deterministic();
   if (by_mode && at::globalContext().deterministicAlgorithmsWarnOnly())
     Py_RETURN_NONE;  // each call may warn
-  Question question = question_of(q, {.stages = {PyTuple_GET_SIZE(stages)},
-                                      .trains = trains,
-                                      .deterministic = *deterministic,
-                                      .must_be = by_mode || deterministic == Asked::yes});
+  Question question{.dtype = q.scalar_type(),
+                    .d = q.size(3),
+                    .device_type = q.device().type(),
+                    .device = q.device().index(),
+                    .stages = {PyTuple_GET_SIZE(stages)},
+                    .trains = trains,
+                    .deterministic = *deterministic,
+                    .must_be = by_mode || deterministic == Asked::yes};
   for (Py_ssize_t i = 0; i < question.stages[0]; ++i)
     question.stages[1 + i] = PyLong_AsLong(PyTuple_GET_ITEM(stages, i));
   const Choice* const choice = chosen(question, given[0], stages);
@@ -384,10 +382,10 @@ PyObject* attention(PyObject*, PyObject* const* given, Py_ssize_t count) {
   END_HANDLE_TH_ERRORS
 }
 
-/// use(calls, choose, gradients): before anything else. calls is _core.calls(torch.Tensor).
+/// use(calls, most_blocks, choose, gradients): before anything else. calls is _core.calls(torch.Tensor).
 PyObject* use(PyObject*, PyObject* arguments) {
   PyObject* capsule = nullptr;
-  if (!PyArg_ParseTuple(arguments, "OOO", &capsule, &choose, &gradients)) return nullptr;
+  if (!PyArg_ParseTuple(arguments, "OlOO", &capsule, &most_blocks, &choose, &gradients)) return nullptr;
   calls = static_cast<const Calls*>(PyCapsule_GetPointer(capsule, flashladder::calls_name));
   if (calls == nullptr) return nullptr;
   Py_INCREF(choose), Py_INCREF(gradients);

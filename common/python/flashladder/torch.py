@@ -576,7 +576,7 @@ def _node(version: str) -> types.ModuleType | None:
     if calls is None or importlib.util.find_spec(name) is None:
         return None
     found = importlib.import_module(name)
-    found.use(calls, _chosen_for_node, _gradients_for_node)
+    found.use(calls, MOST_BLOCKS, _chosen_for_node, _gradients_for_node)
     return found
 
 
