@@ -1933,7 +1933,9 @@ class TorchNodeTest(unittest.TestCase):
                 ("negated", none, (torch._neg_view(q), k, v), {}),
                 ("zeros", none, (q, k, torch._efficientzerotensor(v.shape)), {}),
                 ("rows off 16 bytes", none, [x[..., 1:].contiguous()[..., :8] for x in low], {"stage": 78, "dropout_p": 0.0}),
-                ("a window", none, low, {"stage": None, "window_size": (9, 0)}), ("softcap", none, low, {"stage": None, "softcap": 3.0}),
+                ("a window", none, low, {"stage": None, "window_size": (9, 0)}),
+                ("keys before a row's own", none, low, {"stage": None, "window_size": (9, -1)}),
+                ("softcap", none, low, {"stage": None, "softcap": 3.0}),
                 ("a prefix", none, low, {"stage": None, "prefix": 3}), ("sinks", none, low, {"stage": None, "sinks": torch.zeros(2)}),
                 ("dropout", none, low, {"stage": None, "dropout_p": 0.5, "dropout_seed": 1}),
                 ("a window of an array", none, (q, k, v), {"window_size": np.array([-1, -1])}),
@@ -2089,6 +2091,9 @@ class TorchNodeTest(unittest.TestCase):
             finally:
                 torch.use_deterministic_algorithms(False)
 
+        with self.counted() as counts, self.assertRaisesRegex(ValueError, "no stage has a backward pass for float32 that is known"):
+            flashladder.torch.attention(q.float(), k.float(), v.float(), deterministic=True)
+        self.assertEqual(counts, {"declined": 1})
         right = torch.autograd.grad(flashladder.torch.attention(q, k, v, stage=(None, same)).float().square().sum(), (q, k, v))
         for arguments, expected in ((dict(deterministic=True), {"taken": 1}), (dict(mode=True), {"taken": 1}),
                                     (dict(backward_mode=True), {"taken": 1, "in Python": 1})):
