@@ -3,14 +3,18 @@
 Usage: python_test.py [unittest options]
 """
 
+import collections
+import contextlib
 import importlib.util
 import inspect
+import itertools
 import os
 import subprocess
 import sys
 import threading
 import unittest
 import warnings
+import weakref
 from unittest import mock
 
 import flashladder
@@ -1167,7 +1171,7 @@ class FlashAttnTest(unittest.TestCase):
         tensors = self.tensors(batch=5, rows=20, keys=20, heads=6, kv_heads=3)
         slopes = torch.linspace(0.1, 1, 6, device=self.device)
         right = self.module.flash_attn_func(*tensors, causal=True, alibi_slopes=slopes, return_attn_probs=True)
-        with mock.patch.object(flashladder.torch, "MOST_BLOCKS", 4):
+        with mock.patch.object(flashladder.torch, "MOST_BLOCKS", 4), mock.patch.object(flashladder.torch, "node", None):
             found = self.module.flash_attn_func(*tensors, causal=True, alibi_slopes=slopes, return_attn_probs=True)
             for one, other in zip(found[:2], right[:2]):
                 self.assertTrue(torch.equal(one, other))
@@ -1206,7 +1210,8 @@ class FlashAttnTest(unittest.TestCase):
         self.assertEqual(flashladder.torch.stages_for(q)[1].number, ordered)
         if hopper:
             self.assertEqual(flashladder.torch.stages_for(q.new_empty(1, 1, 1, 256))[1].number, 58)
-        with mock.patch.object(flashladder, "_backward", side_effect=flashladder._backward) as backward:
+        with (mock.patch.object(flashladder.torch, "node", None),
+              mock.patch.object(flashladder, "_backward", side_effect=flashladder._backward) as backward):
             self.module.flash_attn_func(q, k, v).float().sum().backward()
         self.assertEqual(backward.call_args.args[0].number, ordered)
         cu = torch.tensor([0, 40], dtype=torch.int32, device=self.device)
@@ -1288,7 +1293,8 @@ class TransformersTest(unittest.TestCase):
             ids, shown = self.batch(padding)
             with self.subTest(family=family, dtype=dtype, padding=padding), torch.no_grad():
                 wanted = right(ids, attention_mask=shown).logits[shown.bool()]
-                with mock.patch.object(flashladder, "_forward", side_effect=flashladder._forward) as forward:
+                with (mock.patch.object(flashladder.torch, "node", None),
+                      mock.patch.object(flashladder, "_forward", side_effect=flashladder._forward) as forward):
                     found = mine(ids, attention_mask=shown).logits[shown.bool()]
                 self.assertEqual(forward.call_count, mine.config.num_hidden_layers)
                 torch.testing.assert_close(found, wanted, rtol=tolerance, atol=tolerance)
@@ -1475,7 +1481,7 @@ class TorchVariantsTest(unittest.TestCase):
                         # What is added in another order differs a little.
                         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4 if number > 1 else 0)
         plain = [x.detach().requires_grad_() for x in (q, k, v)]
-        with mock.patch.object(flashladder.torch, "MOST_BLOCKS", 4):
+        with mock.patch.object(flashladder.torch, "MOST_BLOCKS", 4), mock.patch.object(flashladder.torch, "node", None):
             o, lse = flashladder.torch.attention(*plain, return_lse=True)
             gradients = torch.autograd.grad(o.float().square().sum() + lse.sum(), plain)
             nothing, numbers = torch.zeros_like(plain[0]), torch.eye(20, 64).expand(5, 3, 20, 64).half()
@@ -1815,6 +1821,328 @@ class QuickCallsTest(unittest.TestCase):
             torch.testing.assert_close(o, watched, rtol=0, atol=0)
             for one, wanted in zip(torch.autograd.grad(o.sum(), (q, k, v)), gradients):
                 torch.testing.assert_close(one, wanted, rtol=0, atol=0)
+
+
+@unittest.skipUnless(torch and flashladder.torch.node, "this build has no node for this PyTorch (FLASHLADDER_TORCH)")
+class TorchNodeTest(unittest.TestCase):
+    """The compiled node takes plain calls, with the results of the way in Python, and leaves all else to that."""
+
+    CPU = {"stage": (2, 0), "causal": True}
+
+    def tensors(self, *sizes, dtype="float32", **options):
+        return [torch.from_numpy(x).to(getattr(torch, dtype)).requires_grad_() for x in inputs(*sizes, **options)]
+
+    @contextlib.contextmanager
+    def counted(self):
+        """How many calls the node takes and declines meanwhile, and how many backward passes are Python's."""
+        counts = collections.Counter()
+        attention, gradients = flashladder.torch.node.attention, flashladder.torch._gradients
+
+        def ask(*arguments):
+            made = attention(*arguments)
+            counts["declined" if made is None else "taken"] += 1
+            return made
+
+        def backward(*arguments):
+            counts["in Python"] += 1
+            return gradients(*arguments)
+
+        with (mock.patch.object(flashladder.torch.node, "attention", ask),
+              mock.patch.object(flashladder.torch, "_gradients", backward)):
+            yield counts
+
+    def both(self, call):
+        """What it returns with the node, what it returns without it, and the counts of the former."""
+        with self.counted() as counts:
+            found = call()
+        with mock.patch.object(flashladder.torch, "node", None):
+            return found, call(), dict(counts)
+
+    def assert_same(self, found, other):
+        for one, wanted in zip(found, other, strict=True):
+            self.assertTrue(torch.equal(one, wanted))
+            self.assertEqual((one.stride(), one.dtype), (wanted.stride(), wanted.dtype))
+
+    def test_the_same_bits(self):
+        q, k, v = self.tensors(2, 4, 2, 37, 45)
+        wide = torch.randn(2, 37, 3, 4, 32).unbind(2)  # rows lie apart, as a projection leaves them
+        same = torch.randn(1, 1, 37, 32).expand(2, 4, 37, 32)
+        layouts = ((q, k, v), [x.transpose(1, 2).requires_grad_() for x in wide], (same.requires_grad_(), k, v),
+                   [x[:1] for x in (q, k, v)])
+        cases = [((2, 0), layout) for layout in layouts]
+        cases += [((10, 31), layouts[0]), (None, self.tensors(1, 1, 1, 5)), ((29, 39), self.tensors(1, 2, 1, 9, 20, 64, dtype="bfloat16")),
+                  ((29, 39), self.tensors(1, 1, 1, 9, 20, 64, dtype="float16"))]
+        for stage, (q, k, v) in cases:
+            for options in ({}, {"causal": True, "scale": 0.3}):
+                gradients = (torch.randn(q.shape).to(q.dtype), torch.ones(()).to(q.dtype).expand(q.shape),
+                             torch.randn(q.mT.shape).to(q.dtype).mT, torch.randn(q.numel() + 3).to(q.dtype)[3:].view(q.shape))
+                for do in gradients:
+                    def call():
+                        o = flashladder.torch.attention(q, k, v, stage=stage, **options)  # noqa: B023
+                        return o, *torch.autograd.grad(o, (q, k, v), do)  # noqa: B023
+
+                    with self.subTest(stage=stage, options=options, q=q.stride(), do=do.stride()):
+                        found, other, counts = self.both(call)
+                        self.assert_same(found, other)
+                        self.assertEqual(counts, {"taken": 1})
+                with torch.no_grad():
+                    found, other, counts = self.both(
+                        lambda: flashladder.torch.attention(q, k, v, stage=stage, return_lse=True, **options))  # noqa: B023
+                self.assert_same(found, other)
+                self.assertEqual((counts, found[0].requires_grad), ({"taken": 1}, False))
+
+    def test_some_gradients(self):
+        for needed in ([0], [1], [2], [0, 2]):
+            tensors = [x.detach().requires_grad_(i in needed) for i, x in enumerate(self.tensors())]
+
+            def call():
+                o = flashladder.torch.attention(*tensors, **self.CPU)  # noqa: B023
+                return o, *torch.autograd.grad(o.sum(), [tensors[i] for i in needed])  # noqa: B023
+
+            found, other, counts = self.both(call)
+            self.assert_same(found, other)
+            self.assertEqual(counts, {"taken": 1})
+
+    def test_what_it_declines(self):
+        from torch.overrides import TorchFunctionMode
+        from torch.utils._python_dispatch import TorchDispatchMode
+
+        class Functions(TorchFunctionMode):
+            def __torch_function__(self, function, types, args=(), kwargs=None):
+                return function(*args, **kwargs or {})
+
+        class Operators(TorchDispatchMode):
+            def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+                return function(*args, **kwargs or {})
+
+        class Mine(torch.Tensor):
+            pass
+
+        def profiler():
+            return torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+
+        q, k, v = (x.detach() for x in self.tensors())
+        low = [x.bfloat16() for x in (q, k, v)]
+        in_columns = q.mT.contiguous().mT
+        none, on = contextlib.nullcontext, lambda: torch.autocast("cpu", torch.bfloat16)  # noqa: E731
+        for what, context, tensors, options in (
+                ("a dispatch mode", Operators, (q, k, v), {}), ("a function mode", Functions, (q, k, v), {}),
+                ("a profiler", profiler, (q, k, v), {}), ("autocast", on, (q, k, v), {"stage": None}),
+                ("a default device", lambda: torch.device("cpu"), (q, k, v), {}),
+                ("a subclass", none, (q.as_subclass(Mine), k, v), {}), ("columns", none, (in_columns, k, v), {}),
+                ("negated", none, (torch._neg_view(q), k, v), {}),
+                ("zeros", none, (q, k, torch._efficientzerotensor(v.shape)), {}),
+                ("rows off 16 bytes", none, [x[..., 1:].contiguous()[..., :8] for x in low], {"stage": 78, "dropout_p": 0.0}),
+                ("a window", none, low, {"stage": None, "window_size": (9, 0)}),
+                ("keys before a row's own", none, low, {"stage": None, "window_size": (9, -1)}),
+                ("softcap", none, low, {"stage": None, "softcap": 3.0}),
+                ("a prefix", none, low, {"stage": None, "prefix": 3}), ("sinks", none, low, {"stage": None, "sinks": torch.zeros(2)}),
+                ("dropout", none, low, {"stage": None, "dropout_p": 0.5, "dropout_seed": 1}),
+                ("a window of an array", none, (q, k, v), {"window_size": np.array([-1, -1])}),
+                ("a whole number as the scale", none, (q, k, v), {"scale": 1}),
+                ("causal of NumPy", none, (q, k, v), {"causal": np.bool_(True)})):
+            with self.subTest(what):
+                def call():
+                    with context():  # noqa: B023
+                        return [flashladder.torch.attention(*tensors, **{**self.CPU, **options})]  # noqa: B023
+
+                found, other, counts = self.both(call)
+                self.assertEqual(counts, {"declined": 1})
+                self.assert_same(*([x.as_subclass(torch.Tensor) for x in some] for some in (found, other)))
+        with on():  # which casts nothing here
+            self.assertEqual(self.both(lambda: flashladder.torch.attention(*low, stage=29))[2], {"taken": 1})
+        many = [torch.randn(65536, 1, 1, 8) for _ in range(3)]  # more than a launch takes
+        self.assertEqual(self.both(lambda: flashladder.torch.attention(*many, stage=2))[2], {"declined": 1})
+        for broken in (torch.randn(2, 3, 37, 32), torch.randn(1, 2, 0, 32), q.double(), q[0], None):
+            with self.subTest(broken=getattr(broken, "shape", broken)):
+                with self.counted() as counts, self.assertRaises((ValueError, TypeError, RuntimeError)) as with_node:
+                    flashladder.torch.attention(broken, k, v, **self.CPU)
+                with mock.patch.object(flashladder.torch, "node", None), self.assertRaises(with_node.exception.__class__) as without:
+                    flashladder.torch.attention(broken, k, v, **self.CPU)
+                self.assertEqual((str(with_node.exception), counts), (str(without.exception), {"declined": 1}))
+
+    def test_transforms_and_compilers(self):
+        q, k, v = (x.detach() for x in self.tensors(2))
+        with self.counted() as counts:
+            each = torch.func.vmap(lambda *x: flashladder.torch.attention(*x, **self.CPU))(*(x[:, None] for x in (q, k, v)))
+            self.assertEqual(counts, {"declined": 1})
+            torch._dynamo.reset()
+            compiled = torch.compile(lambda *x: flashladder.torch.attention(*x, **self.CPU), backend="eager", fullgraph=True)(q, k, v)
+            self.assertEqual(counts, {"declined": 1})  # a compiler does not even ask
+            with self.assertRaisesRegex(NotImplementedError, "q has a tangent"):
+                torch.func.jvp(lambda x: flashladder.torch.attention(x, k, v, **self.CPU), (q,), (q,))
+        right = flashladder.torch.attention(q, k, v, **self.CPU)
+        for found in (each[:, 0], compiled):
+            self.assertTrue(torch.equal(found, right))
+
+    def test_backward_passes_of_python(self):
+        """What the node takes may need in its backward pass what Python alone has."""
+        q, k, v = self.tensors()
+
+        def gradients(loss, **options):
+            return torch.autograd.grad(loss, (q, k, v), **options)
+
+        def of_lse():
+            o, lse = flashladder.torch.attention(q, k, v, return_lse=True, **self.CPU)
+            return gradients(o.sum() + lse.square().sum())
+
+        def of_lse_alone():
+            return torch.autograd.grad(flashladder.torch.attention(q, k, v, return_lse=True, **self.CPU)[1].sum(), (q, k))
+
+        def profiled():
+            o = flashladder.torch.attention(q, k, v, **self.CPU)
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+                found = gradients(o.sum())
+            self.assertIn("flashladder::attention_backward", {event.key for event in profile.key_averages()})
+            return found
+
+        def batched():
+            o = flashladder.torch.attention(q, k, v, **self.CPU)
+            return gradients(o, grad_outputs=torch.ones(1, *o.shape), is_grads_batched=True)
+
+        def negated():
+            with torch.autograd.graph.saved_tensors_hooks(torch.neg, torch._neg_view):
+                o = flashladder.torch.attention(q, k, v, **self.CPU)
+            return gradients(o.sum())
+
+        def zeros():
+            o = flashladder.torch.attention(q, k, v, **self.CPU)
+            return gradients(o, grad_outputs=torch._efficientzerotensor(o.shape))
+
+        for call in (of_lse, of_lse_alone, profiled, batched, negated, zeros):
+            with self.subTest(call.__name__):
+                found, other, counts = self.both(call)
+                self.assert_same(found, other)
+                self.assertEqual(counts, {"taken": 1, "in Python": 1})
+        found, other, counts = self.both(lambda: gradients(flashladder.torch.attention(q, k, v, return_lse=True, **self.CPU)[0].sum()))
+        self.assertEqual(counts, {"taken": 1})  # L is returned, and nothing depends on it
+        self.assert_same(found, other)
+
+        with self.counted() as counts:
+            o = flashladder.torch.attention(q, k, v, **self.CPU)
+            first = gradients(o, grad_outputs=torch.ones_like(o, requires_grad=True), create_graph=True)
+            self.assertEqual(counts, {"taken": 1, "in Python": 1})
+            with self.assertRaisesRegex(RuntimeError, "the gradients of attention have no gradients of their own"):
+                first[0].sum().backward()
+
+    def test_what_is_saved(self):
+        """PyTorch keeps it: it finds changes, frees it, and hands it to hooks."""
+        from torch.utils.checkpoint import checkpoint
+        q, k, v = self.tensors()
+        inner = 2 * q
+        o = flashladder.torch.attention(inner, k, v, **self.CPU)
+        inner.mul_(2)
+        with self.assertRaisesRegex(RuntimeError, "has been modified by an inplace operation"):
+            o.sum().backward()
+        o = flashladder.torch.attention(q, k, v, **self.CPU)
+        with torch.no_grad():
+            o.mul_(2)
+        with self.assertRaisesRegex(RuntimeError, "has been modified by an inplace operation"):
+            o.sum().backward()
+        o = flashladder.torch.attention(q, k, v, **self.CPU)
+        first = torch.autograd.grad(o.sum(), (q, k, v), retain_graph=True)
+        self.assert_same(first, torch.autograd.grad(o.sum(), (q, k, v)))
+        with self.assertRaisesRegex(RuntimeError, "backward through the graph a second time"):
+            o.sum().backward()
+        other = 2 * q
+        o = flashladder.torch.attention(other, k, v, **self.CPU)
+        kept = [weakref.ref(x) for x in (o, other)]
+        del other, o
+        self.assertEqual([one() for one in kept], [None, None])
+
+        packed = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: packed.append(x.shape) or x.clone(), lambda x: x):
+            o = flashladder.torch.attention(q, k, v, **self.CPU)
+        self.assertEqual(len(packed), 5)
+        with self.counted() as counts:
+            self.assert_same(torch.autograd.grad(o.sum(), (q, k, v)), first)
+            again = checkpoint(lambda *x: flashladder.torch.attention(*x, **self.CPU), q, k, v, use_reentrant=False)
+            self.assert_same(torch.autograd.grad(again.sum(), (q, k, v)), first)
+        self.assertEqual(counts, {"taken": 1})  # the second forward pass ends early, at what the first kept
+        cut, wide, columns = (lambda x: x[..., :1]), (lambda x: x.double()), (lambda x: x.mT.contiguous().mT)
+        for place, wrong in ((0, cut), (0, wide), (0, columns), (1, cut), (1, wide), (1, torch._neg_view), (1, columns), (2, wide),
+                             (2, columns), (3, cut), (4, torch._neg_view)):
+            def call():  # hooks that return something else for o, lse, q, k or v
+                unpacked = itertools.count()
+                with torch.autograd.graph.saved_tensors_hooks(
+                        lambda x: x, lambda x: wrong(x) if next(unpacked) == place else x):  # noqa: B023
+                    o = flashladder.torch.attention(q, k, v, **self.CPU)
+                try:
+                    return torch.autograd.grad(o.sum(), (q, k, v))
+                except (ValueError, TypeError, RuntimeError) as error:
+                    return str(error)
+
+            with self.subTest(place=place):
+                found, other, counts = self.both(call)
+                self.assertEqual(counts, {"taken": 1, "in Python": 1})
+                self.assertEqual(*([x if isinstance(x, str) else x.tolist() for x in some] for some in (found, other)))
+
+    def test_deterministic(self):
+        q, k, v = self.tensors(1, 2, 1, 40, 40, 64, dtype="bfloat16")
+        same, any_ = (flashladder.torch.stages_for(q, deterministic=one)[1].number for one in (True, False))
+        self.assertNotEqual(same, any_)
+
+        def gradient(deterministic=None, mode=False, backward_mode=None):
+            try:
+                torch.use_deterministic_algorithms(mode)
+                o = flashladder.torch.attention(q, k, v, deterministic=deterministic)
+                torch.use_deterministic_algorithms(mode if backward_mode is None else backward_mode)
+                return torch.autograd.grad(o.float().square().sum(), (q, k, v))
+            finally:
+                torch.use_deterministic_algorithms(False)
+
+        with self.counted() as counts, self.assertRaisesRegex(ValueError, "no stage has a backward pass for float32 that is known"):
+            flashladder.torch.attention(q.float(), k.float(), v.float(), deterministic=True)
+        self.assertEqual(counts, {"declined": 1})
+        right = torch.autograd.grad(flashladder.torch.attention(q, k, v, stage=(None, same)).float().square().sum(), (q, k, v))
+        for arguments, expected in ((dict(deterministic=True), {"taken": 1}), (dict(mode=True), {"taken": 1}),
+                                    (dict(backward_mode=True), {"taken": 1, "in Python": 1})):
+            with self.subTest(**arguments):
+                found, other, counts = self.both(lambda: gradient(**arguments))  # noqa: B023
+                self.assertEqual(counts, expected)
+                self.assert_same(found, other)
+                self.assert_same(found, right)
+
+    def test_inference_mode_and_threads(self):
+        q, k, v = self.tensors()
+        right = torch.autograd.grad(flashladder.torch.attention(q, k, v, **self.CPU).sum(), (q, k, v))
+        found, flags = [], []
+
+        def run():
+            found.append(torch.autograd.grad(flashladder.torch.attention(q, k, v, **self.CPU).sum(), (q, k, v)))
+            with torch.inference_mode():
+                flags.append(flashladder.torch.attention(q, k, v, **self.CPU).is_inference())
+
+        with self.counted() as counts:
+            threads = [threading.Thread(target=run) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        self.assertEqual((counts, flags), ({"taken": 8}, [True] * 4))
+        for gradients in found:
+            self.assert_same(gradients, right)
+
+    def test_errors_of_a_stage(self):
+        """The node has begun then: the words are those of the way in Python."""
+        q, k, v = self.tensors()
+        low = self.tensors(d=64, dtype="bfloat16")
+        huge = q[:, :, :1, :1].expand(1, 2, 2**31, 32)
+        for tensors, options in (((q, k, v), {"scale": float("nan")}), ((q, k, v), {"scale": 1e-50}), (low, {"stage": 29, "scale": -1e30}),
+                                 ((q, k, v), {"stage": 10, "scale": float("inf")}), ((huge, k, v), {})):
+            texts = []
+            for node in (flashladder.torch.node, None):
+                with mock.patch.object(flashladder.torch, "node", node):
+                    try:
+                        texts.append(flashladder.torch.attention(*tensors, **{**self.CPU, **options}).tolist())
+                    except Exception as error:
+                        texts.append((type(error), str(error)))
+            np.testing.assert_equal(*texts)
+
+    def test_another_version(self):
+        self.assertIs(flashladder.torch._node(torch.__version__), flashladder.torch.node)
+        for version in ("0.1.0", torch.__version__ + "1"):
+            self.assertIsNone(flashladder.torch._node(version))
 
 
 class ErrorTest(unittest.TestCase):

@@ -2,6 +2,8 @@
 
     pip install . && python3 -m bench.measure.host_time --out host.json
 
+Where flashladder.torch has its compiled node, what plain calls take without it is measured too.
+
 The kernels of the problem are short and the GPU is idle before each batch of calls, so that a call never waits for it: the
 time is that of the host alone. All run in turns in one process; a number is the median of rounds.
 """
@@ -39,11 +41,18 @@ def contenders(torch, flashladder, device):
     def attention(q, k, v):
         return flashladder.torch.attention(q, k, v, causal=True, stage=stage)
 
+    def in_python(q, k, v):
+        node, flashladder.torch.node = flashladder.torch.node, None
+        o = attention(q, k, v)
+        flashladder.torch.node = node
+        return o
+
     def pytorch(q, k, v):
         return scaled_dot_product_attention(q, k, v, is_causal=True)
 
     found = {}
-    for name, function in (("attention", attention), ("PyTorch", pytorch)):
+    without = [("without the node", in_python)] if flashladder.torch.node else []
+    for name, function in (("attention", attention), *without, ("PyTorch", pytorch)):
         found["forward", name] = lambda function=function: function(q, k, v)
         found["forward, to train", name] = lambda function=function: function(*learned)
         found["forward and backward", name] = lambda function=function: torch.autograd.grad(function(*learned), learned, do)

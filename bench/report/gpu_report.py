@@ -504,15 +504,15 @@ def host_table(data):
         for key in ("us", "least_us"):
             positive(HOST, row, key)
         passes.setdefault(row["pass"], {})[row["name"]] = row
+    words = {"PyTorch": "`scaled_dot_product_attention`", "window": "`attention` with a window",
+             "without the node": "`attention` without the node"}
     lines = [f"Microseconds of the host for a call of attention of bf16 [1, 2, 64, 64] under the causal mask {origin(c)}; the median "
              f"of {c['rounds']} rounds of {c['calls']} calls, in brackets the least; the GPU has less to do than the host.", "",
              "| pass | called | us | over PyTorch |", "|---|---|--:|--:|"]
     for of_pass, found in passes.items():
         for name, row in found.items():
-            called = "`scaled_dot_product_attention`" if name == "PyTorch" else f"`{name}`" if "window" not in name else \
-                "`attention` with a window"
             ratio = f"{row['us'] / found['PyTorch']['us']:.2f}" if "PyTorch" in found else ""
-            lines.append(f"| {of_pass} | {called} | {row['us']:.1f} ({row['least_us']:.1f}) | {ratio} |")
+            lines.append(f"| {of_pass} | {words.get(name, f'`{name}`')} | {row['us']:.1f} ({row['least_us']:.1f}) | {ratio} |")
     return "\n".join(lines) + "\n"
 
 

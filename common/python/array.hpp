@@ -53,13 +53,16 @@ struct ExchangeApi {
   int (*current_stream)(std::int32_t device_type, std::int32_t device, void** into);  ///< The same.
 
   /// That of the type of `object`; nullptr where it has none.
-  static const ExchangeApi* of(nanobind::handle object) {
+  static const ExchangeApi* of(nanobind::handle object) { return of_type(object.type()); }
+
+  /// That of `type`; nullptr where it has none.
+  static const ExchangeApi* of_type(nanobind::handle type_object) {
     static std::map<PyTypeObject*, const ExchangeApi*> known;  // only one thread at a time has the GIL
-    PyTypeObject* const type = Py_TYPE(object.ptr());
+    auto* const type = reinterpret_cast<PyTypeObject*>(type_object.ptr());
     if (const auto found = known.find(type); found != known.end()) return found->second;
     constexpr const char* name = "dlpack_exchange_api";
     const nanobind::object capsule =
-        nanobind::getattr(object.type(), "__dlpack_c_exchange_api__", nanobind::none());
+        nanobind::getattr(type_object, "__dlpack_c_exchange_api__", nanobind::none());
     if (PyCapsule_IsValid(capsule.ptr(), name) == 0) return nullptr;
     const auto* const api = static_cast<const ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), name));
     if (api->major != 1 || api->view == nullptr) return nullptr;

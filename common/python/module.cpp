@@ -27,6 +27,7 @@
 #include "common/check/run.hpp"
 #include "common/claims/closed_form.hpp"
 #include "common/python/array.hpp"
+#include "common/python/calls.hpp"
 #include "common/simt/device_memory.hpp"
 #include "common/simt/emulator.hpp"
 #include "common/simt/kernel_error.hpp"
@@ -302,6 +303,8 @@ class ExtraMemory : public simt::DeviceMemory {
   explicit ExtraMemory(nb::handle array) : api_(ExchangeApi::of(array)) {
     if (api_->view(array.ptr(), &place_) != 0) throw nb::python_error();
   }
+  /// Of the library of this table, on the device of `place`.
+  ExtraMemory(const ExchangeApi& api, const DlTensor& place) : api_(&api), place_(place) {}
 
   void* allocate(std::size_t bytes) override {
     return memory_.emplace_back(*api_, place_, static_cast<std::int64_t>(bytes)).data();
@@ -329,12 +332,11 @@ void run_cuda(void* stream, Body pass) {
 }
 
 /// Calls `pass` with a workspace, on the backend of `stage`; what a stage needs on a GPU is of `memory`,
-/// or, where that is none, of CUDA's pool.
+/// or, where that is none, of CUDA's pool. Without the GIL.
 template <class Body>
-void run(const Stage& stage, std::uintptr_t stream, std::optional<ExtraMemory>& memory, Body pass) {
+void run(const Stage& stage, void* stream, std::optional<ExtraMemory>& memory, Body pass) {
   const simt::UseMemory use(memory ? &*memory : nullptr);
-  const nb::gil_scoped_release released;
-  if (stage.backend == Backend::cuda) return run_cuda(reinterpret_cast<void*>(stream), pass);
+  if (stage.backend == Backend::cuda) return run_cuda(stream, pass);
   Workspace workspace;
   if (stage.backend == Backend::cpu) return pass(workspace);
   simt::Emulator emulator;
@@ -373,6 +375,14 @@ Tensor written(const NamedTensor& tensor, const Problem& problem, nb::handle obj
                                 : tensor.contiguous(problem, array.data());
 }
 
+void run_pass(const Stage& stage, const Forward& call) {
+  run_forward(stage, call);
+}
+
+void run_pass(const Stage& stage, const Backward& call) {
+  run_backward(stage, call);
+}
+
 /// A pass of stage `number`. `arrays` has each tensor that the stage is given, by its name in Python.
 /// What it launches goes to `stream`.
 /// @param by_table  they are read by their type's table of C functions: common_stream() has seen them
@@ -408,14 +418,11 @@ void run_on_arrays(int number, const std::string& backend, const nb::dict& array
   }
   std::optional<ExtraMemory> memory;
   if (by_table) memory.emplace(arrays["q"]);
-  run(stage, stream, memory, [&](Workspace& workspace) {
+  const nb::gil_scoped_release released;
+  run(stage, reinterpret_cast<void*>(stream), memory, [&](Workspace& workspace) {
     Call call{.problem = problem, .workspace = workspace};
     for (const auto& [one, tensor] : tensors) one->of(call) = tensor;
-    if constexpr (Call::pass == Pass::forward) {
-      run_forward(stage, call);
-    } else {
-      run_backward(stage, call);
-    }
+    run_pass(stage, call);
   });
 }
 
@@ -423,7 +430,6 @@ void run_on_arrays(int number, const std::string& backend, const nb::dict& array
 /// None where they must be looked at first: they have no ExchangeApi, are not of one type, or not all on
 /// the CPU or on the current GPU.
 std::optional<std::uintptr_t> common_stream(const nb::dict& arrays) {
-  constexpr std::int32_t cpu = 1, cuda = 2;  // DLPack's
   const ExchangeApi* api = nullptr;
   DlTensor first{};
   for (const auto& [name, array] : arrays) {
@@ -438,11 +444,11 @@ std::optional<std::uintptr_t> common_stream(const nb::dict& arrays) {
     if (view.device_type != first.device_type || view.device != first.device) return {};
     api = own;
   }
-  if (api == nullptr || first.device_type == cpu)
+  if (api == nullptr || first.device_type == on_cpu)
     return api == nullptr ? std::optional<std::uintptr_t>() : 0;
-  if (first.device_type != cuda || current_gpu() != first.device) return {};
+  if (first.device_type != on_cuda || current_gpu() != first.device) return {};
   void* stream = nullptr;
-  if (api->current_stream(cuda, first.device, &stream) != 0) throw nb::python_error();
+  if (api->current_stream(on_cuda, first.device, &stream) != 0) throw nb::python_error();
   return reinterpret_cast<std::uintptr_t>(stream);
 }
 
@@ -692,6 +698,79 @@ void translate(const std::exception_ptr& thrown, void*) {
   }
 }
 
+// --- calls of the node for PyTorch
+
+/// Leaves what was thrown as an error of Python, as it leaves the functions of this module.
+Answer failed() {
+  const nb::gil_scoped_acquire held;
+  try {
+    translate(std::current_exception(), nullptr);
+  } catch (nb::python_error& error) {
+    error.restore();
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  }
+  return Answer::failed;
+}
+
+const Stage* stage_for(int number, bool on_gpu) noexcept {
+  try {
+    const Stage& found = find_stage(number);
+    if (!on_gpu) return &found;
+    return found.backend == Backend::cpu ? nullptr : &on_backend(found, Backend::cuda);
+  } catch (const Error&) {
+    return nullptr;
+  }
+}
+
+template <class Call>
+Answer run_plain(const PlainCall& given) noexcept {
+  try {
+    void* stream = nullptr;
+    if (given.device_type == on_cuda) {
+      if (current_gpu() != given.device) return Answer::declined;
+      if (given.library->current_stream(on_cuda, given.device, &stream) != 0) return Answer::failed;
+    }
+    const Problem problem{.batch = given.batch,
+                          .q_heads = given.q_heads,
+                          .kv_heads = given.kv_heads,
+                          .Nq = given.Nq,
+                          .Nk = given.Nk,
+                          .d = given.d,
+                          .causal = given.causal,
+                          .scale = given.scale,
+                          .dtype = given.dtype};
+    problem.validate();
+    DlTensor place{};
+    place.device_type = given.device_type, place.device = given.device;
+    std::optional<ExtraMemory> memory(std::in_place, *given.library, place);
+    run(*given.stage, stream, memory, [&](Workspace& workspace) {
+      Call call{.problem = problem,
+                .Q = given.Q,
+                .K = given.K,
+                .V = given.V,
+                .O = given.O,
+                .L = given.L,
+                .workspace = workspace};
+      if constexpr (Call::pass == Pass::backward)
+        call.dO = given.dO, call.dQ = given.dQ, call.dK = given.dK, call.dV = given.dV;
+      run_pass(*given.stage, call);
+    });
+    return Answer::done;
+  } catch (...) {
+    return failed();
+  }
+}
+
+/// A capsule of Calls on tensors of `type`; None where it has no ExchangeApi.
+nb::object calls_on(nb::handle type) {
+  static Calls calls{nullptr, &stage_for, &run_plain<Forward>, &run_plain<Backward>};
+  calls.library = ExchangeApi::of_type(type);
+  return calls.library == nullptr ? nb::none() : nb::object(nb::capsule(&calls, calls_name));
+}
+
 constexpr const char* kernel_error_text =
     "A kernel did on the emulator what it must not do on a GPU.\n\n"
     "str() says what happened, where, and what usually causes it; the attributes say it in parts:\n\n"
@@ -726,6 +805,7 @@ NB_MODULE(_core, m) {
         nb::arg("how"), nb::arg("variant"), nb::arg("stream"), nb::arg("by_table"));
   m.def("backward", &run_on_arrays<Backward>, nb::arg("stage"), nb::arg("backend"), nb::arg("arrays"),
         nb::arg("how"), nb::arg("variant"), nb::arg("stream"), nb::arg("by_table"));
+  m.def("calls", &calls_on, nb::arg("type"));
   m.def("ledger", &ledger, nb::arg("stage"), nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::kw_only(),
         nb::arg("how"), nb::arg("variant"), nb::arg("banks"), nb::arg("check"));
   m.def("random_ledger", &random_ledger, nb::arg("stage"), nb::arg("batch"), nb::arg("heads"),

@@ -8,12 +8,19 @@
 
 Both passes are operators of PyTorch, torch.ops.flashladder.attention and attention_backward: torch.compile and torch.export
 keep them whole. A call that nothing looks at leaves them out. This part of flashladder, and flashladder.flash_attn, need PyTorch.
+
+`node` is a compiled module, where this build has it for this version of PyTorch (CMake's FLASHLADDER_TORCH), else None. It
+takes plain calls, of q, k and v with causal and scale, in less of the host's time; nothing else differs. Set it to None to
+leave it out.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.util
+import re
+import types
 import warnings
 from collections.abc import Iterator
 from typing import Any, NoReturn
@@ -99,6 +106,11 @@ def attention(
     The gradients have no gradients of their own. Errors are those of stages_for, flashladder.forward and
     flashladder.backward.
     """
+    if node is not None and not torch.compiler.is_compiling() and forward_ad._current_level < 0:
+        made = node.attention(q, k, v, causal, scale, _numbers(stage), deterministic, return_lse, window_size, softcap, prefix, dropout_p,
+                              alibi_slopes, bias, sinks, cu_seqlens_q, cu_seqlens_k, block_map)
+        if made is not None:
+            return made
     own = flashladder._present(bias=bias, sinks=sinks, alibi_slopes=alibi_slopes, cu_seqlens_q=cu_seqlens_q,
                                cu_seqlens_k=cu_seqlens_k, block_map=block_map)
     watched = _is_watched(q, k, v, *own.values())
@@ -555,3 +567,37 @@ def _rows(x: torch.Tensor) -> torch.Tensor:
     steps = [stride * size for stride, n in zip(strides[:-1], x.shape) if n > 1]
     fits = x.dim() == 0 or strides[-1] == 1 and not any(at % begin for at in (*steps, x.data_ptr()))
     return x if fits else x.clone(memory_format=torch.contiguous_format)  # contiguous() leaves some where they are
+
+
+def _node(version: str) -> types.ModuleType | None:
+    """The node that is compiled for this version of PyTorch; None where there is none."""
+    name = f"flashladder._torch_{re.sub('[^0-9A-Za-z]', '_', version)}"
+    calls = flashladder._core.calls(torch.Tensor)
+    if calls is None or importlib.util.find_spec(name) is None:
+        return None
+    found = importlib.import_module(name)
+    found.use(calls, MOST_BLOCKS, _chosen_for_node, _gradients_for_node)
+    return found
+
+
+def _chosen_for_node(q: torch.Tensor, stages: tuple[int, ...], trains: bool, deterministic: bool) -> tuple[int, int] | None:
+    """The numbers of the stages that run, -1 where there is no backward pass; None where the node is to decline."""
+    first, second = _chosen(q, stages, trains, {}, _PLAIN, deterministic)
+    if second is None:
+        return first.number, -1
+    return None if second.saved else (first.number, second.number)
+
+
+def _gradients_for_node(
+    do: torch.Tensor | None, dlse: torch.Tensor | None, saved: tuple[torch.Tensor, ...], causal: bool, scale: float | None,
+    stages: tuple[int, ...], deterministic: bool | None,
+) -> tuple[torch.Tensor, ...]:
+    """dQ, dK and dV where the node declines in its backward pass; saved are o, lse, q, k and v."""
+    none = [None] * (_TENSORS - 3)  # of variants
+    ctx = types.SimpleNamespace(saved_tensors=(*saved, *none), others=(causal, scale, *_PLAIN[2:], stages, deterministic),
+                                needs_input_grad=[False] * 5)  # of q, k and v that is not asked
+    return tuple(_gradients(ctx, do, dlse)[:3])
+
+
+_PLAIN: flashladder._How = (False, None, (-1, -1), 0.0, 0, 0.0)  # what _how() says of plain attention
+node = _node(torch.__version__)
