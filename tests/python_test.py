@@ -2127,9 +2127,8 @@ class TorchNodeTest(unittest.TestCase):
         """The node has begun then: the words are those of the way in Python."""
         q, k, v = self.tensors()
         low = self.tensors(d=64, dtype="bfloat16")
-        huge = q[:, :, :1, :1].expand(1, 2, 2**31, 32)
         for tensors, options in (((q, k, v), {"scale": float("nan")}), ((q, k, v), {"scale": 1e-50}), (low, {"stage": 29, "scale": -1e30}),
-                                 ((q, k, v), {"stage": 10, "scale": float("inf")}), ((huge, k, v), {})):
+                                 ((q, k, v), {"stage": 10, "scale": float("inf")})):
             texts = []
             for node in (flashladder.torch.node, None):
                 with mock.patch.object(flashladder.torch, "node", node):

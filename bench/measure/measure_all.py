@@ -67,7 +67,8 @@ RESULTS = {
     "atomics.json": module("measure.atomics", "--build", "{build}"),
     "train_gpt.json": module("training.train_gpt"),
     "train_gpt_bf16.json": module("training.train_gpt", "--dtype", "bf16"),
-    "training.json": module("training.train_throughput"),
+    "training.json": module("training.train_throughput", "--attentions", "fa2", "cudnn", "ours", "ours, deterministic",
+                            "flash-attn-4"),
 }
 
 

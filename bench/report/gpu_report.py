@@ -669,7 +669,7 @@ class Results:
         self.hopper_backward = of_scripts(folder / HOPPER_BACKWARD)
         self.hopper_peers, self.busy = (of_scripts(hopper / name) for name in (HOPPER_PEERS, HOPPER_BUSY))
         self.hopper_runs = [run for run in map(of_scripts, dict.fromkeys(one / HOPPER_PEERS for one in (hopper, folder))) if run]
-        self.other = others(hopper / HOPPER_OTHER) if (hopper / HOPPER_OTHER).exists() else None
+        self.other = others(folder / HOPPER_OTHER) if (folder / HOPPER_OTHER).exists() else None
         self.policies = [of_policies(path) for one in (hopper, folder) for path in sorted(one.glob("policies_*.json"))]
         self.host = if_there(folder / HOST, "results")
         self.losses = [run for run in (of_train_gpt(folder / name) for name in LOSSES) if run]

@@ -1,5 +1,7 @@
 #include "common/claims/closed_form.hpp"
 
+#include <algorithm>
+#include <array>
 #include <map>
 #include <utility>
 
@@ -60,6 +62,15 @@ const CpuClaim* cpu_claim_of(const Stage& stage) {
   static const std::map<int, CpuClaim> all = cpu_claims();
   const auto found = all.find(stage.number);
   return found == all.end() ? nullptr : &found->second;
+}
+
+bool adds_in_any_order(const Stage& stage, const Problem& problem) {
+  const Claim* claim = claim_of(stage);
+  if (claim == nullptr) return false;
+  return std::ranges::any_of(std::array{"atomics", "bulk_reduces"}, [&](const char* counter) {
+    const ClosedForm* form = claim->backward.find(counter);
+    return form != nullptr && form->value(claim->symbols(problem, Pass::backward)) > 0;
+  });
 }
 
 std::int64_t count_of(const simt::Ledger& ledger, std::string_view name) {

@@ -70,6 +70,10 @@ struct Claim {
 /// comes from another stage is for this one's tile: the forms have symbols for what a tile has.
 const Claim* claim_of(const Stage& stage);
 
+/// Whether blocks of a backward pass add to what other blocks have added, as its claim says, in whatever
+/// order they come: then dQ may have other bits each time. No stage on a CPU does.
+bool adds_in_any_order(const Stage& stage, const Problem& problem);
+
 /// The claim as the stage's claim.cpp says it. Only for stages of kernels.
 Claim own_claim(const Stage& stage);
 
