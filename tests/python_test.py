@@ -9,12 +9,15 @@ import importlib.util
 import inspect
 import itertools
 import os
+import re
 import subprocess
 import sys
+import textwrap
 import threading
 import unittest
 import warnings
 import weakref
+from pathlib import Path
 from unittest import mock
 
 import flashladder
@@ -1254,6 +1257,32 @@ class FlashAttnTest(unittest.TestCase):
                  lambda: self.module.flash_attn_with_kvcache)):
             with self.subTest(message=message), self.assertRaisesRegex(error, message):
                 call()
+
+
+@with_torch
+class FrontPageTest(unittest.TestCase):
+    def test_what_is_pasted_from_the_front_page_works(self):
+        """The lines of README.md's section for Python, each block by itself and in this order."""
+        page = (Path(__file__).parent.parent / "README.md").read_text()
+        section = page.partition("\n## From Python\n")[2].partition("\n## ")[0]
+        blocks = [textwrap.dedent(block) for block in re.findall(r"(?:^    .+\n|^\n(?=    ))+", section, re.MULTILINE)]
+        self.assertEqual(len(blocks), 2, section)
+        names = {}
+        exec(blocks[0], names)
+        q, k, v = (names[name].detach() for name in "qkv")
+        gradients = [names[name].grad for name in "qkv"]
+        q, k, v = (x.float().requires_grad_() for x in (q, k, v))
+        torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).square().mean().backward()
+        for mine, right in zip(gradients, (q.grad, k.grad, v.grad)):
+            error = (mine.float() - right).norm() / right.norm()
+            self.assertLess(float(error), 0.02)  # bf16 has 8 bits
+        attention, _, transformers = blocks[1].partition("\n\n")
+        exec(attention, names)
+        self.assertEqual(names["flash_attn"].flash_attn_func.__module__, "flashladder.flash_attn")
+        if importlib.util.find_spec("transformers"):
+            exec(transformers, names)
+            from transformers import AttentionInterface
+            self.assertIn("ladder", AttentionInterface().valid_keys())
 
 
 @unittest.skipUnless(torch and importlib.util.find_spec("transformers"), "this Python has no transformers")
