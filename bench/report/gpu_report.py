@@ -29,6 +29,8 @@ STAGES, BACKWARD = "stages.json", "backward.json"
 PEERS, BACKWARD_PEERS = "peers_bf16.json", "backward_peers_bf16.json"
 LOSSES, TRAINING = ("train_gpt.json", "train_gpt_bf16.json"), "training.json"
 ATOMICS, NSIGHT, HOST = "atomics.json", "nsight.json", "host.json"
+# Head dimensions, the fastest backward pass whose sums have one order there, and the fastest that adds atomically.
+IN_ORDER = (((64, 128), 57, 63), ((256,), 58, 56))
 BESIDE = ("fa2", "cudnn", "flash-attn-4")  # the peers that stand beside each of them
 BETTER_FROM = 1024  # the means over N of what is set beside the better of the last two begin here
 HOST_PAGE = ROOT / "docs/flash_attn.md"
@@ -47,6 +49,7 @@ OF_ALL = {"peers": "The fastest forward pass over its peers: the geometric mean 
           "busy": "The same, rested and busy",
           "backward_peers": "The backward passes of all stages and their peers", "train_gpt": "The losses of a small GPT",
           "throughput": "The speed of whole models", "atomics": "What atomics and determinism cost",
+          "in order": "What determinism costs on Hopper",
           "nsight": "The ledger against the GPU's counters", "host": "How long a call keeps the host"}
 # What a variant of attention is measured beside, and what a comparison of it says of each of its rows.
 BESIDE_VARIANT = {"plain, causal": "plain attention", "not packed": "not packed", "any GPU": "any GPU's stage",
@@ -434,6 +437,22 @@ def short_peers_table(peers):
     return "\n".join(lines) + "\n"
 
 
+def in_order_table(peers):
+    """How many times as long a backward pass whose sums have one order takes as one that adds to dQ atomically, at each shape
+    of IN_ORDER's pairs."""
+    at = {(one["d"], one["causal"], one["N"], one["name"]): one["tflops"] for one in peers["results"] if "tflops" in one}
+    lengths = sorted({N for _, _, N, _ in at})
+    lines = [f"Times as long, in {peers['context']['dtype']} {origin(peers['context'])}; {pace(peers['context'])}:", "",
+             "| d | mask | stages | " + " | ".join(f"N = {N:,}" for N in lengths) + " |", "|--:|---|---" + "|--:" * len(lengths) + "|"]
+    for ds, ordered, atomic in IN_ORDER:
+        for d, causal in ((d, causal) for d in ds for causal in (False, True)):
+            pairs = [[at.get((d, causal, N, f"stage {stage}")) for stage in (atomic, ordered)] for N in lengths]
+            if any(all(pair) for pair in pairs):
+                cells = [f"{pair[0] / pair[1]:.2f}" if all(pair) else "" for pair in pairs]
+                lines.append(f"| {d} | {'causal' if causal else 'full'} | {ordered} over {atomic} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
 def better_table(runs):
     """The fastest forward pass over the better of the two fastest peers at each shape, for each GPU that has a run, with
     the geometric mean over the longer N."""
@@ -684,6 +703,7 @@ class Results:
                 *backward_blocks(self.backward, self.backward_peers, with_pictures),
                 (PAGE, "train_gpt", losses_block(self.losses)), (PAGE, "throughput", training_block(self.training)),
                 (ATOMICS_PAGE, "atomics", atomics_block(self.atomics)),
+                (ATOMICS_PAGE, "in order", in_order_table(self.hopper_backward) if self.hopper_backward else NOT_YET),
                 (fastest.readme, "peers", peers_table(self.peers) if self.peers else NOT_YET),
                 *((stage.readme, "peers", step_table(peers, stage))
                   for peers in filter(None, (self.hopper_peers, self.hopper_backward))

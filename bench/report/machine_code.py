@@ -5,8 +5,8 @@
 
 It reads the objects of the build with cuobjdump and nvdisasm, those of the packages in .venv (./ladder docs installs
 them) or of the CUDA Toolkit, and finds in each kernel the shortest loop that multiplies and computes exponentials: that
-of the tiles without a mask, where it is a loop of its own. Of the backward pass it reads the stages whose README has a
-place for the table. Another version of nvcc may order otherwise: the tables name the version that they are of, and
+of the tiles without a mask, where it is a loop of its own. Of the backward pass and the variants it reads the stages whose
+README has a place for the table. Another version of nvcc may order otherwise: the tables name the version that they are of, and
 --check compares with no other. Exit status: 0; 1 where a README is stale; 77 where there is nothing to read or to read
 it with.
 """
@@ -25,7 +25,7 @@ from pathlib import Path
 
 from bench.report.markers import NoMarkers, with_block
 from common.course import registry
-from common.course.registry import ROOT, Failure, needs_hopper, source_text
+from common.course.registry import FIRST_VARIANT, ROOT, Failure, needs_hopper, source_text
 
 HEAD_DIMS = [64, 128, 256]
 NOTHING_TO_READ = 77  # ctest takes it as skipped
@@ -200,7 +200,8 @@ def main():
             if not stage.kernels or not needs_hopper(source_text(stage.source)):
                 continue
             readme = stage.readme
-            if not stage.forward and "<!-- machine code:begin -->" not in readme.read_text():
+            has_to = stage.forward and stage.number < FIRST_VARIANT
+            if not has_to and "<!-- machine code:begin -->" not in readme.read_text():
                 continue
             until_now = re.search(r"What nvcc (\S+) makes of a tile's loop", readme.read_text())
             if chosen.check and until_now and until_now[1] != version:
