@@ -14,8 +14,8 @@ inline int heads_of_section(const Problem& p, int d) {
   const std::int64_t most = std::max<std::int64_t>(L2_bytes() / 3 / bytes, 1);
   const std::int64_t fewest = tiles(kv_heads, most);
   std::int64_t sections = fewest;
-  while (kv_heads % sections != 0) ++sections;
-  if (sections > 2 * fewest) sections = fewest;
+  while (sections < 2 * fewest && kv_heads % sections != 0) ++sections;
+  if (kv_heads % sections != 0) sections = fewest;
   return static_cast<int>(tiles(kv_heads, sections) * (p.q_heads / p.kv_heads));
 }
 
