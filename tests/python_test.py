@@ -2167,6 +2167,17 @@ class TorchNodeTest(unittest.TestCase):
                         texts.append((type(error), str(error)))
             np.testing.assert_equal(*texts)
 
+    def test_an_interrupt_is_not_lost(self):
+        q, k, v = self.tensors(d=40)  # no other test asks for the stages of this one
+        with mock.patch.object(flashladder.torch, "_chosen", side_effect=KeyboardInterrupt), self.assertRaises(KeyboardInterrupt):
+            flashladder.torch.attention(q, k, v, **self.CPU)
+        self.assertEqual(flashladder.torch.attention(q, k, v, **self.CPU).shape, q.shape)
+
+    def test_a_node_that_cannot_be_loaded(self):
+        with mock.patch.object(importlib, "import_module", side_effect=ImportError("undefined symbol")), \
+                self.assertWarnsRegex(UserWarning, "cannot be loaded.*build it again.*undefined symbol"):
+            self.assertIsNone(flashladder.torch._node(torch.__version__))
+
     def test_another_version(self):
         self.assertIs(flashladder.torch._node(torch.__version__), flashladder.torch.node)
         for version in ("0.1.0", torch.__version__ + "1"):

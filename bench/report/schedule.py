@@ -24,7 +24,8 @@ LENGTHS = [512, 1024, 2048, 4096, 8192, 16384]
 
 
 def shape(d, N):
-    """Heads of all batch entries, batch * N = 16k and heads * d = 2048, and those of a section of stage 48."""
+    """Heads of all batch entries, batch * N = 16k and heads * d = 2048, and those of a section of stage 48: their number is a power
+    of 2, so that sections are alike."""
     heads = 16384 // N * (2048 // d)
     most = max(L2_BYTES // 3 // (4 * N * d), 1)
     fewest = math.ceil(heads / most)

@@ -731,6 +731,7 @@ Answer run_plain(const PlainCall& given) noexcept {
     void* stream = nullptr;
     if (given.device_type == on_cuda) {
       if (current_gpu() != given.device) return Answer::declined;
+      const nb::gil_scoped_acquire held;  // where it fails, it leaves an error in Python
       if (given.library->current_stream(on_cuda, given.device, &stream) != 0) return Answer::failed;
     }
     const Problem problem{.batch = given.batch,

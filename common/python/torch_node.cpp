@@ -99,6 +99,12 @@ std::optional<Dtype> dtype_of(const at::Tensor& x) {
   }
 }
 
+[[noreturn]] void throw_error_of_python() {
+  python_error error;
+  error.persist();
+  throw error;
+}
+
 // --- which stages run
 
 enum class Asked : std::int8_t { none, no, yes };  // Python's None, False and True
@@ -142,11 +148,14 @@ const Choice* chosen(const Question& question, PyObject* q, PyObject* stages) {
   const auto flag = [](bool is) { return is ? Py_True : Py_False; };
   const auto numbers = py::reinterpret_steal<py::object>(PyObject_CallFunctionObjArgs(
       choose, q, stages, flag(question.trains), flag(question.must_be), nullptr));
-  int first = -1, second = -1;
-  if (!numbers || PyArg_ParseTuple(numbers.ptr(), "ii", &first, &second) == 0) {
+  if (!numbers) {
+    if (PyErr_ExceptionMatches(PyExc_Exception) == 0) throw_error_of_python();  // such as Ctrl-C
     PyErr_Clear();  // the way in Python says what is wrong
     return nullptr;
   }
+  int first = -1, second = -1;
+  if (numbers.is_none()) return nullptr;
+  if (PyArg_ParseTuple(numbers.ptr(), "ii", &first, &second) == 0) throw_error_of_python();
   const bool on_gpu = question.device_type == at::kCUDA;
   const Choice choice{question, stages, calls->stage(first, on_gpu),
                       question.trains ? calls->stage(second, on_gpu) : nullptr};
@@ -189,12 +198,6 @@ PlainCall call_of(const flashladder::Stage* stage, const at::Tensor& q, const at
   call.dtype = dtype, call.causal = causal, call.scale = static_cast<float>(scale);
   call.Q = read(q, dtype), call.K = read(k, dtype), call.V = read(v, dtype);
   return call;
-}
-
-[[noreturn]] void throw_error_of_python() {
-  python_error error;
-  error.persist();
-  throw error;
 }
 
 /// Whether it was done.

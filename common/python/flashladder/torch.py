@@ -10,8 +10,8 @@ Both passes are operators of PyTorch, torch.ops.flashladder.attention and attent
 keep them whole. A call that nothing looks at leaves them out. This part of flashladder, and flashladder.flash_attn, need PyTorch.
 
 `node` is a compiled module, where this build has it for this version of PyTorch (CMake's FLASHLADDER_TORCH), else None. It
-takes plain calls, of q, k and v with causal and scale, in less of the host's time; nothing else differs. Set it to None to
-leave it out.
+takes plain calls, of q, k and v with causal and scale, in less of the host's time. What they return is the same, but for
+o.grad_fn, which is of another class and has no saved_tensors. Set it to None to leave it out.
 """
 
 from __future__ import annotations
@@ -575,7 +575,12 @@ def _node(version: str) -> types.ModuleType | None:
     calls = flashladder._core.calls(torch.Tensor)
     if calls is None or importlib.util.find_spec(name) is None:
         return None
-    found = importlib.import_module(name)
+    try:
+        found = importlib.import_module(name)
+    except ImportError as error:
+        warnings.warn(f"the node for PyTorch {version} cannot be loaded, and calls take the host longer without it: build it again, as "
+                      f"docs/flash_attn.md says ({error})", stacklevel=2)
+        return None
     found.use(calls, MOST_BLOCKS, _chosen_for_node, _gradients_for_node)
     return found
 
