@@ -1262,13 +1262,15 @@ class FlashAttnTest(unittest.TestCase):
 @with_torch
 class FrontPageTest(unittest.TestCase):
     def test_what_is_pasted_from_the_front_page_works(self):
-        """The lines of README.md's section for Python, each block by itself and in this order."""
+        """The lines of README.md's section for Python, in their order."""
         page = (Path(__file__).parent.parent / "README.md").read_text()
         section = page.partition("\n## From Python\n")[2].partition("\n## ")[0]
         blocks = [textwrap.dedent(block) for block in re.findall(r"(?:^    .+\n|^\n(?=    ))+", section, re.MULTILINE)]
-        self.assertEqual(len(blocks), 2, section)
+        self.assertEqual(len(blocks), 1, section)
+        attention, imports = blocks[0].strip().split("\n\n")
+        imports, _, last = imports.rpartition("\n")
         names = {}
-        exec(blocks[0], names)
+        exec(attention, names)
         q, k, v = (names[name].detach() for name in "qkv")
         gradients = [names[name].grad for name in "qkv"]
         q, k, v = (x.float().requires_grad_() for x in (q, k, v))
@@ -1276,11 +1278,10 @@ class FrontPageTest(unittest.TestCase):
         for mine, right in zip(gradients, (q.grad, k.grad, v.grad)):
             error = (mine.float() - right).norm() / right.norm()
             self.assertLess(float(error), 0.02)  # bf16 has 8 bits
-        attention, _, transformers = blocks[1].partition("\n\n")
-        exec(attention, names)
+        exec(imports, names)
         self.assertEqual(names["flash_attn"].flash_attn_func.__module__, "flashladder.flash_attn")
         if importlib.util.find_spec("transformers"):
-            exec(transformers, names)
+            exec(last, names)
             from transformers import AttentionInterface
             self.assertIn("ladder", AttentionInterface().valid_keys())
 
