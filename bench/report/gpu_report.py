@@ -446,7 +446,7 @@ def in_order_table(peers):
              "| d | mask | stages | " + " | ".join(f"N = {N:,}" for N in lengths) + " |", "|--:|---|---" + "|--:" * len(lengths) + "|"]
     for ds, ordered, atomic in IN_ORDER:
         for d, causal in ((d, causal) for d in ds for causal in (False, True)):
-            pairs = [[at.get((d, causal, N, f"stage {stage}")) for stage in (atomic, ordered)] for N in lengths]
+            pairs = [[at.get((d, causal, N, name_of(registry.stage_of(stage)))) for stage in (atomic, ordered)] for N in lengths]
             if any(all(pair) for pair in pairs):
                 cells = [f"{pair[0] / pair[1]:.2f}" if all(pair) else "" for pair in pairs]
                 lines.append(f"| {d} | {'causal' if causal else 'full'} | {ordered} over {atomic} | " + " | ".join(cells) + " |")
