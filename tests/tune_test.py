@@ -728,7 +728,7 @@ class AblationTest(unittest.TestCase):
             return [{library: {"wrong": "", "ms": [[1.0 + int(library[3:])] * rounds for _ in task["time"]]}
                      for library in task["libraries"]} for task in tasks]
 
-        args = mock.Mock(which="backward", rounds=3, build=BUILD)
+        args = mock.Mock(which="backward", rounds=3, build=BUILD, only=None)
         with mock.patch.object(ablation, "make_all", make_all), mock.patch.object(ablation, "measure", measure):
             rows = ablation.measured(args, facts, "/nowhere", lambda text: None)
         for r in rows:
@@ -755,7 +755,7 @@ class AblationTest(unittest.TestCase):
             return [{library: {"wrong": "", "ms": [[1.0 + int(library[3:])] * rounds for _ in task["time"]]}
                      for library in task["libraries"]} for task in tasks]
 
-        args = mock.Mock(which="hopper", rounds=3, build=BUILD)
+        args = mock.Mock(which="hopper", rounds=3, build=BUILD, only=None)
         with mock.patch.object(ablation, "make_all", make_all), mock.patch.object(ablation, "measure", measure):
             rows = ablation.measured(args, {"architecture": 90}, "/nowhere", lambda text: None)
         places = [(d, causal) for d in ablation.HEAD_DIMS for causal in (False, True)]
@@ -766,6 +766,17 @@ class AblationTest(unittest.TestCase):
                                 if not path or ablation.changes(path, d, causal)])
         with self.assertRaisesRegex(variants.VariantError, f"stage {stage.number} runs on Hopper alone"):
             list(ablation.variants(stage, {"architecture": 80}))
+
+    def test_only_some_patches(self):
+        """By number; then no other tiles are measured either."""
+        for which, only in (("hopper", ["03", "18"]), ("forward", ["2"])):
+            stage, facts = ablation.stage_of(which), {"architecture": 90}
+            chosen = [path for path in ablation.patches(stage) if path.name.partition("_")[0] in only]
+            self.assertEqual(len(chosen), len(only))
+            orders = [order for _, order in ablation.variants(stage, facts, only)]
+            self.assertEqual([order.get("patch") for order in orders], [None, *chosen])
+            with mock.patch.object(sys, "argv", ["ablation", "--pass", which, "--out", "x.json", "--only", *only]):
+                self.assertEqual(ablation.arguments().only, only)
 
     def test_variants_without_a_tile_that_fits_are_left_out(self):
         for which in ("forward", "backward"):
@@ -782,7 +793,8 @@ class AblationTest(unittest.TestCase):
     def test_bad_options(self):
         for bad, why in ((["--pass", "forward"], "--out"), (["--out", "x.json"], "--pass"),
                          (["--pass", "both", "--out", "x.json"], "invalid choice"),
-                         (["--pass", "forward", "--out", "x.json", "--rounds", "0"], "from 1 on")):
+                         (["--pass", "forward", "--out", "x.json", "--rounds", "0"], "from 1 on"),
+                         (["--pass", "forward", "--out", "x.json", "--only", "2", "77"], "there is no patch 77 of this pass")):
             with mock.patch.object(sys, "argv", ["ablation", *bad]), \
                     contextlib.redirect_stderr(io.StringIO()) as said, self.assertRaises(SystemExit):
                 ablation.arguments()

@@ -49,7 +49,12 @@ def arguments():
     parser.add_argument("--commit", help="what is measured; asked of git where left out")
     parser.add_argument("--rounds", type=int, default=11, help="runs of each variant and shape (11)")
     parser.add_argument("--build", type=Path, default=ROOT / "build/release", help="build folder (build/release)")
+    parser.add_argument("--only", nargs="+", metavar="NUMBER",
+                        help="the patches whose names begin with these, and no other tiles (all)")
     args = parser.parse_args()
+    known = {number_of(path) for path in patches(stage_of(args.which))}
+    if unknown := {*(args.only or known)} - known:
+        parser.error(f"--only: there is no patch {min(unknown)} of this pass: they are {' '.join(sorted(known))}")
     if args.rounds < 1:
         parser.error("--rounds takes a number from 1 on")
     return args
@@ -59,8 +64,14 @@ def stage_of(which):
     return fastest_on_hopper() if which == "hopper" else tuned(which)
 
 
-def patches(stage):
-    return sorted((PATCHES / stage.which).glob("*.patch"))
+def number_of(patch):
+    """As --only has it."""
+    return patch.name.partition("_")[0]
+
+
+def patches(stage, only=None):
+    """Those of a stage, or only the ones with these numbers."""
+    return [path for path in sorted((PATCHES / stage.which).glob("*.patch")) if only is None or number_of(path) in only]
 
 
 def changes(path, d, causal):
@@ -69,13 +80,13 @@ def changes(path, d, causal):
     return only is None or bool({str(d), "causal" if causal else "full"} & {*re.findall(r"\w+", only[1])})
 
 
-def variants(stage, facts):
-    """Name and what is to be compiled of each: the whole, with a patch, with another tile."""
+def variants(stage, facts, only=None):
+    """Name and what is to be compiled of each: the whole, with a patch, with another tile. `only`: with these patches."""
     if why := stage.does_not_run(facts["architecture"]):
         raise VariantError(why)
     if stage.which == "hopper":
         yield "", {}
-        for path in patches(stage):
+        for path in patches(stage, only):
             yield path.read_text().splitlines()[0], {"patch": path}
         return
     text = stage.table.read_text()
@@ -84,9 +95,9 @@ def variants(stage, facts):
     if not rows:
         raise VariantError(f"the table of stage {stage.number} has no rows for this GPU: ./ladder tune makes them")
     yield "", {"table": with_rows(text, rows)}
-    for path in patches(stage):
+    for path in patches(stage, only):
         yield path.read_text().splitlines()[0], {"table": with_rows(text, rows), "patch": path}
-    for what, change in TILES[stage.which].items():
+    for what, change in (TILES[stage.which] if only is None else {}).items():
         fit = []
         for row in rows:
             tile = dict(zip(stage.fields, row["tile"], strict=True))
@@ -99,7 +110,7 @@ def variants(stage, facts):
 
 def measured(args, facts, folder, say):
     stage, names, orders = stage_of(args.which), {}, []
-    for i, (what, order) in enumerate(variants(stage, facts)):
+    for i, (what, order) in enumerate(variants(stage, facts, args.only)):
         names[f"{i:02}"] = what
         orders.append({"stage": stage, "folder": folder, "name": f"{i:02}", "build": args.build, "backend": "cuda",
                        "architecture": facts["architecture"], **order})
