@@ -318,6 +318,18 @@ TEST_CASE("plain attention takes as much where Hopper's kernel asks a policy as 
   }
 }
 
+TEST_CASE("on Hopper blocks take the row tiles of packed sequences longest first", "[gpu-claim]") {
+  // Row tiles of 256 rows with 4, 8 and 11 tiles of keys, with 1, 1, and 4, each in four heads. On the
+  // emulator 16 blocks take turns: those with 11 draw 1. As they lie, some with 4 would draw 11.
+  Problem p = problem(1, 4, 4, 1000, 1000, 64, true);
+  p.dtype = Dtype::bf16;
+  p.packing = {
+      .sequences = 4, .cu_seqlens_q = {0, 700, 740, 800, 1000}, .cu_seqlens_k = {0, 700, 740, 800, 1000}};
+  const simt::Ledger ledger = count_forward(find_stage(82), random_inputs(p, 1));
+  CHECK(ledger.tiles == 4 * (4 + 8 + 11 + 1 + 1 + 4));
+  CHECK(ledger.most_tiles_of_multiprocessor == 11 + 1);
+}
+
 TEST_CASE("under a window a row tile comes to as many tiles of keys however long the sequence is",
           "[gpu-claim]") {
   for (const auto& [left, right] : {std::pair{64, 0}, {100, 30}, {0, 500}}) {

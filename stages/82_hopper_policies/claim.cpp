@@ -30,19 +30,21 @@ ClaimedTile tile_for(const Problem& p) {
 // the variants are claimed by stages 75 to 78.
 Claim claim() {
   Claim claim{.tile = {.Br = 256, .Bc = 64, .R = 4}, .tile_for = tile_for};
-  const Expr blocks = min(multiprocessors(), BH * launched(Nq, Br));
+  const Expr all = BH * launched(Nq, Br), blocks = min(multiprocessors(), all);
+  const Expr sorted = min(sequences, 1) * launched(Nq, Br);  // of a head; a block sorts 128 of them
+  const Expr sorting = ceil_div(sorted, 128);
   const Expr row_tiles = sum_of_sequences(BH * Tr), key_tiles = sum_of_sequences(BH * sum(live_i));
   const Expr brought = sum_of_sequences(BH * sum(keys_i) * d);  // of K, and of V
   claim.forward.as_before = true;
   claim.forward.change = stage_70::sum_up;
   claim.forward.forms = {
-      {"blocks", blocks},
-      {"barriers", blocks},
+      {"blocks", blocks + sorting},
+      {"barriers", blocks + 2 * sorting * sorting},
       {"mbarrier_arrivals", row_tiles * (1 + 128 * warpgroups) + key_tiles * (2 + 8 * warpgroups) + blocks},
       {"mbarrier_waits",
        (row_tiles + blocks) * (1 + 128 * warpgroups) + key_tiles * (2 + 256 * warpgroups)},
-      {"atomics", drawn(BH * launched(Nq, Br), multiprocessors())},
-      {"device_bytes", 4},
+      {"atomics", drawn(all, multiprocessors())},
+      {"device_bytes", 4 + 24 * sorted},
       {"most_registers",
        {"160 for 3 warpgroups, else 112", [](const Symbols& n) { return n.warpgroups == 3 ? 160 : 112; }}},
       {"fewest_registers", 32},

@@ -90,6 +90,51 @@ struct Order {
   }
 };
 
+constexpr int sort_threads = 128;  // of a block, which finds the places of so many row tiles
+constexpr int numbers_known = 6;   // of a row tile of packed sequences
+
+/// Sorts the row tiles of packed sequences by how many keys their last row sees, under the causal mask or
+/// without it: those with the most come first in Order, and those without rows last.
+template <class Sequences>
+__global__ void __launch_bounds__(sort_threads)
+    sort_row_tiles(gmem<int> drawn,  // [1 + numbers_known Tr], as wgmma_forward has it
+                   Sizes n, Sequences sequences, int Tr, int Br) {
+  __shared__ smem_array<int, sort_threads, 1, "keys"> keys;  // of as many tiles
+  const int thread = threadIdx.x, tile = static_cast<int>(blockIdx.x) * sort_threads + thread;
+  const auto keys_of = [](const stage_70::Part& part, const Sizes& own, int Br) {
+    return part.first < own.Nq ? own.mask().keys_end(part.first + Br - 1) : -1;
+  };
+  Sizes own = n;  // those of the tile's sequence
+  const stage_70::Part part = sequences.of_row(own, 0, tile * Br, Br);
+  const int own_keys = keys_of(part, own, Br);
+  int place = 0;  // so many tiles come before this one
+  for (int first = 0; first < Tr; first += sort_threads) {
+    const int others = Tr - first < sort_threads ? Tr - first : sort_threads;
+    __syncthreads();  // keys is written again: all must have read the ones before
+    if (thread < others) {
+      Sizes sizes = n;
+      const stage_70::Part other = sequences.of_row(sizes, 0, (first + thread) * Br, Br);
+      keys[thread] = keys_of(other, sizes, Br);
+    }
+    __syncthreads();  // keys is read: all must have written theirs
+    for (int k = 0; k < others; ++k)
+      place += keys[k] > own_keys || (keys[k] == own_keys && first + k < tile);
+  }
+  if (tile < Tr) {
+    const auto known = drawn + (1 + numbers_known * (n.causal ? Tr - 1 - place : place));
+    const int found[numbers_known] = {part.entry, part.row0, part.key0, part.first, own.Nq, own.Nk};
+    for (int k = 0; k < numbers_known; ++k) known[k] = found[k];
+  }
+  if (tile == 0) drawn[0] = 0;
+}
+
+/// What is known of row tile `place` of sort_row_tiles. Makes n the sizes of its sequence.
+__device__ __forceinline__ stage_70::Part sorted_part(const gmem<int>& drawn, int place, Sizes& n) {
+  const auto known = drawn + (1 + numbers_known * place);
+  n.Nq = known[4], n.Nk = known[5];
+  return {known[0], known[1], known[2], known[3]};
+}
+
 /// What the producer tells the others of a row tile: the numbers that row_tile has, in this order.
 struct Announced {
   int i0;                         ///< Its first row, in its sequence; `none` where no tile is left.
@@ -246,7 +291,7 @@ __global__ void __launch_bounds__(Tile<d, warpgroups>::threads, 1) wgmma_forward
     const __grid_constant__ tensor_map V_map,  // [batch, kv_heads, Nk, columns]
     gmem<T> Og,                                // [batch, q_heads, Nq, columns]
     gmem<f32> Lg,                              // [batch, q_heads, Nq]
-    gmem<int> drawn,                           // [1]: row tiles that blocks have drawn
+    gmem<int> drawn,  // [1 + numbers_known Tr]: how many row tiles blocks have drawn; what is known of each
     Sizes n, Order order,
     int columns,      // the head dimension, at most d; in the tiles zeros follow
     Policy policy) {  // what is not plain attention: which keys a row sees, what a score becomes
@@ -325,7 +370,8 @@ __global__ void __launch_bounds__(Tile<d, warpgroups>::threads, 1) wgmma_forward
     };
     for (RowTile tile = order.at<Br>(blockIdx.x, n); tile.i0 != none; tile = next()) {
       Sizes own = n;  // those of the row tile's sequence
-      const stage_70::Part part = policy.sequences().of_row(own, tile.b, tile.i0, Br);
+      const stage_70::Part part =
+          packed ? sorted_part(drawn, tile.i0 / Br, own) : stage_70::Part{tile.b, 0, 0, tile.i0};
       if (Policy::Sequences::packed && part.first >= own.Nq) continue;  // there is no such row
       row = {part.first, tile.h, tile.b, 0, 0, part.entry, part.row0, part.key0, own.Nq, own.Nk};
       row.begin = policy.keys_first(own, row.i0) / Bc * Bc;  // the first row sees the first key
@@ -335,6 +381,8 @@ __global__ void __launch_bounds__(Tile<d, warpgroups>::threads, 1) wgmma_forward
       if (row.begin >= row.end) continue;
       bring(V, V_map, of_V, row.begin);
       slot = slot.next();
+      // Not unrolled, which would take more registers than this thread has.
+#pragma unroll 1
       for (int j0 = row.begin + Bc; j0 < row.end; j0 += Bc) bring_keys(j0);
     }
     row = {};

@@ -28,8 +28,16 @@ void start(const Forward& f, Kernel kernel, const Policy& policy) {
   const Order order{sequences.blocks(f.problem.Nq, Tile<d, warpgroups>::Br), x.batch * x.heads,
                     heads_of_section(f.problem, d)};
   const int row_tiles = order.Tr * order.heads, blocks = std::min(multiprocessors(), row_tiles);
-  ExtraBuffer<int> drawn(f, "drawn", 1);
-  if (blocks < row_tiles) drawn.fill_zero();
+  Sizes n = x.sizes;
+  n.causal = policy.causal;
+  ExtraBuffer<int> drawn(f, "drawn", packed ? 1 + numbers_known * order.Tr : 1);
+  if (packed) {
+    launch("sort_row_tiles", sort_row_tiles<std::decay_t<decltype(sequences)>>,
+           tiles(order.Tr, sort_threads), sort_threads, 0, drawn, n, sequences, order.Tr,
+           Tile<d, warpgroups>::Br);
+  } else if (blocks < row_tiles) {
+    drawn.fill_zero();
+  }
   launch("wgmma_forward", kernel, blocks, Tile<d, warpgroups>::threads, Shared<d, warpgroups>::bytes,
          map_of<QTile<d, warpgroups>>(f, "Q", x.Q, packed), map_of<KVTile<d>>(f, "K", x.K, packed),
          map_of<KVTile<d>>(f, "V", x.V, packed), x.O, x.L, drawn, x.sizes, order,
