@@ -67,11 +67,12 @@ decltype(auto) parameter(const T& argument) {
   }
 }
 
-/// As simt::launch. Nothing here knows the kernel's parameters: each argument must have exactly the type of
-/// its own, or, where the host has no name for that, a member address(), which says where it is.
+/// Starts a kernel on such a grid; `dependent`: by launch_dependent. Nothing here knows its parameters:
+/// each argument must have exactly the type of its own, or, where the host has no name for that, a member
+/// address(), which says where it is.
 template <class... Arguments>
-void launch(const char* name, LoadedKernel loaded, dim3 grid, dim3 block, std::size_t shared_bytes,
-            const Arguments&... arguments) {
+void start_loaded(bool dependent, const char* name, LoadedKernel loaded, dim3 grid, dim3 block,
+                  std::size_t shared_bytes, const Arguments&... arguments) {
   const auto address = [](const auto& value) {
     if constexpr (requires { value.address(); }) {
       return const_cast<void*>(value.address());
@@ -81,7 +82,7 @@ void launch(const char* name, LoadedKernel loaded, dim3 grid, dim3 block, std::s
   };
   const auto start = [&](const auto&... values) {
     void* addresses[] = {address(values)...};
-    return cudaLaunchKernel(loaded.kernel, grid, block, addresses, shared_bytes, simt::stream());
+    return simt::start_kernel(dependent, loaded.kernel, grid, block, shared_bytes, addresses);
   };
   const auto require = [](cudaError_t status, const auto&... what) {
     if (status != cudaSuccess) (void)cudaGetLastError();  // reported here: the next launch must not find it
@@ -92,6 +93,20 @@ void launch(const char* name, LoadedKernel loaded, dim3 grid, dim3 block, std::s
                                static_cast<int>(shared_bytes)),
           "kernel ", name, " with ", std::to_string(shared_bytes), " bytes of dynamic shared memory");
   require(start(parameter(arguments)...), "kernel ", name);
+}
+
+/// As simt::launch, with the arguments of start_loaded.
+template <class... Arguments>
+void launch(const char* name, LoadedKernel loaded, dim3 grid, dim3 block, std::size_t shared_bytes,
+            const Arguments&... arguments) {
+  start_loaded(false, name, loaded, grid, block, shared_bytes, arguments...);
+}
+
+/// As simt::launch_dependent, with the arguments of start_loaded.
+template <class... Arguments>
+void launch_dependent(const char* name, LoadedKernel loaded, dim3 grid, dim3 block,
+                      std::size_t shared_bytes, const Arguments&... arguments) {
+  start_loaded(true, name, loaded, grid, block, shared_bytes, arguments...);
 }
 #endif
 

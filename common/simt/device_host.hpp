@@ -149,12 +149,9 @@ void launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 blo
   require(cudaGetLastError(), "kernel ", name);
 }
 
-/// As launch, but the kernel may begin before the one before it has ended: see
-/// common/ptx/dependent_launch.hpp.
-template <class... Parameters, class... Arguments>
-void launch_dependent(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block,
-                      std::size_t shared_bytes, Arguments&&... arguments) {
-  prepare_launch(name, kernel, grid, shared_bytes);
+/// Starts a kernel whose arguments lie at such addresses. `dependent`: as launch_dependent.
+inline cudaError_t start_kernel(bool dependent, const void* kernel, dim3 grid, dim3 block,
+                                std::size_t shared_bytes, void** arguments) {
   cudaLaunchAttribute early = {};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
@@ -164,8 +161,21 @@ void launch_dependent(const char* name, void (*kernel)(Parameters...), dim3 grid
   how.dynamicSmemBytes = shared_bytes;
   how.stream = stream();
   how.attrs = &early;
-  how.numAttrs = 1;
-  require(cudaLaunchKernelEx(&how, kernel, static_cast<Parameters>(arguments)...), "kernel ", name);
+  how.numAttrs = dependent ? 1 : 0;
+  return cudaLaunchKernelExC(&how, kernel, arguments);
+}
+
+/// As launch, but the kernel may begin before the one before it has ended: see
+/// common/ptx/dependent_launch.hpp.
+template <class... Parameters, class... Arguments>
+void launch_dependent(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block,
+                      std::size_t shared_bytes, Arguments&&... arguments) {
+  prepare_launch(name, kernel, grid, shared_bytes);
+  const auto start = [&](Parameters... parameters) {
+    void* addresses[] = {const_cast<void*>(static_cast<const void*>(&parameters))...};
+    return start_kernel(true, reinterpret_cast<const void*>(kernel), grid, block, shared_bytes, addresses);
+  };
+  require(start(static_cast<Parameters>(arguments)...), "kernel ", name);
 }
 
 }  // namespace for_cuda

@@ -39,6 +39,7 @@ Claim claim() {
   claim.forward.change = stage_70::sum_up;
   claim.forward.forms = {
       {"blocks", blocks + sorting},
+      {"dependent_launches", min(sequences, 1)},
       {"barriers", blocks + 2 * sorting * sorting},
       {"mbarrier_arrivals", row_tiles * (1 + 128 * warpgroups) + key_tiles * (2 + 8 * warpgroups) + blocks},
       {"mbarrier_waits",

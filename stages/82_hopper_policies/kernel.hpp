@@ -4,6 +4,7 @@
 #include "common/kernel/device.hpp"
 #include "common/kernel/panels.hpp"
 #include "common/kernel/ragged.hpp"
+#include "common/ptx/dependent_launch.hpp"
 #include "common/ptx/exp2.hpp"
 #include "common/ptx/max3.hpp"
 #include "common/ptx/named_barrier.hpp"
@@ -101,6 +102,7 @@ __global__ void __launch_bounds__(sort_threads)
                    Sizes n, Sequences sequences, int Tr, int Br) {
   __shared__ smem_array<int, sort_threads, 1, "keys"> keys;  // of as many tiles
   const int thread = threadIdx.x, tile = static_cast<int>(blockIdx.x) * sort_threads + thread;
+  launch_dependents();  // wgmma_forward may begin: it waits for what is written here
   const auto keys_of = [](const stage_70::Part& part, const Sizes& own, int Br) {
     return part.first < own.Nq ? own.mask().keys_end(part.first + Br - 1) : -1;
   };
@@ -111,7 +113,9 @@ __global__ void __launch_bounds__(sort_threads)
   for (int first = 0; first < Tr; first += sort_threads) {
     const int others = Tr - first < sort_threads ? Tr - first : sort_threads;
     __syncthreads();  // keys is written again: all must have read the ones before
-    if (thread < others) {
+    if (first + thread == tile) {
+      keys[thread] = own_keys;
+    } else if (thread < others) {
       Sizes sizes = n;
       const stage_70::Part other = sequences.of_row(sizes, 0, (first + thread) * Br, Br);
       keys[thread] = keys_of(other, sizes, Br);
@@ -368,6 +372,7 @@ __global__ void __launch_bounds__(Tile<d, warpgroups>::threads, 1) wgmma_forward
       return order.at<Br>(
           gridDim.x + (static_cast<int>(gridDim.x) < order.Tr * order.heads ? draw(drawn) : 0), n);
     };
+    if (packed) grid_dependency_wait();  // what is known of the row tiles must be there
     for (RowTile tile = order.at<Br>(blockIdx.x, n); tile.i0 != none; tile = next()) {
       Sizes own = n;  // those of the row tile's sequence
       const stage_70::Part part =

@@ -38,10 +38,14 @@ void start(const Forward& f, Kernel kernel, const Policy& policy) {
   } else if (blocks < row_tiles) {
     drawn.fill_zero();
   }
-  launch("wgmma_forward", kernel, blocks, Tile<d, warpgroups>::threads, Shared<d, warpgroups>::bytes,
-         map_of<QTile<d, warpgroups>>(f, "Q", x.Q, packed), map_of<KVTile<d>>(f, "K", x.K, packed),
-         map_of<KVTile<d>>(f, "V", x.V, packed), x.O, x.L, drawn, x.sizes, order,
-         static_cast<int>(f.problem.d), policy);
+  const auto run = [&](const auto&... arguments) {
+    constexpr int threads = Tile<d, warpgroups>::threads, bytes = Shared<d, warpgroups>::bytes;
+    if (packed) return launch_dependent("wgmma_forward", kernel, blocks, threads, bytes, arguments...);
+    launch("wgmma_forward", kernel, blocks, threads, bytes, arguments...);
+  };
+  run(map_of<QTile<d, warpgroups>>(f, "Q", x.Q, packed), map_of<KVTile<d>>(f, "K", x.K, packed),
+      map_of<KVTile<d>>(f, "V", x.V, packed), x.O, x.L, drawn, x.sizes, order,
+      static_cast<int>(f.problem.d), policy);
 }
 
 }  // namespace
