@@ -400,6 +400,23 @@ TEST_CASE("a block map of more blocks than a warp has lanes", "[stage]") {
   }
 }
 
+// Such as stage 82 sorts: their row tiles are more than one block finds the places of.
+TEST_CASE("forward: more packed sequences than a block has threads", "[stage]") {
+  Problem p;
+  p.Nq = p.Nk = 3 * 130;
+  p.d = 32;
+  p.causal = true;
+  std::vector<int> begins;
+  for (int row = 0; row <= p.Nq; row += 3) begins.push_back(row);
+  p.packing = Packing::of(begins, begins);
+  for (const Stage* stage : tested_stages()) {
+    DYNAMIC_SECTION(folder(*stage)) {
+      if (stage->has(Pass::forward) && takes_part(*stage, stage->supports.takes(p)))
+        check_stage(*stage, for_stage(*stage, random_inputs(p, 10)), Layout::contiguous);
+    }
+  }
+}
+
 // And of packed sequences no other one, though rows and keys of several are closer than a tile is long.
 TEST_CASE("packed sequences do not see a neighbour's NaN", "[stage]") {
   Problem p;
