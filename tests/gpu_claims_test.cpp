@@ -104,6 +104,9 @@ std::vector<Problem> variant_problems() {
       }
     }
   }
+  for (std::int64_t d : {136, 192}) {  // with columns of zeros up to 256
+    for (const Problem& p : other_variants(problem(1, 2, 1, 150, 170, d, d == 136))) all.push_back(p);
+  }
   return all;
 }
 
@@ -265,7 +268,7 @@ TEST_CASE("a kernel on demand takes the operations of its variants, and none for
   // Of stage 81 packed sequences with a softcap, beside each sequence alone in stage 75, and a block map
   // with all blocks and dropout, beside dropout alone in stage 78. That sequences are packed, and a map
   // that leaves nothing out, take no operations of numbers.
-  for (const auto& [number, d] : {std::pair(75, 64), {75, 128}, {78, 40}, {78, 128}}) {
+  for (const auto& [number, d] : {std::pair(75, 64), {75, 128}, {75, 256}, {78, 40}, {78, 128}}) {
     Problem p = problem(1, 2, 1, 390, 390, d, true);
     p.dtype = Dtype::fp16;
     if (number == 75) {

@@ -1085,6 +1085,27 @@ class FlashAttnTest(unittest.TestCase):
         tensors = self.tensors(dtype="float32", d=32)
         self.check(self.module.flash_attn_func(*tensors, causal=True), tensors, self.right(*tensors, causal=True), 1e-4)
 
+    def test_variants_of_any_head_dimension(self):
+        slopes = torch.tensor([0.5, 0.25, 0.1, 0.05], device=self.device)
+        for d, alibi_slopes, options in ((192, None, {"window_size": (9, 3), "softcap": 3.0}), (256, slopes, {"causal": True}),
+                                         (256, slopes, {"window_size": (9, 3), "softcap": 3.0}), (131, slopes, {})):
+            with self.subTest(d=d, **options):
+                tensors = self.tensors(rows=20, keys=30, d=d)
+                self.check(self.module.flash_attn_func(*tensors, alibi_slopes=alibi_slopes, **options), tensors,
+                           self.right(*tensors, slopes=alibi_slopes, **options))
+        for d, alibi_slopes, options in ((192, None, {"causal": True}), (256, slopes, {"window_size": (5, 9), "softcap": 3.0})):
+            with self.subTest("packed sequences", d=d, **options):
+                tensors = [x.detach()[0].requires_grad_() for x in self.tensors(batch=1, rows=25, keys=40, d=d)]
+                cu_q, cu_k = (torch.tensor(x, dtype=torch.int32, device=self.device) for x in ([0, 10, 25], [0, 12, 40]))
+                o = self.module.flash_attn_varlen_func(*tensors, cu_q, cu_k, 15, 28, alibi_slopes=alibi_slopes, **options)
+                parts = [self.right(*(x[begin:end][None] for x, (begin, end) in zip(tensors, ends)), slopes=alibi_slopes, **options)
+                         for ends in (((0, 10), (0, 12), (0, 12)), ((10, 25), (12, 40), (12, 40)))]
+                gradients = torch.autograd.grad(o.float().square().sum(), tensors)
+                torch.testing.assert_close(o.cpu().double(), torch.cat([part[0] for part, _ in parts]), rtol=2e-2, atol=2e-2)
+                wanted = zip(*(torch.autograd.grad(part.square().sum(), exact) for part, exact in parts))
+                for gradient, of_parts in zip(gradients, wanted):
+                    torch.testing.assert_close(gradient.cpu().double(), torch.cat([x[0] for x in of_parts]), rtol=3e-2, atol=3e-2)
+
     def test_slopes_of_each_batch_entry(self):
         tensors = self.tensors()
         slopes = torch.tensor([[0.5, 0.25, 0.1, 0.05], [0, 1, 2, 3]], device=self.device)
@@ -1149,12 +1170,14 @@ class FlashAttnTest(unittest.TestCase):
         self.assertFalse(torch.equal(o, self.module.flash_attn_func(q, k, v, dropout_p=0.25, **options)))
 
     def test_gradients_are_of_what_dropout_leaves(self):
-        tensors = self.tensors(kv_heads=4)
-        o, _, P = self.module.flash_attn_func(*tensors, dropout_p=0.25, return_attn_probs=True)
-        q, k, v = exact = [x.detach().cpu().double().requires_grad_() for x in tensors]
-        whole = torch.softmax(q.transpose(1, 2) @ k.permute(0, 2, 3, 1) * 0.125, -1)
-        wanted = (whole * (P.cpu() > 0) / 0.75) @ v.transpose(1, 2)
-        self.check(o, tensors, (wanted.transpose(1, 2), exact))
+        for d in (64, 192, 256):
+            with self.subTest(d=d):
+                tensors = self.tensors(kv_heads=4, d=d)
+                o, _, P = self.module.flash_attn_func(*tensors, dropout_p=0.25, return_attn_probs=True)
+                q, k, v = exact = [x.detach().cpu().double().requires_grad_() for x in tensors]
+                whole = torch.softmax(q.transpose(1, 2) @ k.permute(0, 2, 3, 1) * d**-0.5, -1)
+                wanted = (whole * (P.cpu() > 0) / 0.75) @ v.transpose(1, 2)
+                self.check(o, tensors, (wanted.transpose(1, 2), exact))
 
     def test_probabilities_are_computed_where_they_are_asked_for(self):
         q, k, v = self.tensors()
@@ -1239,15 +1262,16 @@ class FlashAttnTest(unittest.TestCase):
                 (ValueError, "the head dimension is 264: give at most 256", lambda: func(*self.tensors(d=264))),
                 (ValueError, r"alibi_slopes has shape \[3\]: give \[4\] or \[2, 4\]",
                  lambda: func(q, k, v, alibi_slopes=torch.ones(3, device=self.device))),
-                (ValueError, "no stage of this build has a forward pass for float16 and head dimension 160, dropout",
-                 lambda: func(*self.tensors(d=160), dropout_p=0.1)),
+                (ValueError, "no stage of this build has a forward pass for float32 and head dimension 64, dropout",
+                 lambda: func(*self.tensors(dtype="float32"), dropout_p=0.1)),
                 (ValueError, r"qkv has shape \[2, 40, 4, 64\]: give \[batch, rows, 3, heads, d\]",
                  lambda: self.module.flash_attn_qkvpacked_func(q)),
                 (ValueError, r"kv has shape \[2, 50, 3, 2, 64\]: give \[batch, keys, 2, kv_heads, d\]",
                  lambda: self.module.flash_attn_kvpacked_func(q, torch.stack([k, v, v], 2))),
                 (NotImplementedError, "block_table: K and V that lie in pages are not taken",
                  lambda: varlen(q[0], k[0], v[0], cu, cu, 40, 50, block_table=cu)),
-                (ValueError, "head dimension 160, softcap, window", lambda: func(*self.tensors(d=160), softcap=2.0, window_size=(9, 0))),
+                (ValueError, "the head dimension is 257: give at most 256",
+                 lambda: varlen(*(x[0] for x in self.tensors(d=257)), cu, cu, 40, 50, softcap=2.0, window_size=(9, 0))),
                 (TypeError, "alibi_slopes is a list: give tensors of PyTorch", lambda: func(q, k, v, alibi_slopes=[0.5])),
                 (TypeError, "cu_seqlens_k is a NoneType: give tensors of PyTorch",
                  lambda: varlen(q[0], k[0], v[0], cu, None, 40, 50)),
@@ -1410,7 +1434,8 @@ class TorchVariantsTest(unittest.TestCase):
     def check(self, numbers, tensors, right, do, device, **options):
         """numbers: of the stages that must be chosen; tensors: q, k, v and, by their names, what has a gradient, too;
         right: what the definition makes of the same."""
-        if device == "cuda" and torch.cuda.get_device_capability() == (9, 0) and "block_map" not in options:
+        hopper = device == "cuda" and torch.cuda.get_device_capability() == (9, 0)
+        if hopper and tensors["q"].shape[-1] <= 128 and "block_map" not in options:
             numbers = 82, 81 if "bias" in tensors else 83  # for Hopper alone
         mine = {name: x.detach().to(device).requires_grad_() for name, x in tensors.items()}
         q, k, v = (mine[name] for name in "qkv")
@@ -1427,16 +1452,19 @@ class TorchVariantsTest(unittest.TestCase):
                 torch.testing.assert_close(mine_.cpu().double(), wanted, rtol=2e-2, atol=2e-2)
 
     def test_each_and_together(self):
-        heads, d = 4, 64
+        heads = 4
         slopes, sinks = torch.tensor([0.5, 0.25, 0.125, 0.0625]), torch.tensor([0.0, 1.0, -1.0, 2.0])
         bias = torch.from_numpy(np.random.default_rng(8).standard_normal((1, heads, 70, 70), np.float32))
-        for numbers, options in (((72, 72), {"causal": True, "window_size": (20, 0)}),
-                                 ((75, 75), {"softcap": 2.0}),
-                                 ((76, 76), {"alibi_slopes": slopes, "causal": True}),
-                                 ((76, 76), {"bias": bias}),
-                                 ((77, 77), {"sinks": sinks}),
-                                 ((81, 81), {"softcap": 2.0, "bias": bias, "sinks": sinks, "alibi_slopes": slopes,
-                                             "causal": True, "window_size": (30, -1)})):
+        together = {"softcap": 2.0, "bias": bias, "sinks": sinks, "alibi_slopes": slopes, "causal": True, "window_size": (30, -1)}
+        for numbers, d, options in (((72, 72), 64, {"causal": True, "window_size": (20, 0)}),
+                                    ((75, 75), 64, {"softcap": 2.0}),
+                                    ((76, 76), 64, {"alibi_slopes": slopes, "causal": True}),
+                                    ((76, 76), 64, {"bias": bias}),
+                                    ((77, 77), 64, {"sinks": sinks}),
+                                    ((81, 81), 64, {**together}),
+                                    ((72, 72), 256, {"causal": True, "window_size": (20, 0)}),
+                                    ((81, 81), 192, {"sinks": sinks, "causal": True}),
+                                    ((81, 81), 256, {**together})):
             q, k, v = (torch.from_numpy(x).half() for x in inputs(1, heads, heads, 70, 70, d))
             do = torch.from_numpy(np.random.default_rng(9).standard_normal(tuple(q.shape), np.float32)).half()
             learned = {"q": q, "k": k, "v": v} | {name: options.pop(name) for name in ("bias", "sinks") if name in options}
@@ -1445,22 +1473,25 @@ class TorchVariantsTest(unittest.TestCase):
             o = variant_attention(**exact, **own)
             right = o, torch.autograd.grad(o, [*exact.values()], do.double())
             for device in self.devices():
-                with self.subTest(stage=numbers[0], device=device):
+                with self.subTest(stage=numbers[0], d=d, device=device):
                     self.check(numbers, learned, right, do, device, **options)
 
     def test_which_stages_a_gpu_gets(self):
         """Of this build's, as if there were a GPU: one of Hopper, and another one."""
         bias, cuda = {"bias"}, torch.device("cuda")
-        for hopper, variants, numbers in (
+        for hopper, variants, numbers, *above_128 in (
                 (True, set(), (51, 63)), (True, {"window"}, (82, 83)), (True, {"dropout", "packed sequences"}, (82, 83)),
                 (True, {"alibi", "sinks", "softcap"}, (82, 83)), (True, bias, (82, 81)), (True, bias | {"alibi", "window"}, (82, 81)),
                 (True, {"prefix"}, (73, 73)), (True, {"block map"} | bias, (81, 81)),
-                (False, set(), (29, 38)), (False, {"window"}, (72, 72)), (False, bias, (76, 76)), (False, bias | {"sinks"}, (81, 81))):
+                (False, set(), (29, 38)), (False, {"window"}, (72, 72)), (False, bias, (76, 76)), (False, bias | {"sinks"}, (81, 81)),
+                (True, set(), (51, 56), 256), (True, {"window"}, (72, 72), 192), (True, {"window", "softcap"}, (81, 81), 256),
+                (True, bias, (81, 81), 136), (True, {"dropout", "packed sequences"}, (81, 81), 256), (False, {"alibi"}, (81, 81), 192)):
             def takes(one, needed, dtype, d, device, hopper=hopper):
                 return (one.kernels and getattr(one, needed) and dtype in one.dtypes and d in one.head_dims
                         and (hopper or not one.hopper))
             with self.subTest(hopper=hopper, variants=variants), mock.patch.object(flashladder.torch, "_takes", takes):
-                best = [flashladder.torch._best.__wrapped__(needed, "bfloat16", 64, cuda, frozenset(variants)).number
+                d, = above_128 or (64,)
+                best = [flashladder.torch._best.__wrapped__(needed, "bfloat16", d, cuda, frozenset(variants)).number
                         for needed in ("forward", "backward")]
                 self.assertEqual(tuple(best), numbers)
 

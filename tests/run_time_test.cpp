@@ -155,12 +155,18 @@ std::map<std::string, std::vector<KernelSource>> kernels_of_all_calls() {
       CHECK(any.causal == Policy::causal);
       CHECK(any.sequences().sequences == p.packing.sequences);
       CHECK(any.address() == &policy);
-      std::vector<KernelSource> kernels = {
-          source_of("stages/70_policies/kernel.hpp", "stage_70::fa2_forward", Dtype::bf16, any, 64, 128,
-                    128, 4, 2, 8),
-          source_of("stages/71_policies_backward/kernel.hpp", "stage_71::fa2_backward", Dtype::fp16, any,
-                    64, 64, 128, 4, 2, 1, 32, 4)};
       const int d = asked / 2 % 2 == 0 ? 64 : 128;
+      const auto forward = [&](auto... tile) {
+        return source_of("stages/70_policies/kernel.hpp", "stage_70::fa2_forward", Dtype::bf16, any,
+                         tile...);
+      };
+      const auto backward = [&](auto... tile) {
+        return source_of("stages/71_policies_backward/kernel.hpp", "stage_71::fa2_backward", Dtype::fp16,
+                         any, tile...);
+      };
+      std::vector<KernelSource> kernels = {
+          d == 64 ? forward(64, 128, 128, 4, 2, 8) : forward(256, 128, 128, 8, 1, 8),
+          d == 64 ? backward(64, 64, 128, 4, 2, 1, 32, 4) : backward(256, 64, 64, 8, 1, 2, 64, 8)};
       if (!Policy::skips_tiles) {
         kernels.push_back(source_of("stages/82_hopper_policies/kernel.hpp", "stage_82::wgmma_forward",
                                     Dtype::fp16, any, d, d == 64 && !Policy::drops ? 4 : 3));

@@ -311,23 +311,26 @@ void for_masked_row(const Problem& p, Body body) {
   for_row<table, MaskedRow<wanted>{}>(with_mask(p), body);
 }
 
-/// Takes the rows of a table whose tiles are for the causal mask and 64 or 128 columns.
-struct MaskedRowOf64Or128 {
+/// Takes the rows of a table whose tiles are for the causal mask and one of these numbers of columns.
+template <int... widths>
+struct MaskedRowOf {
   /// Whether it is one.
-  constexpr bool operator()(const auto& row) const { return row.causal && (row.d == 64 || row.d == 128); }
+  constexpr bool operator()(const auto& row) const { return row.causal && ((row.d == widths) || ...); }
 };
 
-/// The problem with the causal mask and 64 or 128 columns, whose tiles serve all that have no more: each
-/// variant of attention is a kernel of its own for every row of a table, and takes its time to compile.
-inline Problem of_64_or_128(Problem p) {
-  p.d = p.d <= 64 ? 64 : 128;
+/// The problem with the causal mask and the first of these numbers of columns, in ascending order, that is
+/// not below its own: a row of a table that has these serves all problems that need no more. Each variant
+/// of attention is a kernel of its own for every row, and takes its time to compile.
+template <int... widths>
+Problem with_columns(Problem p) {
+  p.d = columns_for<widths...>(p.d);
   return with_mask(p);
 }
 
-/// As for_row, with the row for of_64_or_128(p).
-template <const auto& table, class Body>
-void for_masked_row_of_64_or_128(const Problem& p, Body body) {
-  for_row<table, MaskedRowOf64Or128{}>(of_64_or_128(p), body);
+/// As for_row, with the row for with_columns<widths...>(p): `for_masked_row_of<table, 64, 128>(...)`.
+template <const auto& table, int... widths, class Body>
+void for_masked_row_of(const Problem& p, Body body) {
+  for_row<table, MaskedRowOf<widths...>{}>(with_columns<widths...>(p), body);
 }
 
 /// Calls `body` with a number of the type that holds `dtype`, fp16 or bf16. Throws UsageError for any

@@ -1,20 +1,21 @@
 #pragma once
 // What claims of variants share, and what one begins with whose kernels are those of stages 70 and 71 for
-// 64 and 128 columns.
+// some numbers of columns.
 #include "common/claims/closed_form.hpp"
 #include "common/kernel/host.hpp"
 
 namespace flashladder::stage_70 {
 
-/// All forms are as before, for these kernels' tiles.
-inline Claim claim_of_64_or_128() {
+/// All forms are as before, for the tiles of the kernels that for_masked_row_of<table, widths...> takes.
+template <int... widths>
+Claim claim_with_columns() {
   Claim claim;
   claim.tile = {.Br = 128, .Bc = 128};
   claim.tile_for = [](const Problem& p) -> ClaimedTile {
-    return claim_of(find_stage(70))->symbols(of_64_or_128(p));
+    return claim_of(find_stage(70))->symbols(with_columns<widths...>(p));
   };
   claim.backward_tile_for = [](const Problem& p) -> ClaimedTile {
-    return claim_of(find_stage(71))->symbols(of_64_or_128(p));
+    return claim_of(find_stage(71))->symbols(with_columns<widths...>(p));
   };
   claim.forward.as_before = claim.backward.as_before = true;
   return claim;

@@ -17,12 +17,12 @@ Prefix policy_of(const Problem& p) {
 }
 
 void forward(const Forward& f) {
-  for_masked_row_of_64_or_128<stage_70::table>(
+  for_masked_row_of<stage_70::table, 64, 128>(
       f.problem, [&](auto chosen) { stage_70::forward_with(f, chosen, policy_of(f.problem)); });
 }
 
 void backward(const Backward& f) {
-  for_masked_row_of_64_or_128<stage_71::table>(
+  for_masked_row_of<stage_71::table, 64, 128>(
       f.problem, [&](auto chosen) { stage_71::backward_with(f, chosen, policy_of(f.problem)); });
 }
 

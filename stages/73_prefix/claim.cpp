@@ -6,7 +6,7 @@ namespace flashladder::stage_73 {
 using namespace claims;
 
 Claim claim() {
-  return stage_70::claim_of_64_or_128();
+  return stage_70::claim_with_columns<64, 128>();
 }
 
 }  // namespace flashladder::stage_73

@@ -16,7 +16,7 @@ namespace flashladder::stage_74 {
 namespace {
 
 void forward(const Forward& f) {
-  for_masked_row_of_64_or_128<stage_70::table>(f.problem, [&](auto chosen) {
+  for_masked_row_of<stage_70::table, 64, 128>(f.problem, [&](auto chosen) {
     with_documents(f, stage_72::window_of(f.problem),
                    [&](const auto& policy) { stage_70::forward_with(f, chosen, policy); });
   });
@@ -24,7 +24,7 @@ void forward(const Forward& f) {
 
 void backward(const Backward& f) {
   require_all_used(f.problem);
-  for_masked_row_of_64_or_128<stage_71::table>(f.problem, [&](auto chosen) {
+  for_masked_row_of<stage_71::table, 64, 128>(f.problem, [&](auto chosen) {
     with_documents(f, stage_72::window_of(f.problem),
                    [&](const auto& policy) { stage_71::backward_with(f, chosen, policy); });
   });

@@ -13,7 +13,7 @@ constexpr bool least = true, random_too = true;  // a maximum comes late: see st
 }  // namespace
 
 Claim claim() {
-  Claim claim = stage_70::claim_of_64_or_128();
+  Claim claim = stage_70::claim_with_columns<64, 128>();
   claim.forward.change = claim.backward.change = stage_70::sum_up;
   claim.forward.forms = {
       {"device_bytes", 0},

@@ -24,14 +24,14 @@ void with_policy(const Call& f, Body body) {
 }
 
 void forward(const Forward& f) {
-  for_masked_row_of_64_or_128<stage_70::table>(f.problem, [&](auto chosen) {
+  for_masked_row_of<stage_70::table, 64, 128>(f.problem, [&](auto chosen) {
     with_policy(f, [&](const auto& policy) { stage_70::forward_with(f, chosen, policy); });
   });
 }
 
 void backward(const Backward& f) {
   clear_gradient(f);
-  for_masked_row_of_64_or_128<stage_71::table>(f.problem, [&](auto chosen) {
+  for_masked_row_of<stage_71::table, 64, 128>(f.problem, [&](auto chosen) {
     with_policy(f, [&](const auto& policy) { stage_71::backward_with(f, chosen, policy); });
   });
 }

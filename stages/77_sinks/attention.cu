@@ -17,14 +17,14 @@ namespace flashladder::stage_77 {
 namespace {
 
 void forward(const Forward& f) {
-  for_masked_row_of_64_or_128<stage_70::table>(f.problem, [&](auto chosen) {
+  for_masked_row_of<stage_70::table, 64, 128>(f.problem, [&](auto chosen) {
     with_sinks(f, stage_72::window_of(f.problem),
                [&](const auto& policy) { stage_70::forward_with(f, chosen, policy); });
   });
 }
 
 void backward(const Backward& f) {
-  for_masked_row_of_64_or_128<stage_71::table>(f.problem, [&](auto chosen) {
+  for_masked_row_of<stage_71::table, 64, 128>(f.problem, [&](auto chosen) {
     stage_71::backward_with(f, chosen, stage_72::window_of(f.problem), SinkGradient{f});
   });
 }

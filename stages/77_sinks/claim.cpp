@@ -12,7 +12,7 @@ constexpr bool least = true, random_too = true;  // a maximum comes late: see st
 }  // namespace
 
 Claim claim() {
-  Claim claim = stage_70::claim_of_64_or_128();
+  Claim claim = stage_70::claim_with_columns<64, 128>();
   // Those with a row that sees a key, whose first maximum is taken for m: with a sink it may be none.
   const Expr first_maxima = (1 - has_sinks) * sum(min(live_i, 1));
   const Expr exponentials = BH * Br * (sum(live_i) * Bc + R * first_maxima);

@@ -12,7 +12,7 @@ constexpr bool least = true, random_too = true;  // a maximum comes late: see st
 }  // namespace
 
 Claim claim() {
-  Claim claim = stage_70::claim_of_64_or_128();
+  Claim claim = stage_70::claim_with_columns<64, 128>();
   const Expr live_blocks = sum(min(live_i, 1));  // those with a row that sees a key
   const Expr scores = sum(live_i) * Br * Bc;     // of a head, computed
   claim.forward.forms = {

@@ -46,7 +46,7 @@ void with_others(const Call& f, Body body) {
 }
 
 void forward(const Forward& f) {
-  for_masked_row_of_64_or_128<stage_70::table>(f.problem, [&](auto chosen) {
+  for_masked_row_of<stage_70::table, 64, 128, 256>(f.problem, [&](auto chosen) {
     with_others(f, [&](const auto& others) {
       stage_77::with_sinks(f, others,
                            [&](const auto& policy) { stage_70::forward_with(f, chosen, policy); });
@@ -57,7 +57,7 @@ void forward(const Forward& f) {
 void backward(const Backward& f) {
   stage_74::require_all_used(f.problem);
   stage_76::clear_gradient(f);
-  for_masked_row_of_64_or_128<stage_71::table>(f.problem, [&](auto chosen) {
+  for_masked_row_of<stage_71::table, 64, 128, 256>(f.problem, [&](auto chosen) {
     with_others(f, [&](const auto& policy) {
       stage_71::backward_with(f, chosen, policy, stage_77::SinkGradient{f});
     });
@@ -79,7 +79,7 @@ const Stage stage{
         "variant its own numbers",
     .before = 74,
     .supports = {.dtypes = half_dtypes,
-                 .head_dims = multiples_of_8_up_to<128>,
+                 .head_dims = multiples_of_8,
                  .features = {.window = true,
                               .softcap = true,
                               .alibi = true,

@@ -1,6 +1,5 @@
 // What this stage moves, computes and allocates: what changed since the stage before.
-#include "common/attention/stage.hpp"
-#include "common/claims/closed_form.hpp"
+#include "stages/70_policies/claimed.hpp"
 
 namespace flashladder::stage_80 {
 
@@ -20,8 +19,7 @@ Expr map_read(Forms<ClosedForm> Claim::*pass) {
 
 // Operations are those of each variant, which stages 75 to 78 claim.
 Claim claim() {
-  Claim claim;
-  claim.forward.as_before = claim.backward.as_before = true;
+  Claim claim = stage_70::claim_with_columns<64, 128, 256>();
   claim.forward.change = claim.backward.change = over_block_maps;
   claim.forward.dropped = {"exp", "exp2", "mul", "div", "fma", "most_exp_before_product"};
   claim.backward.dropped = {"exp", "exp2", "mul", "div", "fma", "blocks"};

@@ -34,13 +34,13 @@ using stage_70::forward_with, stage_70::Plain, stage_71::backward_with;
 /// Starts the kernels of a policy, on a GPU of one that was compiled on demand.
 template <class Policy>
 void start(const Forward& f, const Policy& policy) {
-  for_masked_row_of_64_or_128<stage_70::table>(f.problem,
-                                               [&](auto chosen) { forward_with(f, chosen, policy); });
+  for_masked_row_of<stage_70::table, 64, 128, 256>(f.problem,
+                                                   [&](auto chosen) { forward_with(f, chosen, policy); });
 }
 template <class Policy>
 void start(const Backward& f, const Policy& policy) {
   stage_76::clear_gradient(f);
-  for_masked_row_of_64_or_128<stage_71::table>(
+  for_masked_row_of<stage_71::table, 64, 128, 256>(
       f.problem, [&](auto chosen) { backward_with(f, chosen, policy, stage_77::SinkGradient{f}); });
 }
 
@@ -106,7 +106,7 @@ const Stage stage{
         "operations of these variants, and none for the others",
     .before = 80,
     .supports = {.dtypes = half_dtypes,
-                 .head_dims = multiples_of_8_up_to<128>,
+                 .head_dims = multiples_of_8,
                  .features = {.window = true,
                               .softcap = true,
                               .alibi = true,

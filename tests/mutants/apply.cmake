@@ -30,8 +30,8 @@ if(NOT status EQUAL 0)
   message(FATAL_ERROR "${PATCH} no longer applies to ${ORIGINAL}. Make the same mistake in a copy of the stage as it "
                       "is now, and put 'diff -u' of the two below the patch's sentence. It said:\n${output}")
 endif()
-# They run with d up to 96, and in fp16 where they take 16-bit numbers: what else a stage is compiled for would only
-# take longer to compile. (From 52 on it is the kernels with 128 columns that take 96.)
+# They run with d up to 96, but for those that are seen at a larger one, and in fp16 where they take 16-bit numbers: what
+# else a stage is compiled for would only take longer to compile. (From 52 on it is the kernels with 128 columns that take 96.)
 file(READ ${MUTANT} text)
 file(STRINGS ${PATCH} all_d REGEX "^Seen at d = [0-9]+ only\\.$")
 if(NOT all_d)
@@ -47,7 +47,10 @@ string(REPLACE "for_row<table>("
                "for_row<table, [](const Row& row) { return ${dims} && row.dtype == Dtype::fp16; }>(" text "${text}")
 string(REGEX REPLACE "(for_(masked_)?row<stage_7[01]::table)>"
                      "\\1, [](const auto& row) { return row.d <= 96 && row.dtype == Dtype::fp16; }>" text "${text}")
-string(REGEX REPLACE "for_masked_row_of_64_or_128<(stage_7[01]::table)>\\([ \n]*f\\.problem,"
-                     "for_masked_row<\\1, [](const auto& row) { return row.d % 64 == 0 && row.d <= 128 && row.dtype == Dtype::fp16; }>(of_64_or_128(f.problem),"
+if(NOT all_d)
+  string(REGEX REPLACE "(for_masked_row_of<[a-z0-9_:]*, 64, 128), 256>" "\\1>" text "${text}")
+endif()
+string(REGEX REPLACE "for_masked_row_of<(stage_7[01]::table), ([0-9, ]*)>\\([ \n]*f\\.problem,"
+                     "for_row<\\1, [](const auto& row) { return MaskedRowOf<\\2>()(row) && row.dtype == Dtype::fp16; }>(with_columns<\\2>(f.problem),"
                      text "${text}")
 file(WRITE ${MUTANT} "${text}")
