@@ -1484,7 +1484,7 @@ class TorchVariantsTest(unittest.TestCase):
                 (True, {"alibi", "sinks", "softcap"}, (82, 83)), (True, bias, (82, 81)), (True, bias | {"alibi", "window"}, (82, 81)),
                 (True, {"prefix"}, (73, 73)), (True, {"block map"} | bias, (81, 81)),
                 (False, set(), (29, 38)), (False, {"window"}, (72, 72)), (False, bias, (76, 76)), (False, bias | {"sinks"}, (81, 81)),
-                (True, set(), (51, 56), 256), (True, {"window"}, (72, 72), 192), (True, {"window", "softcap"}, (81, 81), 256),
+                (True, set(), (51, 58), 256), (True, {"window"}, (72, 72), 192), (True, {"window", "softcap"}, (81, 81), 256),
                 (True, bias, (81, 81), 136), (True, {"dropout", "packed sequences"}, (81, 81), 256), (False, {"alibi"}, (81, 81), 192)):
             def takes(one, needed, dtype, d, device, hopper=hopper):
                 return (one.kernels and getattr(one, needed) and dtype in one.dtypes and d in one.head_dims
