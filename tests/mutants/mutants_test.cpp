@@ -91,8 +91,8 @@ struct Caught {
 /// and wider, that leave tiles of keys in front and behind; rows that see no key, and keys that no row
 /// sees; a softcap; a prefix within a tile, behind tiles, and of all keys; ALiBi, a bias, sinks,
 /// dropout and a block map, under the causal mask and with a window; packed sequences of several tiles and
-/// of less than one, some empty; and all of them together.
-std::vector<Problem> variant_problems(const Stage& stage) {
+/// of less than one, some empty; and all of them together. With most_d, where it is above 96, a few more.
+std::vector<Problem> variant_problems(const Stage& stage, int most_d) {
   std::vector<Problem> all;
   for (const Window& window : {Window{3, -1}, Window{-1, 5}, Window{40, 40}, Window{0, 70}}) {
     all.push_back(problem(2, 2, 1, 150, 290, 32, false));
@@ -166,6 +166,14 @@ std::vector<Problem> variant_problems(const Stage& stage) {
   all.back().block_map = random_block_map(all.back(), 2, 2, 0.4, 6);
   all.push_back(problem(1, 1, 1, 20, 4500, 32, false));  // more blocks than a warp has lanes
   all.back().block_map = random_block_map(all.back(), 1, 1, 0.2, 7);
+  if (most_d > 96) {
+    Problem large = problem(1, 2, 1, 150, 290, most_d, true);
+    large.dropout = {0.3f, 4};
+    all.insert(all.end(), 2, large);
+    all.end()[-2].block_map = random_block_map(large, 1, 2, 0.6, 9);
+    all.back().packing = packing_of(large, Packed::several);
+    all.back().softcap = 5;
+  }
   // A stage whose policy stands on that of the window has windows beside its own variant: alone they are
   // for the window's stage.
   const Features& takes = stage.supports.features;
@@ -198,7 +206,7 @@ struct SmallCase {
 using SmallCases = std::vector<std::shared_ptr<const SmallCase>>;
 
 /// The cases for `stage`, in the dtype that it computes in, each made once for all stages that have it.
-SmallCases cases_for(const Stage& stage) {
+SmallCases cases_for(const Stage& stage, int most_d = 96) {
   // Tiny problems in large numbers: on a handful of elements the yardstick is a matter of luck.
   std::vector<Problem> problems = {
       problem(4, 2, 2, 17, 17, 32, false),   problem(2, 4, 2, 65, 97, 32, true),
@@ -208,7 +216,7 @@ SmallCases cases_for(const Stage& stage) {
       problem(2, 4, 2, 65, 97, 40, true),    problem(1, 2, 1, 70, 290, 32, true),
   };
   problems.back().scale = -0.2f;
-  std::ranges::copy(variant_problems(stage), std::back_inserter(problems));
+  std::ranges::copy(variant_problems(stage, most_d), std::back_inserter(problems));
   SmallCases cases;
   static std::map<std::tuple<std::string, float, std::string_view, std::uint64_t, Layout>,
                   std::shared_ptr<const SmallCase>>
@@ -257,10 +265,10 @@ simt::Options one_thread() {
   return options;
 }
 
-void judge_by_checks(const Stage& stage, Caught& caught) {
+void judge_by_checks(const Stage& stage, int most_d, Caught& caught) {
   simt::Emulator emulator(one_thread());
   const simt::UseEmulator use(emulator);
-  for (const auto& shared : cases_for(stage)) {
+  for (const auto& shared : cases_for(stage, most_d)) {
     const SmallCase& one = *shared;
     emulator.reset();
     caught.emulated([&] {
@@ -322,7 +330,7 @@ void judge_by_emulator(const Stage& stage, int most_d) {
                                    problem(2, 1, 1, 33, keys, 64, false),
                                    problem(1, 1, 1, 140, 8, 32, true), problem(1, 1, 1, 33, 40, 64, true)};
   problems.back().scale = -0.2f;
-  std::ranges::copy(variant_problems(stage), std::back_inserter(problems));
+  std::ranges::copy(variant_problems(stage, most_d), std::back_inserter(problems));
   // Where two warps share their keys.
   if (stage.number == 38 || stage.number == 39 || stage.number == 71) most_d = 256;
   if (most_d > 96) problems.push_back(problem(1, 1, 1, 65, 70, most_d, true));
@@ -422,7 +430,7 @@ void judge_by_claim(const Stage& stage, int most_d, Caught& caught) {
       problems.push_back(problem(2, 16, 8, 600, 300, 64, causal));
     }
     if (blocks_stay(stage)) problems.push_back(problem(1, 2, 1, 200, 600, 96, causal));  // another tile
-    if (!causal) std::ranges::copy(variant_problems(stage), std::back_inserter(problems));
+    if (!causal) std::ranges::copy(variant_problems(stage, most_d), std::back_inserter(problems));
     for (const Problem& p : problems) {
       for (const CountedPass& pass : passes_of(stage)) {
         if (!is_for(pass.pass, p)) continue;
@@ -475,7 +483,7 @@ Caught judge(const Stage& stage, int most_d, const FarApart& far_apart) {
   caught.emulated([&] { judge_by_emulator(stage, most_d); });
   if (caught.hangs) return caught;
   caught.emulated([&] { judge_far_apart(stage, far_apart); });
-  judge_by_checks(stage, caught);
+  judge_by_checks(stage, most_d, caught);
   caught.emulated([&] { judge_by_claim(stage, most_d, caught); });
   return caught;
 }
@@ -483,7 +491,7 @@ Caught judge(const Stage& stage, int most_d, const FarApart& far_apart) {
 /// What is said of a mutant.
 Caught judge_mutant(const Mutant& mutant, const FarApart& far_apart) {
   Caught caught = judge(*mutant.stage, mutant.most_d, far_apart);
-  // The small cases have no head dimension above 96.
+  // But for variants the small cases have no head dimension above 96.
   const bool by_checks_or_emulator = !caught.checks.empty() || !caught.emulator.empty();
   if (!by_checks_or_emulator && (mutant.most_d > 96 || !caught.by_any()))
     judge_by_all_checks(mutant, caught);
