@@ -46,11 +46,16 @@ std::vector<Problem> claim_problems() {
   return all;
 }
 
-/// The problem with what does not change which keys a row sees, each alone and beside a window.
-std::vector<Problem> other_variants(Problem p) {
-  std::vector<Problem> all;
-  for (const Window& window : {Window{}, Window{40, 9}}) {
-    p.window = window;
+/// The problem with what does not change which keys a row sees, each alone, beside a window and, under the
+/// causal mask, beside a prefix, which is longer than one of the packed sequences.
+std::vector<Problem> other_variants(const Problem& plain) {
+  std::vector<Problem> masks(2, plain), all;
+  masks.back().window = {40, 9};
+  if (plain.causal) {
+    masks.push_back(plain);
+    masks.back().prefix = 90;
+  }
+  for (const Problem& p : masks) {
     all.insert(all.end(), 4, p);
     all.end()[-4].bias_batch = 1;
     all.end()[-4].bias_heads = p.q_heads;

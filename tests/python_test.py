@@ -1482,10 +1482,12 @@ class TorchVariantsTest(unittest.TestCase):
         for hopper, variants, numbers, *above_128 in (
                 (True, set(), (51, 63)), (True, {"window"}, (82, 83)), (True, {"dropout", "packed sequences"}, (82, 83)),
                 (True, {"alibi", "sinks", "softcap"}, (82, 83)), (True, bias, (82, 81)), (True, bias | {"alibi", "window"}, (82, 81)),
-                (True, {"prefix"}, (73, 73)), (True, {"block map"} | bias, (81, 81)),
-                (False, set(), (29, 38)), (False, {"window"}, (72, 72)), (False, bias, (76, 76)), (False, bias | {"sinks"}, (81, 81)),
+                (True, {"prefix"}, (82, 83)), (True, {"prefix"} | bias, (82, 81)), (True, {"block map"} | bias, (81, 81)),
+                (False, set(), (29, 38)), (False, {"window"}, (72, 72)), (False, {"prefix"}, (73, 73)), (False, {"prefix", "softcap"}, (81, 81)),
+                (False, bias, (76, 76)), (False, bias | {"sinks"}, (81, 81)),
                 (True, set(), (51, 58), 256), (True, {"window"}, (72, 72), 192), (True, {"window", "softcap"}, (81, 81), 256),
-                (True, bias, (81, 81), 136), (True, {"dropout", "packed sequences"}, (81, 81), 256), (False, {"alibi"}, (81, 81), 192)):
+                (True, {"prefix"}, (81, 81), 256), (True, bias, (81, 81), 136), (True, {"dropout", "packed sequences"}, (81, 81), 256),
+                (False, {"alibi"}, (81, 81), 192)):
             def takes(one, needed, dtype, d, device, hopper=hopper):
                 return (one.kernels and getattr(one, needed) and dtype in one.dtypes and d in one.head_dims
                         and (hopper or not one.hopper))
@@ -1572,7 +1574,7 @@ class TorchVariantsTest(unittest.TestCase):
     def test_errors(self):
         q, k, v = (torch.from_numpy(x).half() for x in inputs(1, 2, 2, 40, 40, 64))
         for message, options in (
-                ("no stage of this build takes prefix and window together", {"prefix": 3, "window_size": (4, 0)}),
+                ("a prefix and a window do not go together", {"prefix": 3, "window_size": (4, 0)}),
                 ("alibi_slopes requires a gradient", {"alibi_slopes": torch.ones(2, requires_grad=True)}),
                 ("cu_seqlens_q is given without the others", {"cu_seqlens_q": torch.zeros(2, dtype=torch.int32)})):
             with self.assertRaisesRegex(ValueError, message):

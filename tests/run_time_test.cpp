@@ -126,10 +126,10 @@ TEST_CASE("what cannot be compiled is an error that says why", "[run-time]") {
 std::map<std::string, std::vector<KernelSource>> kernels_of_all_calls() {
   using stage_81_tested::source_of;
   std::map<std::string, std::vector<KernelSource>> found;
-  for (int asked = 0; asked < 3 << 7; ++asked) {
+  for (int asked = 0; asked < 4 << 7; ++asked) {
     Problem p{.Nq = 200, .Nk = 200, .dtype = Dtype::fp16};
     const auto is_asked = [&](int variant) { return (asked >> variant & 1) != 0; };
-    const int mask = asked >> 7;  // none, the causal one, a window
+    const int mask = asked >> 7;  // none, the causal one, a window, a prefix
     if (is_asked(0)) p.bias_batch = p.bias_heads = p.bias_rows = 1;
     if (is_asked(1)) p.softcap = 30;
     p.alibi = is_asked(2);
@@ -137,8 +137,9 @@ std::map<std::string, std::vector<KernelSource>> kernels_of_all_calls() {
     if (is_asked(4)) p.block_map = {1, 1, 2, 2, {1, 1, 1, 1}};
     if (is_asked(5)) p.packing = Packing::of({0, 200}, {0, 200});
     p.sinks = is_asked(6);
-    p.causal = mask == 1;
+    p.causal = mask == 1 || mask == 3;
     if (mask == 2) p.window = {30, 30};
+    if (mask == 3) p.prefix = 30;
     if (!error_of([&] { p.validate(); }).empty()) continue;  // not all go together
     Workspace workspace;
     const Forward f{.problem = p, .workspace = workspace};
@@ -173,8 +174,9 @@ std::map<std::string, std::vector<KernelSource>> kernels_of_all_calls() {
         kernels.push_back(source_of("stages/83_hopper_policies_backward/kernel.hpp",
                                     "stage_83::wgmma_backward", Dtype::bf16, any, d));
       }
+      CHECK((any.name().find("Prefix") != std::string::npos) == (mask == 3));
       // A bias stands on a window, whatever the mask is.
-      CHECK(found.emplace(any.name(), kernels).second == (mask == 0 || !is_asked(0)));
+      CHECK(found.emplace(any.name(), kernels).second == (mask == 0 || mask == 3 || !is_asked(0)));
     });
   }
   return found;
@@ -192,7 +194,7 @@ TEST_CASE("a type has the name that device code has for it", "[run-time]") {
 /// Compiles of those whose number `wanted` takes one kernel each.
 void compile_all(const auto& wanted) {
   const auto kernels = kernels_of_all_calls();
-  REQUIRE(kernels.size() == 176);
+  REQUIRE(kernels.size() == 256);
   const KernelFolder folder;
   std::size_t number = 0, compiled = 0;
   for (const auto& [name, of_type] : kernels) {

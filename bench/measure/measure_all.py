@@ -57,7 +57,7 @@ RESULTS = {
     **{f"policies_{of}_{variant.partition(':')[0]}.json": module(
         "measure.policies", "--variant", variant, "--stage", stage, *(("--N", "1024", "2048", "4096") if variant == "bias" else ()))
         for of, stage in (("hopper", "82"), ("hopper_backward", "83"))
-        for variant in ("window:1024", "documents", "softcap:30", "alibi", "bias", "sinks", "dropout:0.1")},
+        for variant in ("window:1024", "prefix:1024", "documents", "softcap:30", "alibi", "bias", "sinks", "dropout:0.1")},
     "backward_peers_bf16.json": module("measure.compare", "--backward"),
     "profile.json": module("measure.nsight", "--profile"),
     "nsight.json": module("measure.nsight"),

@@ -101,7 +101,8 @@ def flex(torch, variant, causal, N, heads, device, trains):
     def seen(b, h, row, key):
         if not variant.documents:
             return ~variant.hidden(causal, row, key, block_map)
-        hidden = variant.hidden(causal, row, key)  # within a document it is the same
+        # Within a document it is the same, but for a prefix, which counts from the document's first key.
+        hidden = variant.hidden(causal, *((row % N, key % N) if variant.prefix else (row, key)))
         return (row // N == key // N) if hidden is None else (row // N == key // N) & ~hidden
 
     def score(s, b, h, row, key):

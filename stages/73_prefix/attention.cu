@@ -7,13 +7,18 @@
 #include "stages/70_policies/launch.hpp"
 #include "stages/71_policies_backward/kernel.hpp"
 #include "stages/71_policies_backward/launch.hpp"
+#include "stages/73_prefix/launch.hpp"
 
 namespace flashladder::stage_73 {
 namespace {
 
-/// The policy of a problem. Without a mask all rows see all keys.
-Prefix policy_of(const Problem& p) {
-  return {{}, static_cast<int>(p.causal ? p.mask().prefix : p.Nk)};
+using stage_70::Plain;
+
+/// The policy of a problem. Without a mask the prefix is all keys.
+Prefix<Plain<true>> policy_of(const Problem& p) {
+  Prefix<Plain<true>> policy = prefix_of(p, Plain<true>());
+  if (!p.causal) policy.prefix = static_cast<int>(p.Nk);
+  return policy;
 }
 
 void forward(const Forward& f) {

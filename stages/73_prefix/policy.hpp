@@ -5,17 +5,18 @@
 namespace flashladder::stage_73 {
 namespace {
 
-/// The causal mask, and every row sees the first keys, too.
-struct Prefix : stage_70::Plain<true> {
-  int prefix;  // how many, at most Nk; with all of them there is no mask
+/// Every row sees the first keys, too, beside those that the policy Base lets it see from key 0 on.
+template <class Base>
+struct Prefix : Base {
+  int prefix;  // how many; a packed sequence may have fewer
 
-  __device__ __forceinline__ Mask<int> mask(const Sizes& n) const {
-    return {n.Nq, n.Nk, /*causal=*/true, -1, -1, prefix};
-  }
   __device__ __forceinline__ int keys_end(const Sizes& n, int i) const {
-    return mask(n).keys_end(asked(i));
+    const int end = Base::keys_end(n, i), least = prefix < n.Nk ? prefix : n.Nk;
+    return end < least ? least : end;
   }
-  __device__ __forceinline__ int rows_first(const Sizes& n, int j) const { return mask(n).rows(j).first; }
+  __device__ __forceinline__ int rows_first(const Sizes& n, int j) const {
+    return j < prefix ? 0 : Base::rows_first(n, j);
+  }
 };
 
 }  // namespace

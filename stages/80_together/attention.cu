@@ -1,8 +1,9 @@
 // Together: a policy stands on top of another, so that one kernel has them all. A call may ask for a
-// window, a bias, a softcap, ALiBi, sinks, dropout, a block map or packed sequences at once; what it does
-// not ask for stays neutral.
+// window or a prefix, a bias, a softcap, ALiBi, sinks, dropout, a block map or packed sequences at once;
+// what it does not ask for stays neutral.
 #include "common/kernel/host.hpp"
 #include "stages/72_sliding_window/policy.hpp"
+#include "stages/73_prefix/policy.hpp"
 #include "stages/74_documents/policy.hpp"
 #include "stages/75_softcap/policy.hpp"
 #include "stages/76_bias/policy.hpp"
@@ -16,6 +17,7 @@
 #include "stages/71_policies_backward/kernel.hpp"
 #include "stages/71_policies_backward/launch.hpp"
 #include "stages/72_sliding_window/launch.hpp"
+#include "stages/73_prefix/launch.hpp"
 #include "stages/74_documents/launch.hpp"
 #include "stages/75_softcap/launch.hpp"
 #include "stages/76_bias/launch.hpp"
@@ -26,15 +28,15 @@
 namespace flashladder::stage_80 {
 namespace {
 
-using stage_72::SlidingWindow;
+using Masked = stage_73::Prefix<stage_72::SlidingWindow>;
 
-/// Calls `body` with the policy of a call: a window, and on top of it all but the sinks, for which only the
-/// forward pass asks. The softcap comes before ALiBi, as in flash-attention.
+/// Calls `body` with the policy of a call: a window, and on top of it a prefix and all but the sinks, for
+/// which only the forward pass asks. The softcap comes before ALiBi, as in flash-attention.
 template <class Call, class Body>
 void with_others(const Call& f, Body body) {
-  const SlidingWindow window = stage_72::window_of(f.problem);
-  stage_76::with_bias(f, window, [&](const stage_76::Bias<SlidingWindow>& bias) {
-    const SoftcapIfAny<stage_76::Bias<SlidingWindow>> softcap{
+  const Masked masked = stage_73::prefix_of(f.problem, stage_72::window_of(f.problem));
+  stage_76::with_bias(f, masked, [&](const stage_76::Bias<Masked>& bias) {
+    const SoftcapIfAny<stage_76::Bias<Masked>> softcap{
         bias, stage_75::softcap_of(f.problem, stage_70::Plain<true>())};
     stage_76::with_alibi(f, softcap, [&](const auto& alibi) {
       stage_78::with_any_dropout(f, alibi, [&](const auto& dropout) {
@@ -72,8 +74,8 @@ const Stage stage{
     .name = "together",
     .title = "all together",
     .idea =
-        "policies stand on top of each other: a window, a bias, a softcap, ALiBi, sinks, dropout, and a "
-        "block map or packed sequences in one call",
+        "policies stand on top of each other: a window or a prefix, a bias, a softcap, ALiBi, sinks, "
+        "dropout, and a block map or packed sequences in one call",
     .claim =
         "tiles, bytes and FLOPs are those of packed sequences, or of the block map, alone, and of each "
         "variant its own numbers",
@@ -82,6 +84,7 @@ const Stage stage{
                  .head_dims = multiples_of_8,
                  .features = {.window = true,
                               .softcap = true,
+                              .prefix = true,
                               .alibi = true,
                               .bias = true,
                               .sinks = true,

@@ -2,6 +2,7 @@
 // compiled when it is first asked for. What a call does not ask for costs nothing.
 #include "common/kernel/host.hpp"
 #include "stages/72_sliding_window/policy.hpp"
+#include "stages/73_prefix/policy.hpp"
 #include "stages/74_documents/policy.hpp"
 #include "stages/75_softcap/policy.hpp"
 #include "stages/76_bias/policy.hpp"
@@ -15,6 +16,7 @@
 #include "stages/71_policies_backward/kernel.hpp"
 #include "stages/71_policies_backward/launch.hpp"
 #include "stages/72_sliding_window/launch.hpp"
+#include "stages/73_prefix/launch.hpp"
 #include "stages/74_documents/launch.hpp"
 #include "stages/75_softcap/launch.hpp"
 #include "stages/76_bias/launch.hpp"
@@ -109,6 +111,7 @@ const Stage stage{
                  .head_dims = multiples_of_8,
                  .features = {.window = true,
                               .softcap = true,
+                              .prefix = true,
                               .alibi = true,
                               .bias = true,
                               .sinks = true,

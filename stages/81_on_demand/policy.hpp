@@ -48,10 +48,10 @@ struct AnyPolicy {
 /// All policies, and a kernel's header.
 inline std::string includes(const char* kernel) {
   std::string text;
-  for (const char* header :
-       {"stages/72_sliding_window/policy.hpp", "stages/74_documents/policy.hpp",
-        "stages/75_softcap/policy.hpp", "stages/76_bias/policy.hpp", "stages/77_sinks/policy.hpp",
-        "stages/78_dropout/policy.hpp", "stages/79_block_map/policy.hpp", kernel})
+  for (const char* header : {"stages/72_sliding_window/policy.hpp", "stages/73_prefix/policy.hpp",
+                             "stages/74_documents/policy.hpp", "stages/75_softcap/policy.hpp",
+                             "stages/76_bias/policy.hpp", "stages/77_sinks/policy.hpp",
+                             "stages/78_dropout/policy.hpp", "stages/79_block_map/policy.hpp", kernel})
     text += std::string("#include \"") + header + "\"\n";
   return text;
 }

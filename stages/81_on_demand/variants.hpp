@@ -10,6 +10,10 @@ namespace {
 using stage_70::Plain, stage_72::SlidingWindow;
 
 // The variants. Of each: whether a problem has it, and its policy on top of `base`.
+struct OfPrefix {
+  static bool is_asked(const Problem& p) { return p.prefix > 0; }
+  static void on(const auto& f, const auto& base, auto body) { body(stage_73::prefix_of(f.problem, base)); }
+};
 struct OfBias {
   static bool is_asked(const Problem& p) { return p.has_bias(); }
   static void on(const auto& f, const auto& base, auto body) { stage_76::with_bias(f, base, body); }
@@ -41,10 +45,13 @@ struct OfSinks {
   static void on(const auto& f, const auto& base, auto body) { stage_77::with_sinks(f, base, body); }
 };
 
-/// Whether a variant's policy goes on top of `Base`. Packed sequences have neither a bias nor a block map,
-/// and what a bias hides is like a window: a row may see no key of its first tile, and some later.
+/// Whether a variant's policy goes on top of `Base`. Without a mask a prefix shows nothing more. Packed
+/// sequences have neither a bias nor a block map, and what a bias hides is like a window: a row may see no
+/// key of its first tile, and some later.
 template <class Variant, class Base>
 constexpr bool goes_on = true;
+template <>
+constexpr bool goes_on<OfPrefix, Plain<false>> = false;
 template <class Base>
 constexpr bool goes_on<OfDocuments, Base> = !Base::has_bias && !Base::skips_tiles;
 template <class Base>
@@ -71,7 +78,9 @@ template <class... AtLast, class Call, class Body>
 void with_policy(const Call& f, Body body) {
   const Problem& p = f.problem;
   const auto with = [&](const auto& mask) {
-    with_asked<OfBias, OfSoftcap, OfAlibi, OfDropout, OfBlockMap, OfDocuments, AtLast...>(f, mask, body);
+    with_asked<OfPrefix>(f, mask, [&](const auto& base) {
+      with_asked<OfBias, OfSoftcap, OfAlibi, OfDropout, OfBlockMap, OfDocuments, AtLast...>(f, base, body);
+    });
   };
   if (p.window.hides(p.causal) || p.has_bias()) return with(stage_72::window_of(p));
   if (p.causal) return with(Plain<true>());

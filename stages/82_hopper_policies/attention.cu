@@ -2,6 +2,7 @@
 // the other variants' kernel asks. The kernel of a call's variants is compiled when it is first asked for.
 #include "common/kernel/host.hpp"
 #include "stages/72_sliding_window/policy.hpp"
+#include "stages/73_prefix/policy.hpp"
 #include "stages/74_documents/policy.hpp"
 #include "stages/75_softcap/policy.hpp"
 #include "stages/76_bias/policy.hpp"
@@ -12,6 +13,7 @@
 #include "stages/81_on_demand/policy.hpp"
 
 #include "stages/72_sliding_window/launch.hpp"
+#include "stages/73_prefix/launch.hpp"
 #include "stages/74_documents/launch.hpp"
 #include "stages/75_softcap/launch.hpp"
 #include "stages/76_bias/launch.hpp"
@@ -82,6 +84,8 @@ constexpr bool is_compiled<Plain<causal>> = true;
 template <>
 constexpr bool is_compiled<stage_74::Documents<Plain<true>>> = true;
 template <>
+constexpr bool is_compiled<stage_74::Documents<stage_73::Prefix<Plain<true>>>> = true;
+template <>
 constexpr bool is_compiled<stage_77::Sinks<stage_78::Dropout<Plain<false>>>> = true;
 
 template <class Policy>
@@ -108,13 +112,14 @@ const Stage stage{
         "Hopper's fastest kernel asks a policy, too; TMA brings zeros for the rows behind the end of a "
         "packed sequence",
     .claim =
-        "a window, packed sequences and plain attention take the tiles that their masks have; plain "
-        "attention of 64 or 128 columns as many bytes, products and exponentials as in stage 51",
+        "a window, a prefix, packed sequences and plain attention take the tiles that their masks have; "
+        "plain attention of 64 or 128 columns as many bytes, products and exponentials as in stage 51",
     .before = 51,
     .supports = {.dtypes = half_dtypes,
                  .head_dims = multiples_of_8_up_to<128>,
                  .features = {.window = true,
                               .softcap = true,
+                              .prefix = true,
                               .alibi = true,
                               .bias = true,
                               .sinks = true,

@@ -7,12 +7,12 @@
 namespace flashladder::stage_82 {
 namespace {
 
-/// Calls `body` with the policy of a call: a window, and on top of it all but the sinks, for which only the
-/// forward pass asks.
+/// Calls `body` with the policy of a call: a window, and on top of it a prefix and all but the sinks, for
+/// which only the forward pass asks.
 template <class Call, class Body>
 void with_all(const Call& f, Body body) {
-  const stage_72::SlidingWindow window = stage_72::window_of(f.problem);
-  stage_76::with_bias(f, window, [&](const auto& bias) {
+  const auto masked = stage_73::prefix_of(f.problem, stage_72::window_of(f.problem));
+  stage_76::with_bias(f, masked, [&](const auto& bias) {
     const stage_80::SoftcapIfAny<std::decay_t<decltype(bias)>> softcap{
         bias, stage_75::softcap_of(f.problem, stage_70::Plain<true>())};
     stage_76::with_alibi(f, softcap, [&](const auto& alibi) {

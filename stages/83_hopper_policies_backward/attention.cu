@@ -2,6 +2,7 @@
 // asks. The kernel of a call's variants is compiled when it is first asked for.
 #include "common/kernel/host.hpp"
 #include "stages/72_sliding_window/policy.hpp"
+#include "stages/73_prefix/policy.hpp"
 #include "stages/74_documents/policy.hpp"
 #include "stages/75_softcap/policy.hpp"
 #include "stages/76_bias/policy.hpp"
@@ -13,6 +14,7 @@
 
 #include "stages/71_policies_backward/kernel.hpp"
 #include "stages/72_sliding_window/launch.hpp"
+#include "stages/73_prefix/launch.hpp"
 #include "stages/74_documents/launch.hpp"
 #include "stages/75_softcap/launch.hpp"
 #include "stages/76_bias/launch.hpp"
@@ -78,6 +80,8 @@ constexpr bool is_compiled<Plain<causal>> = true;
 template <>
 constexpr bool is_compiled<stage_74::Documents<Plain<true>>> = true;
 template <>
+constexpr bool is_compiled<stage_73::Prefix<Plain<true>>> = true;
+template <>
 constexpr bool is_compiled<stage_78::Dropout<Plain<false>>> = true;
 
 template <class Policy>
@@ -103,13 +107,14 @@ const Stage stage{
         "Hopper's fastest backward kernel asks a policy, too; P^T is rounded first, and the slope of the "
         "scores then takes its registers",
     .claim =
-        "a window, packed sequences and plain attention take the tiles that their masks have; plain "
-        "attention as many bytes, products and exponentials as in stage 61",
+        "a window, a prefix, packed sequences and plain attention take the tiles that their masks have; "
+        "plain attention as many bytes, products and exponentials as in stage 61",
     .before = 61,
     .supports = {.dtypes = half_dtypes,
                  .head_dims = multiples_of_8_up_to<128>,
                  .features = {.window = true,
                               .softcap = true,
+                              .prefix = true,
                               .alibi = true,
                               .bias = true,
                               .sinks = true,

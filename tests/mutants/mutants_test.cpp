@@ -91,7 +91,8 @@ struct Caught {
 /// and wider, that leave tiles of keys in front and behind; rows that see no key, and keys that no row
 /// sees; a softcap; a prefix within a tile, behind tiles, and of all keys; ALiBi, a bias, sinks,
 /// dropout and a block map, under the causal mask and with a window; packed sequences of several tiles and
-/// of less than one, some empty; and all of them together. With most_d, where it is above 96, a few more.
+/// of less than one, some empty; all of them together, and some beside a prefix. With most_d, where it is
+/// above 96, a few more.
 std::vector<Problem> variant_problems(const Stage& stage, int most_d) {
   std::vector<Problem> all;
   for (const Window& window : {Window{3, -1}, Window{-1, 5}, Window{40, 40}, Window{0, 70}}) {
@@ -166,6 +167,15 @@ std::vector<Problem> variant_problems(const Stage& stage, int most_d) {
   all.back().block_map = random_block_map(all.back(), 2, 2, 0.4, 6);
   all.push_back(problem(1, 1, 1, 20, 4500, 32, false));  // more blocks than a warp has lanes
   all.back().block_map = random_block_map(all.back(), 1, 1, 0.2, 7);
+  // A prefix with a bias; and of packed sequences, of which it is longer than one, without a softcap and
+  // with one.
+  all.push_back(problem(2, 4, 2, 150, 190, 64, true));
+  all.back().bias_batch = all.back().bias_heads = 1;
+  all.back().bias_rows = 150;
+  packed.causal = true;
+  all.insert(all.end(), 2, packed);
+  all.end()[-2].softcap = 0;
+  all.end()[-3].prefix = all.end()[-2].prefix = all.end()[-1].prefix = 100;
   if (most_d > 96) {
     Problem large = problem(1, 2, 1, 150, 290, most_d, true);
     large.dropout = {0.3f, 4};
