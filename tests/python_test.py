@@ -1004,7 +1004,7 @@ class TorchAttentionTest(unittest.TestCase):
                     self.check(*self.tensors(2, 4, 2, 45, 70, dtype=dtype), stage=stage, device="cuda", causal=True)
 
 
-def variant_attention(q, k, v, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None, bias=None, sinks=None):
+def variant_attention(q, k, v, causal=False, window_size=(-1, -1), softcap=0.0, prefix=0, alibi_slopes=None, bias=None, sinks=None):
     """The definition with variants, in the dtype of q; one query head for each key/value head."""
     s = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
     s = s if bias is None else s + bias
@@ -1016,7 +1016,7 @@ def variant_attention(q, k, v, causal=False, window_size=(-1, -1), softcap=0.0, 
         s = s - alibi_slopes[:, None, None] * ahead.abs()
     left, right = window_size[0], 0 if causal else window_size[1]
     hidden = (ahead > left if left >= 0 else ahead > keys) | (-ahead > right if right >= 0 else -ahead > keys)
-    s = s.masked_fill(hidden, -torch.inf)
+    s = s.masked_fill(hidden & (torch.arange(keys) >= prefix), -torch.inf)
     if sinks is None:
         return torch.softmax(s, -1) @ v
     with_sink = torch.cat([s, sinks[:, None, None].expand(*s.shape[:-1], 1)], -1)
@@ -1457,10 +1457,12 @@ class TorchVariantsTest(unittest.TestCase):
         bias = torch.from_numpy(np.random.default_rng(8).standard_normal((1, heads, 70, 70), np.float32))
         together = {"softcap": 2.0, "bias": bias, "sinks": sinks, "alibi_slopes": slopes, "causal": True, "window_size": (30, -1)}
         for numbers, d, options in (((72, 72), 64, {"causal": True, "window_size": (20, 0)}),
+                                    ((73, 73), 64, {"causal": True, "prefix": 30}),
                                     ((75, 75), 64, {"softcap": 2.0}),
                                     ((76, 76), 64, {"alibi_slopes": slopes, "causal": True}),
                                     ((76, 76), 64, {"bias": bias}),
                                     ((77, 77), 64, {"sinks": sinks}),
+                                    ((81, 81), 64, {"causal": True, "prefix": 30, "softcap": 2.0, "bias": bias}),
                                     ((81, 81), 64, {**together}),
                                     ((72, 72), 256, {"causal": True, "window_size": (20, 0)}),
                                     ((81, 81), 192, {"sinks": sinks, "causal": True}),
@@ -1574,11 +1576,14 @@ class TorchVariantsTest(unittest.TestCase):
     def test_errors(self):
         q, k, v = (torch.from_numpy(x).half() for x in inputs(1, 2, 2, 40, 40, 64))
         for message, options in (
-                ("a prefix and a window do not go together", {"prefix": 3, "window_size": (4, 0)}),
+                ("a prefix and a window do not go together", {"causal": True, "prefix": 3, "window_size": (4, 0)}),
                 ("alibi_slopes requires a gradient", {"alibi_slopes": torch.ones(2, requires_grad=True)}),
                 ("cu_seqlens_q is given without the others", {"cu_seqlens_q": torch.zeros(2, dtype=torch.int32)})):
             with self.assertRaisesRegex(ValueError, message):
                 flashladder.torch.attention(q, k, v, **options)
+        with (mock.patch.object(flashladder.torch, "UNTRIED", (80, 81, 82, 83)),
+              self.assertRaisesRegex(ValueError, "no stage of this build takes prefix and softcap together")):
+            flashladder.torch._best.__wrapped__("forward", "float16", 64, torch.device("cpu"), frozenset({"prefix", "softcap"}))
 
 
 class GpuTest(unittest.TestCase):
