@@ -18,13 +18,11 @@ from common.course.registry import ROOT, Failure
 HEAD_DIMS = (64, 128, 256)
 
 
-def tables():
-    """Of each file of results, its page and what the place there is called."""
+def pages():
+    """The page of each file of results."""
     readmes = {which: registry.folders()[registry.tuned(which)] / "README.md" for which in ("forward", "backward")}
-    on_hopper = ROOT / "docs/did_not_pay.md"
-    return [*((gpu.FOLDER / f"ablation_{which}.json", readme, "ablation") for which, readme in readmes.items()),
-            (gpu.HOPPER / "ablation_hopper.json", on_hopper, "ablation"),
-            (gpu.FOLDER / "ablation_clusters.json", on_hopper, "clusters")]
+    return {**{gpu.FOLDER / f"ablation_{which}.json": readme for which, readme in readmes.items()},
+            gpu.FOLDER / "ablation_hopper.json": ROOT / "docs/did_not_pay.md"}
 
 
 def head(result, word):
@@ -66,8 +64,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 where a page is stale")
     check = parser.parse_args().check
-    for path, page, name in tables():
-        is_, should = with_block(page, name, block(gpu.load(path)) if path.exists() else "Not measured yet.")
+    for path, page in pages().items():
+        is_, should = with_block(page, "ablation", block(gpu.load(path)) if path.exists() else "Not measured yet.")
         if check and is_ != should:
             raise Failure(f"stale: {page.relative_to(ROOT)}: python3 -m bench.report.ablation_tables writes it anew")
         if is_ != should:
