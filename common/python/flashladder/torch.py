@@ -34,6 +34,7 @@ __all__ = ["attention", "stages_for"]
 
 FIRST_VARIANT = 70  # the stages from here on are no faster rungs, but other kinds of attention
 UNTRIED: tuple[int, ...] = ()  # stages whose tests no GPU has passed yet: who names none does not get them
+UNTRIED_ABOVE = {80: 128, 81: 128}  # nor, on a GPU, these for a larger head dimension: there it is the same
 # Backward passes that a bias makes slow, and the stage that runs in their place: measured on an H200, 83 has 0.46 to 0.82 of the
 # speed of 81 there.
 BACKWARD_WITH_BIAS = {83: 81}
@@ -298,13 +299,16 @@ def _best(needed: str, dtype: str, d: int, device: torch.device, variants: froze
         taking = [stage for stage in reversed(flashladder.stages())
                   if stage.number < FIRST_VARIANT and stage.number not in UNTRIED
                   and (needed, stage.number) != ("backward", DETERMINISTIC[-1])]
+    untried = [one for one in taking if on_gpu and d > UNTRIED_ABOVE.get(one.number, d)]
     for one in taking:
-        if _takes(one, needed, dtype, d, device):
+        if one not in untried and _takes(one, needed, dtype, d, device):
             instead = BACKWARD_WITH_BIAS.get(one.number) if "bias" in variants else None
             return next((other for other in taking if other.number == instead), one)
     raise ValueError(f"no stage of this build has a {needed} pass for {dtype} and head dimension {d}"
                      f"{''.join(f', {name}' for name in sorted(variants))} on "
                      f"{'a GPU' if on_gpu else 'the CPU'}: './ladder list' says what each takes"
+                     + "".join(f"; stage {one.number} has not passed its tests there yet: stage={one.number} tries it"
+                               for one in untried[:1] if _takes(one, needed, dtype, d, device))
                      + ("; for a forward pass alone call within torch.no_grad()" if needed == "backward" else ""))
 
 
