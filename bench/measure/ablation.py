@@ -3,7 +3,7 @@ And what ideas would bring that the fastest stage on Hopper does not have: that 
 
     python3 -m bench.measure.ablation --pass forward --out bench/results/h200/ablation_forward.json    # on a GPU
     python3 -m bench.measure.ablation --pass hopper --out bench/results/h200/ablation_hopper.json
-    python3 -m bench.measure.ablation --pass hopper --only 19 20 21 22 23
+    python3 -m bench.measure.ablation --pass hopper --only 19 20 21 --out clusters.json
 
 Without an idea, or with one, means: one of bench/variants/ablations/PASS/*.patch, or another tile for all head
 dimensions. bench.report.ablation_tables writes the tables of the READMEs, and of docs/did_not_pay.md, from these files.

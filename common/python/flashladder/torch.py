@@ -80,6 +80,7 @@ def attention(
              stage=(2, 0) runs both passes there without the emulator, in float32. With any of the variants, a pass that is
              not named is of the stage that takes it and least else; on Hopper the forward pass is of stage 82 and the backward
              pass of stage 83, where those take them, but with a bias the backward pass is of stage 81, which is faster there.
+             On a GPU stage 81 has to be named for a head dimension above 128.
              Kernels of stages 81 to 83 are compiled at their first call, in some seconds, and kept on disk
 
     window_size, softcap, prefix, alibi_slopes, bias, sinks, dropout_p, cu_seqlens_q, cu_seqlens_k, block_map
@@ -304,11 +305,12 @@ def _best(needed: str, dtype: str, d: int, device: torch.device, variants: froze
         if one not in untried and _takes(one, needed, dtype, d, device):
             instead = BACKWARD_WITH_BIAS.get(one.number) if "bias" in variants else None
             return next((other for other in taking if other.number == instead), one)
-    raise ValueError(f"no stage of this build has a {needed} pass for {dtype} and head dimension {d}"
-                     f"{''.join(f', {name}' for name in sorted(variants))} on "
-                     f"{'a GPU' if on_gpu else 'the CPU'}: './ladder list' says what each takes"
-                     + "".join(f"; stage {one.number} has not passed its tests there yet: stage={one.number} tries it"
-                               for one in untried[:1] if _takes(one, needed, dtype, d, device))
+    asked = f"a {needed} pass for {dtype} and head dimension {d}{''.join(f', {name}' for name in sorted(variants))}"
+    for one in untried:
+        if _takes(one, needed, dtype, d, device):
+            raise ValueError(f"only stage {one.number} has {asked}, and its tests have not passed on a GPU yet: "
+                             f"flashladder.torch.attention(..., stage={one.number}) tries it")
+    raise ValueError(f"no stage of this build has {asked} on {'a GPU' if on_gpu else 'the CPU'}: './ladder list' says what each takes"
                      + ("; for a forward pass alone call within torch.no_grad()" if needed == "backward" else ""))
 
 
