@@ -32,8 +32,7 @@ def flash_attn_func(
 ) -> Any:
     """softmax(softmax_scale * Q K^T) V, with gradients for q, k and v.
 
-    q     [batch, rows, heads, d], in fp16, bf16 or, plain, fp32; d up to 256, and on a GPU up to 128 with ALiBi, dropout, or both a
-          window and a softcap
+    q     [batch, rows, heads, d], in fp16, bf16 or, plain, fp32; d up to 256
     k, v  [batch, keys, kv_heads, d]; heads is a multiple of kv_heads
     dropout_p          the share of probabilities that is left out, in effect the nearest multiple of 1/256; its seed comes
                        from PyTorch's generator of the CPU
@@ -130,7 +129,7 @@ def flash_attn_varlen_func(
 ) -> Any:
     """As flash_attn_func, of sequences that lie one after the other: each is attention of its own.
 
-    q     [all rows, heads, d], in fp16 or bf16; d up to 256, on a GPU up to 128
+    q     [all rows, heads, d], in fp16 or bf16; d up to 256
     k, v  [all keys, kv_heads, d]
     cu_seqlens_q, cu_seqlens_k  int32 [sequences + 1]: where each sequence begins, and the last ends
     max_seqlen_q, max_seqlen_k  are not needed here

@@ -34,7 +34,6 @@ __all__ = ["attention", "stages_for"]
 
 FIRST_VARIANT = 70  # the stages from here on are no faster rungs, but other kinds of attention
 UNTRIED: tuple[int, ...] = ()  # stages whose tests no GPU has passed yet: who names none does not get them
-UNTRIED_ABOVE = {80: 128, 81: 128}  # nor, on a GPU, these for a larger head dimension: there it is the same
 # Backward passes that a bias makes slow, and the stage that runs in their place: measured on an H200, 83 has 0.46 to 0.82 of the
 # speed of 81 there.
 BACKWARD_WITH_BIAS = {83: 81}
@@ -80,7 +79,6 @@ def attention(
              stage=(2, 0) runs both passes there without the emulator, in float32. With any of the variants, a pass that is
              not named is of the stage that takes it and least else; on Hopper the forward pass is of stage 82 and the backward
              pass of stage 83, where those take them, but with a bias the backward pass is of stage 81, which is faster there.
-             On a GPU stage 81 has to be named for a head dimension above 128.
              Kernels of stages 81 to 83 are compiled at their first call, in some seconds, and kept on disk
 
     window_size, softcap, prefix, alibi_slopes, bias, sinks, dropout_p, cu_seqlens_q, cu_seqlens_k, block_map
@@ -300,17 +298,13 @@ def _best(needed: str, dtype: str, d: int, device: torch.device, variants: froze
         taking = [stage for stage in reversed(flashladder.stages())
                   if stage.number < FIRST_VARIANT and stage.number not in UNTRIED
                   and (needed, stage.number) != ("backward", DETERMINISTIC[-1])]
-    untried = [one for one in taking if on_gpu and d > UNTRIED_ABOVE.get(one.number, d)]
     for one in taking:
-        if one not in untried and _takes(one, needed, dtype, d, device):
+        if _takes(one, needed, dtype, d, device):
             instead = BACKWARD_WITH_BIAS.get(one.number) if "bias" in variants else None
             return next((other for other in taking if other.number == instead), one)
-    asked = f"a {needed} pass for {dtype} and head dimension {d}{''.join(f', {name}' for name in sorted(variants))}"
-    for one in untried:
-        if _takes(one, needed, dtype, d, device):
-            raise ValueError(f"only stage {one.number} has {asked}, and its tests have not passed on a GPU yet: "
-                             f"flashladder.torch.attention(..., stage={one.number}) tries it")
-    raise ValueError(f"no stage of this build has {asked} on {'a GPU' if on_gpu else 'the CPU'}: './ladder list' says what each takes"
+    raise ValueError(f"no stage of this build has a {needed} pass for {dtype} and head dimension {d}"
+                     f"{''.join(f', {name}' for name in sorted(variants))} on "
+                     f"{'a GPU' if on_gpu else 'the CPU'}: './ladder list' says what each takes"
                      + ("; for a forward pass alone call within torch.no_grad()" if needed == "backward" else ""))
 
 
