@@ -11,15 +11,22 @@ constexpr int helpers = 128;     // threads of a block of these kernels
 constexpr int helper_lanes = 8;  // of a row, before
 constexpr float log2_e = 1.4426950408889634f;
 
-/// The numbers of row i that a pass needs, by eight lanes: D = rowsum(dO * O), and L2 = L log2(e). The last
-/// tile's rows past the end get D = 0 and L2 = infinity: P = 0.
-template <class T, int d>
-__device__ __forceinline__ void prepare_row(gmem<const T> Og,    // [batch, q_heads, Nq, d]
-                                            gmem<const T> dOg,   // [batch, q_heads, Nq, d]
-                                            gmem<const f32> Lg,  // [batch, q_heads, Nq]
-                                            gmem<f32> Dg,        // [batch, q_heads, padded_Nq]
-                                            gmem<f32> L2g,       // [batch, q_heads, padded_Nq]
-                                            const BackwardSizes& n, int padded_Nq, int b, int h, int i) {
+/// Takes a number, and does nothing.
+struct Nothing {
+  __device__ __forceinline__ void operator()(f32) const {}
+};
+
+/// The numbers of row i that a pass needs, by eight lanes: D = rowsum(dO * O), which all of them return,
+/// and L2 = L log2(e). The last tile's rows past the end get D = 0 and L2 = infinity: P = 0. `take` is
+/// given each number of dO.
+template <class T, int d, class Take = Nothing>
+__device__ __forceinline__ f32 prepare_row(gmem<const T> Og,    // [batch, q_heads, Nq, d]
+                                           gmem<const T> dOg,   // [batch, q_heads, Nq, d]
+                                           gmem<const f32> Lg,  // [batch, q_heads, Nq]
+                                           gmem<f32> Dg,        // [batch, q_heads, padded_Nq]
+                                           gmem<f32> L2g,       // [batch, q_heads, padded_Nq]
+                                           const BackwardSizes& n, int padded_Nq, int b, int h, int i,
+                                           Take take = {}) {
   const int lane = threadIdx.x % helper_lanes;
   f32 D = 0.f, L2 = INFINITY;
   if (i < n.Nq) {
@@ -31,7 +38,7 @@ __device__ __forceinline__ void prepare_row(gmem<const T> Og,    // [batch, q_he
       load_eight<T>(o, O + c);
       load_eight<T>(grad, dO + c);
 #pragma unroll
-      for (int e = 0; e < 8; ++e) D += grad[e] * o[e];
+      for (int e = 0; e < 8; ++e) D += grad[e] * o[e], take(grad[e]);
     }
   }
   D = lanes_sum<helper_lanes>(D);
@@ -41,6 +48,7 @@ __device__ __forceinline__ void prepare_row(gmem<const T> Og,    // [batch, q_he
     Dg[n.head(b, h) * padded_Nq + i] = D;
     L2g[n.head(b, h) * padded_Nq + i] = L2;
   }
+  return D;
 }
 
 /// Which head, or batch entry, of `all` a block takes. Where these kernels are `chained`, as in stage 63,
