@@ -55,6 +55,9 @@ struct Claim {
   /// Whether the forward pass writes O in whole sectors: no instruction touches more than its bytes fill.
   /// (A ledger counts sectors with Options::banks only, so that this is no closed form.)
   bool whole_sectors_of_O = false;
+  /// Whether all that blocks of the backward pass add to dQ atomically are integers: their sums are exact,
+  /// and the order changes nothing.
+  bool integer_sums = false;
 
   /// Those of a pass.
   const Forms<ClosedForm>& of(Pass pass) const { return pass == Pass::forward ? forward : backward; }
@@ -71,7 +74,7 @@ struct Claim {
 const Claim* claim_of(const Stage& stage);
 
 /// Whether blocks of a backward pass add to what other blocks have added, as its claim says, in whatever
-/// order they come: then dQ may have other bits each time. No stage on a CPU does.
+/// order they come, and not in integers: then dQ may have other bits each time. No stage on a CPU does.
 bool adds_in_any_order(const Stage& stage, const Problem& problem);
 
 /// The claim as the stage's claim.cpp says it. Only for stages of kernels.

@@ -7,8 +7,28 @@ using namespace claims;
 
 Claim claim() {
   Claim claim;
+  const Expr fragments = ceil_div(Nq, 16);  // of 16 rows
+  const Expr parts = ceil_div(Nk, 128);     // of 128 keys, whose largest numbers are found together
+  const Expr rows = BH * Tr * Br;           // each with a unit of its own
+  const Expr looked_at = 2 * BHkv * Nk * d + rows / 2 * parts;  // numbers whose largest one is sought
+  claim.integer_sums = true;
   claim.backward.as_before = true;
-  claim.backward.forms = {{"dependent_launches", 3}};
+  claim.backward.forms = {
+      {"global.K.read_elements", 2 * BHkv * Nk * d},
+      {"global.V.read_elements", 2 * BHkv * Nk * d},
+      {"global.L.read_elements", 2 * BH * Nq},
+      {"global.largest.written_elements", 2 * BHkv * parts},
+      {"global.largest.read_elements", rows / 2 * parts},
+      {"global.units.written_elements", rows},
+      {"global.units.read_elements", 256 * warpgroups * BH * sum(live_i) + 2 * BH * fragments * D},
+      {"device_bytes", 4 * rows * (3 + D) + 8 * BHkv * parts},
+      {"blocks", BHkv * (Tc + ceil_div(parts, 4)) + BH * (Tr * Br / 16 + ceil_div(fragments * D, 128))},
+      {"div", rows + 2 * BH * fragments * D},
+      {"fma", BH * sum(live_i) * Br * Bc + looked_at},
+      {"mul", BH * sum(live_i) * Br * (2 * Bc + D) + looked_at + 33 * rows +
+                  BH * (Nq * (2 + d) + 16 * fragments * D) + BHkv * Tc * Bc * D},
+      {"dependent_launches", 3},
+  };
   return claim;
 }
 
