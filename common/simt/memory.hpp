@@ -452,6 +452,17 @@ T atomic_add(gmem<T> p, std::type_identity_t<T> value, Where where = Where::here
   return std::atomic_ref<T>(*(reinterpret_cast<T*>(p.buffer()->data) + p.offset())).fetch_add(value);
 }
 
+/// Adds to the two integers from p on, 8 bytes, as one operation: one 64-bit addition.
+inline void atomic_add2(gmem<int> p, int first, int second, Where where = Where::here()) {
+  gmem<int>::check<2>(p.buffer(), p.offset(), where);
+  ++running.counts.atomics;
+  running.global[p.buffer()->slot].atomic_bytes += 8;
+  if (running.observed)
+    observe_global(*p.buffer(), p.offset() * 4, 8, GlobalMarks::Use::atomic, where.file, where.line);
+  auto* data = reinterpret_cast<std::int64_t*>(reinterpret_cast<int*>(p.buffer()->data) + p.offset());
+  std::atomic_ref<std::int64_t>(*data).fetch_add(std::int64_t{second} * (std::int64_t{1} << 32) + first);
+}
+
 /// How often this block has asked so far, times the blocks of the grid, plus its number.
 int next_turn();
 

@@ -152,20 +152,21 @@ __global__ void __launch_bounds__(helpers)
   const int number = blockIdx.x * (helpers / 32) + warp;
   if (number >= parts) return;
   constexpr int lanes = d / 8;  // of a row
-  Largest K, V;
+  // What is past the end is the last key, or column 0, once more: it changes no largest number, and no load
+  // waits for a comparison.
+  const int c = lane % lanes * 8 < n.d ? lane % lanes * 8 : 0;
+  const gmem<const T> K = Kg + (n.K.at(b, h) + c), V = Vg + (n.V.at(b, h) + c);
+  Largest most_of_K, most_of_V;
 #pragma unroll 4
   for (int k = lane / lanes; k < part; k += 32 / lanes) {
-    const int j = number * part + k, c = 8 * (lane % lanes);
-    if (j >= n.Nk || c >= n.d) continue;
-    f32 x[8];
-    load_eight<T>(x, Kg + (n.K.at(b, h) + j * n.K.row + c));
+    const int key = number * part + k, j = key < n.Nk ? key : n.Nk - 1;
+    f32 of_K[8], of_V[8];
+    load_eight<T>(of_K, K + j * n.K.row);
+    load_eight<T>(of_V, V + j * n.V.row);
 #pragma unroll
-    for (int e = 0; e < 8; ++e) K.take(x[e]);
-    load_eight<T>(x, Vg + (n.V.at(b, h) + j * n.V.row + c));
-#pragma unroll
-    for (int e = 0; e < 8; ++e) V.take(x[e]);
+    for (int e = 0; e < 8; ++e) most_of_K.take(of_K[e]), most_of_V.take(of_V[e]);
   }
-  const f32 of_K = K.of_warp(), of_V = V.of_warp();
+  const f32 of_K = most_of_K.of_warp(), of_V = most_of_V.of_warp();
   if (lane == 0) {
     const gmem<f32> largest = largestg + ((b * gridDim.y + h) * parts + number) * 2;
     largest[0] = of_K;
@@ -196,7 +197,7 @@ __global__ void __launch_bounds__(helpers)
   if (lane == 0 && i < n.Nq) sum += 0.f * finite(Lg[n.row0(b, h) + i]);
   const gmem<int> dQ_sum = dQ_sumg + (n.head(b, h) * padded_Nq + first) * d;
 #pragma unroll
-  for (int e = threadIdx.x; e < helpers / helper_lanes * d; e += helpers) dQ_sum[e] = 0;
+  for (int e = 4 * threadIdx.x; e < helpers / helper_lanes * d; e += 4 * helpers) store4(dQ_sum + e, {});
   Largest K, V;
   grid_dependency_wait();  // all of `largest` is there when the kernel before has ended
   const gmem<const f32> largest = largestg + (b * (n.q_heads / n.group) + n.kv_head(h)) * parts * 2;
@@ -224,13 +225,17 @@ __global__ void __launch_bounds__(helpers)
   if (i0 >= n.Nq) return;
   grid_dependency_wait();  // dQ_sum is complete when the kernel before has ended
   const gmem<const f32> units = unitsg + n.head(b, h) * padded_Nq + i0 + quad;
-  const gmem<const int> dQ_sum = dQ_sumg + ((n.head(b, h) * padded_Nq + i0) * d + x * 128 + 4 * quad);
+  const gmem<const int> dQ_sum = dQ_sumg + ((n.head(b, h) * padded_Nq + i0) * d + x * 128 + 8 * quad);
 #pragma unroll
   for (int a = 0; a < 2; ++a) {
     const f32 unit = n.scale / units[8 * a];
-    const int4 even = load4(dQ_sum + 64 * a), odd = load4(dQ_sum + (64 * a + 32));
-    const f32 dq[8] = {unit * even.x, unit * odd.x, unit * even.y, unit * odd.y,
-                       unit * even.z, unit * odd.z, unit * even.w, unit * odd.w};
+    f32 dq[8];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int4 sums = sums_of_pairs(load4(dQ_sum + (64 * a + 4 * half)));
+      dq[4 * half] = unit * sums.x, dq[4 * half + 1] = unit * sums.y;
+      dq[4 * half + 2] = unit * sums.z, dq[4 * half + 3] = unit * sums.w;
+    }
     const int i = i0 + quad + 8 * a;
     if (i < n.Nq && 8 * x < n.d) store_eight<T>(dQg + (n.dQ.at(b, h) + i * n.dQ.row + 8 * x), dq);
   }
@@ -370,8 +375,9 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
 #pragma unroll
     for (int x = 0; x < 8; ++x) {
 #pragma unroll
-      for (int e = 0; e < 4; ++e)
-        atomic_add(dQ_sum + (128 * x + 32 * e + lane), nearest_integer(dQ[x][e] * units[e / 2]));
+      for (int a = 0; a < 2; ++a)
+        atomic_add2(dQ_sum + (128 * x + 64 * a + 2 * lane), nearest_integer(dQ[x][2 * a] * units[a]),
+                    nearest_integer(dQ[x][2 * a + 1] * units[a]));
     }
   };
   // S^T = K Q^T of a tile begins.
@@ -446,9 +452,11 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
       begin_dK();
       wgmma_wait<1>(dQ);
       add_dQ(dQ, units, tile - 1);  // while dK is under way
+      if constexpr (!Tile<d>::early_scores) wgmma_wait<0>(dK);
     } else {
       wgmma_fence();
       begin_dK();
+      if constexpr (!Tile<d>::early_scores) wgmma_wait<0>(dK);
     }
     row0 = n.head(b, h) * padded_Nq + i0 + part_row + warp % 4 * 16;
     const bool last = h == (kv_head + 1) * n.group - 1 && i0 + Br >= n.Nq;
@@ -460,7 +468,7 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
       wgmma_wait<0>(S);  // ptxas serialises products that are under way when a loop begins again
       copy_tile(next_S, S);
     } else {
-      wgmma_wait<0>(dK);
+      if constexpr (Tile<d>::early_scores) wgmma_wait<0>(dK);
       release(of_Q, buffer);
       // S is used no more: else the compiler would keep the old one beside the new one
       if constexpr (Tile<d>::early_scores) copy_tile<Br / 8>(next_S, {});

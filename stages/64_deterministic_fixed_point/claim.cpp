@@ -7,15 +7,16 @@ using namespace claims;
 
 Claim claim() {
   Claim claim;
-  const Expr fragments = ceil_div(Nq, 16);  // of 16 rows
-  const Expr parts = ceil_div(Nk, 128);     // of 128 keys, whose largest numbers are found together
-  const Expr rows = BH * Tr * Br;           // each with a unit of its own
-  const Expr looked_at = 2 * BHkv * Nk * d + rows / 2 * parts;  // numbers whose largest one is sought
+  const Expr fragments = ceil_div(Nq, 16);     // of 16 rows
+  const Expr parts = ceil_div(Nk, 128);        // of 128 keys, whose largest numbers are found together
+  const Expr rows = BH * Tr * Br;              // each with a unit of its own
+  const Expr keys = BHkv * (128 * parts) * D;  // numbers of K, and of V, that are looked at: whole parts
+  const Expr looked_at = 2 * keys + rows / 2 * parts;
   claim.integer_sums = true;
   claim.backward.as_before = true;
   claim.backward.forms = {
-      {"global.K.read_elements", 2 * BHkv * Nk * d},
-      {"global.V.read_elements", 2 * BHkv * Nk * d},
+      {"global.K.read_elements", BHkv * Nk * d + keys},
+      {"global.V.read_elements", BHkv * Nk * d + keys},
       {"global.L.read_elements", 2 * BH * Nq},
       {"global.largest.written_elements", 2 * BHkv * parts},
       {"global.largest.read_elements", rows / 2 * parts},
@@ -27,6 +28,7 @@ Claim claim() {
       {"fma", BH * sum(live_i) * Br * Bc + looked_at},
       {"mul", BH * sum(live_i) * Br * (2 * Bc + D) + looked_at + 33 * rows +
                   BH * (Nq * (2 + d) + 16 * fragments * D) + BHkv * Tc * Bc * D},
+      {"atomics", BH * sum(live_i) * Br * D / 2},  // two integers each
       {"dependent_launches", 3},
   };
   return claim;
