@@ -164,12 +164,14 @@ TEST_CASE("every two traits come together in the cases", "[check]") {
 #endif
 
 /// Whether all cases of a stage are quick tests: on a GPU, where a case takes no time, and under
-/// sanitizers, which leave few of them.
+/// sanitizers, which leave few of them. Stages that take several variants together are no such stages: most
+/// compile a kernel for each combination, in seconds.
 bool all_are_quick([[maybe_unused]] const Stage& stage) {
 #ifdef FLASHLADDER_SANITIZED
   return true;
 #else
-  return stage.backend == Backend::cuda;
+  return stage.backend == Backend::cuda &&
+         !(stage.supports.features.softcap && stage.supports.features.window);
 #endif
 }
 
