@@ -7,8 +7,10 @@ jobs=$(nproc)
 skip() { echo "skipped: $*" && exit 77; }
 # in_turn N: goes on where all tests run, or where it is part N of those of FLASHLADDER_TURN that has its turn.
 in_turn() {
-  [[ -z ${FLASHLADDER_TURN-} ]] || (($1 % ${FLASHLADDER_TURN#*/} == ${FLASHLADDER_TURN%/*} % ${FLASHLADDER_TURN#*/})) ||
-    skip "it has no turn in part $FLASHLADDER_TURN"
+  [[ -n ${FLASHLADDER_TURN-} ]] || return 0
+  local part=${FLASHLADDER_TURN%/*} parts=${FLASHLADDER_TURN#*/}
+  (($1 % parts == part % parts)) ||
+    skip "$name has its turn in part $((($1 - 1) % parts + 1))/$parts; this is part $part/$parts"
 }
 need() { command -v "$1" >/dev/null || skip "$1 is not installed"; }
 scratch=$(mktemp -d) && trap 'rm -rf "$scratch"' EXIT
@@ -99,8 +101,8 @@ package() {
   "$scratch/consumer/consumer"
 }
 
-# Makes $venv, an environment with the Python module as pip installs it. With the PyTorch of build/peers, where that is
-# there (bench/measure/compare_cpu.py).
+# Makes $venv, an environment with the Python module as pip installs it, in the folder $site. With the PyTorch of
+# build/peers, where that is there (bench/measure/compare_cpu.py).
 make_venv() {
   need python3
   local packages cuda=ON
@@ -116,7 +118,7 @@ make_venv() {
   # The folder is that of ./ladder notebooks, so that all tests of the module compile the stages once.
   CXX=${CXX:-c++} CMAKE_BUILD_PARALLEL_LEVEL=$jobs "$venv/bin/pip" install --disable-pip-version-check \
     -C build-dir="$source/build/python" -C cmake.define.FLASHLADDER_CUDA=$cuda "$source"
-  local peers site
+  local peers
   peers=$("$source/build/peers/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' 2>/dev/null) || true
   site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
   # Compiled modules are of one version of Python.
@@ -127,6 +129,21 @@ make_venv() {
 # The Python module, without what needs PyTorch where that is not there.
 python() {
   make_venv
+  cd "$source" && "$venv/bin/python" -B -m tests.python_test
+}
+
+# The same tests with PyTorch, the node for it and transformers: all but those of a GPU. pip installs 6 GB for them.
+python_torch() {
+  in_turn 6
+  make_venv
+  "$venv/bin/pip" install -q --disable-pip-version-check -r "$source/bench/measure/requirements-peers.txt" \
+    transformers==5.24.0 || skip "pip cannot get PyTorch and transformers"
+  # The node alone: all else of this build would be what make_venv has installed.
+  cmake -S "$source" -B "$scratch/node" -G Ninja -DCMAKE_BUILD_TYPE=Release -DPython_EXECUTABLE="$venv/bin/python" \
+    -DFLASHLADDER_PYTHON=ON -DFLASHLADDER_TORCH=ON -DFLASHLADDER_TESTS=OFF -DFLASHLADDER_BENCH=OFF \
+    -DFLASHLADDER_DOCS=OFF -DFLASHLADDER_CUDA=OFF -DFLASHLADDER_FETCH=OFF >/dev/null
+  cmake --build "$scratch/node" --target flashladder_torch_node
+  cp "$scratch"/node/common/python/_torch_*.so "$site/flashladder"
   cd "$source" && "$venv/bin/python" -B -m tests.python_test
 }
 
