@@ -372,6 +372,61 @@ TEST_CASE("forward: a NaN reaches every row that sees it, and no other head", "[
           REQUIRE(std::isnan(result.L[row]) == (sees && member == &Inputs::K));
         }
       }
+      // A row whose scores are all NaN is none without keys.
+      Inputs inputs = random_inputs(problem, 9);
+      const std::int64_t only = problem.Nq + 30;  // of head 1
+      inputs.Q[only * problem.d + 7] = NAN;
+      const Inputs own = for_stage(*stage, inputs);
+      ForwardRun run(*stage, own);
+      Workspace workspace(free_memory(stage->backend));
+      run.run(workspace);
+      const Result<float> result = run.result();
+      for (std::int64_t row = 0; row < 2 * problem.Nq; ++row) {
+        INFO("NaN in Q, row " << row);
+        REQUIRE(std::isnan(result.O[row * problem.d + 3]) == (row == only));
+        REQUIRE(std::isnan(result.L[row]) == (row == only));
+      }
+    }
+  }
+}
+
+TEST_CASE("backward: a NaN reaches dQ of every row that sees it, and no other head", "[stage]") {
+  Problem problem;
+  problem.q_heads = problem.kv_heads = 2;
+  problem.Nq = 50;
+  problem.Nk = 70;
+  problem.d = 32;
+  problem.causal = true;
+  const std::int64_t key = 45,
+                     only = 30;  // of head 1: rows 25 ... 49 see the key; this one has the NaN itself
+  for (const Stage* stage : tested_stages()) {
+    DYNAMIC_SECTION(folder(*stage)) {
+      if (!takes_part(*stage, stage->has(Pass::backward))) continue;
+      for (const char* of : {"Q", "K", "V", "dO"}) {
+        Inputs inputs = random_inputs(problem, 9);
+        std::vector<float> dO = random_output_gradient(problem, 5);
+        const bool of_row = of == std::string_view("Q") || of == std::string_view("dO");
+        auto& spoilt = of == std::string_view("Q")   ? inputs.Q
+                       : of == std::string_view("K") ? inputs.K
+                       : of == std::string_view("V") ? inputs.V
+                                                     : dO;
+        spoilt[(of_row ? problem.Nq + only : problem.Nk + key) * problem.d + 7] = NAN;
+        const Inputs own = for_stage(*stage, inputs);
+        BackwardRun run(*stage, own, saved_forward(own), dO);
+        Workspace workspace(free_memory(stage->backend));
+        run.run(workspace);
+        const Gradients<float> result = run.result();
+        for (std::int64_t row = 0; row < 2 * problem.Nq; ++row) {
+          INFO(of << ", row " << row);
+          const std::int64_t i = row - problem.Nq;  // of head 1
+          const bool sees = i >= 0 && (of_row ? i == only : problem.visible_keys(i) > key);
+          for (std::int64_t c = 0; c < problem.d; ++c) {
+            const bool in_dQ = std::isnan(result.dQ[row * problem.d + c]);
+            REQUIRE(
+                (in_dQ == sees || (in_dQ && i >= 0 && !of_row)));  // 0 times NaN is NaN, where it is masked
+          }
+        }
+      }
     }
   }
 }
@@ -568,7 +623,7 @@ TEST_CASE("backward: the same result every time, dQ where no block adds to anoth
       }
     }
   }
-  CHECK(ordered >= 5);  // 10, 30, 39, 57 and 58
+  CHECK(ordered >= 6);  // 10, 30, 39, 57, 58 and 64
 }
 
 TEST_CASE("backward: d = 1, where small numbers are exact", "[stage]") {

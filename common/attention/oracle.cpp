@@ -202,7 +202,7 @@ template <class Way, class T = typename Way::Type>
 T softmax_row(const std::vector<T>& S, float sink, Way way, std::vector<T>& P) {
   P.resize(S.size());
   T m = sink;
-  for (T s : S) m = std::max(m, s);
+  for (T s : S) m = m < s || std::isnan(s) ? s : m;  // a NaN hides no key
   if (hides_all(m)) {
     std::ranges::fill(P, T(0));
     return m;
@@ -447,7 +447,7 @@ Statistics plain_statistics(const Inputs& inputs, bool with_P) {
     score_row(inputs, seeing, &inputs.Q[row * p.d], K.data() + key_value_of(p, row / p.Nq) + keys.first,
               way, S);
     float m = -std::numeric_limits<float>::infinity(), l = 0;
-    for (float s : S) m = std::max(m, s);
+    for (float s : S) m = m < s || std::isnan(s) ? s : m;
     for (float s : S) l += std::exp(s - m);
     all.m[row] = m;
     all.l[row] = l;
