@@ -664,6 +664,24 @@ TEST_CASE("backward: several tiles in every kernel", "[stage]") {
   }
 }
 
+TEST_CASE("backward: V much larger than K, and large from key 200 on", "[stage]") {
+  Problem problem;
+  problem.q_heads = 2;
+  problem.Nq = 40;
+  problem.Nk = 300;
+  problem.d = 64;
+  for (const Stage* stage : tested_stages()) {
+    DYNAMIC_SECTION(folder(*stage)) {
+      if (!takes_part(*stage, stage->has(Pass::backward))) continue;
+      Inputs inputs = random_inputs(problem, 11);
+      for (float& k : inputs.K) k /= 64;
+      for (std::int64_t e = 0; e < std::ssize(inputs.V); ++e)
+        inputs.V[e] *= e / problem.d % problem.Nk < 200 ? 1.f : 256.f;
+      check_backward_of(*stage, for_stage(*stage, inputs), Layout::contiguous);
+    }
+  }
+}
+
 TEST_CASE("backward: long sequences", "[long-stage]") {
   constexpr Shape long_shapes[] = {{1024, 1023}, {1023, 1024}, {1, 4096}, {1056, 300}, {100, 4096}};
   for (const Stage* stage : tested_stages()) {
