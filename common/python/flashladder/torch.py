@@ -283,7 +283,7 @@ def _takes(one: flashladder.Stage, needed: str, dtype: str, d: int, device: torc
 
 @functools.lru_cache
 def _best(needed: str, dtype: str, d: int, device: torch.device, variants: frozenset[str]) -> flashladder.Stage:
-    """The stage with the largest number that has the pass, takes such arrays on this device and is not untried. Where
+    """The stage with the largest number that has the pass, takes such arrays on this device, is not untried and not there for its order. Where
     variants are asked for, of the stages that take them the one that takes the fewest; but on Hopper one for Hopper first, unless
     BACKWARD_WITH_BIAS has another in its place."""
     on_gpu = device.type == "cuda"
@@ -297,7 +297,7 @@ def _best(needed: str, dtype: str, d: int, device: torch.device, variants: froze
     else:
         taking = [stage for stage in reversed(flashladder.stages())
                   if stage.number < FIRST_VARIANT and stage.number not in UNTRIED
-                  and (needed, stage.number) != ("backward", DETERMINISTIC[-1])]
+                  and not (needed == "backward" and stage.name.startswith("deterministic"))]
     for one in taking:
         if _takes(one, needed, dtype, d, device):
             instead = BACKWARD_WITH_BIAS.get(one.number) if "bias" in variants else None
