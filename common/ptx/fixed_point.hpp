@@ -1,10 +1,6 @@
 #pragma once
 // Numbers in fixed point: integers that stand for multiples of a unit. Sums of integers are exact, so their
 // order does not matter. (PTX ISA, data movement and conversion instructions, cvt.)
-#include <bit>
-#include <climits>
-#include <cmath>
-
 #include "common/simt/simt.hpp"
 
 namespace flashladder {
@@ -46,8 +42,8 @@ inline namespace for_emulator {
 inline int nearest_integer(f32 x) {
   const float number = simt::Plain::number(x);
   if (std::isnan(number)) return 0;
-  if (number >= 0x1p31f) return INT_MAX;
-  if (number < -0x1p31f) return INT_MIN;
+  if (number >= 0x1p31f) return 0x7fffffff;
+  if (number < -0x1p31f) return -0x7fffffff - 1;
   return static_cast<int>(std::nearbyint(number));
 }
 
