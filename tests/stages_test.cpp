@@ -593,7 +593,7 @@ TEST_CASE("forward: the same result every time", "[stage]") {
   }
 }
 
-TEST_CASE("backward: the same result every time, dQ where no block adds to another one's", "[stage]") {
+TEST_CASE("backward: the same result every time, dQ where nothing is added in any order", "[stage]") {
   Problem problem;
   problem.q_heads = 4;
   problem.kv_heads = 2;

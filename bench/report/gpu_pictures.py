@@ -284,7 +284,7 @@ def draw_hopper(shown):
             if before in speed:
                 panel.plot([before, number], [speed[before], tflops], color=BAR)
         panel.plot([*speed], [*speed.values()], color=BAR, marker="o", linestyle="", label="our stages")
-        last, most, _ = of["stages"][-1]
+        last, most, _ = next(one for one in reversed(of["stages"]) if not registry.is_deterministic(registry.stage_of(one[0])))
         panel.annotate(f"{most:.0f}", (last, most), textcoords="offset points", xytext=(0, 7), ha="center", fontsize=9)
         panel.set_title(of["title"], loc="left", fontsize=11)
         panel.set_xticks(sorted({number for one in shown["panels"] for number, _, _ in one["stages"]}))

@@ -413,8 +413,8 @@ def step_table(peers, stage):
 
 def short_peers_table(peers):
     """The last stage that was measured at d over each of its peers, for each d and mask: the geometric mean over N, the
-    least and the most."""
-    stages, over_N = measured_in(peers), {}
+    least and the most. None that exists for its bits."""
+    stages, over_N = [stage for stage in measured_in(peers) if not registry.is_deterministic(stage)], {}
     for one in peers["results"]:
         if "tflops" in one:
             kind = one["d"], "causal" if one["causal"] else "full"
@@ -438,7 +438,7 @@ def short_peers_table(peers):
 
 
 def in_order_table(peers):
-    """How many times as long a backward pass whose sums have one order takes as one that adds to dQ atomically, at each shape
+    """How many times as long a backward pass that gives the same bits every time takes as the fastest one, at each shape
     of IN_ORDER's pairs."""
     at = {(one["d"], one["causal"], one["N"], one["name"]): one["tflops"] for one in peers["results"] if "tflops" in one}
     lengths = sorted({N for _, _, N, _ in at})

@@ -211,12 +211,12 @@ def of_kernels(which: str, dtype: str, stages: Iterable[AnyRung]) -> list[AnyRun
 
 
 def is_deterministic(stage: Named) -> bool:
-    """Whether it exists to add in a fixed order, at a price in speed. The registry says it by the name alone."""
+    """Whether it exists to give the same bits every time, at a price in speed. The registry says it by the name alone."""
     return stage.name.startswith("deterministic")
 
 
 def fastest(which: str, dtype: str, stages: Iterable[AnyRung]) -> AnyRung:
-    """The fastest of a pass: the last rung of kernels that is not there for its order, and no variant of attention."""
+    """The fastest of a pass: the last rung of kernels that is not there for its bits, and no variant of attention."""
     found = [one for one in of_kernels(which, dtype, stages)
              if not is_deterministic(one) and one.number < FIRST_VARIANT and one.number not in UNTRIED]
     if not found:
@@ -225,7 +225,7 @@ def fastest(which: str, dtype: str, stages: Iterable[AnyRung]) -> AnyRung:
 
 
 def deterministic(which: str, dtype: str, stages: Iterable[AnyRung]) -> AnyRung | None:
-    """The last rung that adds in a fixed order; None where there is none."""
+    """The last rung that exists to give the same bits every time; None where there is none."""
     return next((one for one in reversed(of_kernels(which, dtype, stages)) if is_deterministic(one)), None)
 
 

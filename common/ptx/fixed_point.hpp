@@ -27,7 +27,8 @@ __device__ __forceinline__ void store4(int* p, int4 value) {
 /// Adds to the two integers from p on, 8 bytes, as one operation: one 64-bit addition, which carries from
 /// the first sum into the second one. sums_of_pairs() takes that back.
 __device__ __forceinline__ void atomic_add2(int* p, int first, int second) {
-  const auto low = static_cast<unsigned>(first), high = static_cast<unsigned>(second + (first >> 31));
+  const auto low = static_cast<unsigned>(first),
+             high = static_cast<unsigned>(second) + static_cast<unsigned>(first >> 31);
   atomicAdd(reinterpret_cast<unsigned long long*>(p), static_cast<unsigned long long>(high) << 32 | low);
 }
 
@@ -49,7 +50,10 @@ inline int nearest_integer(f32 x) {
 
 /// Four integers.
 struct int4 {
-  int x, y, z, w;
+  int x;  ///< The first.
+  int y;  ///< The second.
+  int z;  ///< The third.
+  int w;  ///< The fourth.
 };
 
 /// The four integers from p on, as one access of 16 bytes.

@@ -126,6 +126,18 @@ __device__ __forceinline__ void store_keys(smem_tile<T, rows, Panels::columns>& 
   }
 }
 
+/// The largest |x| of many numbers; NaN if one of them is no finite number.
+struct Largest {
+  f32 most = 0.f;
+  f32 zero = 0.f;  // 0 times each of them: NaN, if there is a NaN or an infinity
+  __device__ __forceinline__ void take(f32 x) {
+    most = fmaxf(most, fabsf(x));
+    zero = fmaf(0.f, x, zero);
+  }
+  /// Of all that the lanes of a warp have taken.
+  __device__ __forceinline__ f32 of_warp() const { return lanes_max<32>(most) + lanes_sum<32>(zero); }
+};
+
 constexpr int part = 128;  // keys of which a warp takes the largest numbers
 
 /// The largest |K| and |V| of `part` keys each: what dQ can be at most follows from them.
@@ -144,7 +156,7 @@ __global__ void __launch_bounds__(helpers)
   // waits for a comparison.
   const int c = lane % lanes * 8 < n.d ? lane % lanes * 8 : 0;
   const gmem<const T> K = Kg + (n.K.at(b, h) + c), V = Vg + (n.V.at(b, h) + c);
-  f32 most_of_K = 0.f, most_of_V = 0.f;
+  Largest most_of_K, most_of_V;
 #pragma unroll 4
   for (int k = lane / lanes; k < part; k += 32 / lanes) {
     const int key = number * part + k, j = key < n.Nk ? key : n.Nk - 1;
@@ -152,17 +164,13 @@ __global__ void __launch_bounds__(helpers)
     load_eight<T>(of_K, K + j * n.K.row);
     load_eight<T>(of_V, V + j * n.V.row);
 #pragma unroll
-    for (int e = 0; e < 8; ++e) {
-      most_of_K = fmaxf(most_of_K, fabsf(of_K[e]));
-      most_of_V = fmaxf(most_of_V, fabsf(of_V[e]));
-    }
+    for (int e = 0; e < 8; ++e) most_of_K.take(of_K[e]), most_of_V.take(of_V[e]);
   }
-  most_of_K = lanes_max<32>(most_of_K);
-  most_of_V = lanes_max<32>(most_of_V);
+  const f32 of_K = most_of_K.of_warp(), of_V = most_of_V.of_warp();
   if (lane == 0) {
     const gmem<f32> largest = largestg + ((b * gridDim.y + h) * parts + number) * 2;
-    largest[0] = most_of_K;
-    largest[1] = most_of_V;
+    largest[0] = of_K;
+    largest[1] = of_V;
   }
 }
 
@@ -179,25 +187,27 @@ __global__ void __launch_bounds__(helpers)
                   gmem<int> dQ_sumg,         // [batch, q_heads, padded_Nq, d]
                   BackwardSizes n, int padded_Nq, int parts) {
   launch_dependents();
+  // What came before `largest_of_keys`, which is launched plainly, has ended: nobody reads D, L2 or dQ_sum.
   const int h = in_turn<true>(blockIdx.y, gridDim.y), b = in_turn<true>(blockIdx.z, gridDim.z);
   const int first = blockIdx.x * (helpers / helper_lanes), lane = threadIdx.x % helper_lanes;
   const int i = first + threadIdx.x / helper_lanes;
-  f32 sum = 0.f;  // of |dO| of the row
+  f32 sum = 0.f;  // |dO| of the row, and NaN where D or L is no finite number
   const f32 D =
       prepare_row<T, d>(Og, dOg, Lg, Dg, L2g, n, padded_Nq, b, h, i, [&](f32 x) { sum += fabsf(x); });
-  sum = lanes_sum<helper_lanes>(sum) + 0.f * D;  // a NaN that the row sees is in its O, and so in D
+  sum = lanes_sum<helper_lanes>(sum) + 0.f * D;
+  if (lane == 0 && i < n.Nq) sum += 0.f * finite(Lg[n.row0(b, h) + i]);
   const gmem<int> dQ_sum = dQ_sumg + (n.head(b, h) * padded_Nq + first) * d;
 #pragma unroll
   for (int e = 4 * threadIdx.x; e < helpers / helper_lanes * d; e += 4 * helpers) store4(dQ_sum + e, {});
-  f32 K = 0.f, V = 0.f;
+  Largest K, V;
   grid_dependency_wait();  // all of `largest` is there when the kernel before has ended
   const gmem<const f32> largest = largestg + (b * (n.q_heads / n.group) + n.kv_head(h)) * parts * 2;
   for (int p = threadIdx.x % 32; p < parts; p += 32) {
-    K = fmaxf(K, largest[2 * p]);
-    V = fmaxf(V, largest[2 * p + 1]);
+    K.take(largest[2 * p]);
+    V.take(largest[2 * p + 1]);
   }
   // |dQ| / scale = |dS K| is at most rowsum(P) max|dP - D| max|K|, and |dP| and |D| at most sum max|V|.
-  const f32 most = 2.f * sum * lanes_max<32>(V) * lanes_max<32>(K);
+  const f32 most = 2.f * sum * V.of_warp() * K.of_warp();
   // It is 2^30 units, and an int has 2^31: rounding has room. What is no finite number gives NaN.
   if (lane == 0) unitsg[n.head(b, h) * padded_Nq + i] = 0x1p30f / fmaxf(most, 0x1p-96f) + 0.f * most;
 }

@@ -11,11 +11,13 @@ Claim claim() {
   const Expr parts = ceil_div(Nk, 128);        // of 128 keys, whose largest numbers are found together
   const Expr rows = BH * Tr * Br;              // each with a unit of its own
   const Expr keys = BHkv * (128 * parts) * D;  // numbers of K, and of V, that are looked at: whole parts
+  const Expr looked_at = 2 * keys + rows / 2 * parts;
   claim.integer_sums = true;
   claim.backward.as_before = true;
   claim.backward.forms = {
       {"global.K.read_elements", BHkv * Nk * d + keys},
       {"global.V.read_elements", BHkv * Nk * d + keys},
+      {"global.L.read_elements", 2 * BH * Nq},
       {"global.largest.written_elements", 2 * BHkv * parts},
       {"global.largest.read_elements", rows / 2 * parts},
       {"global.units.written_elements", rows},
@@ -23,8 +25,9 @@ Claim claim() {
       {"device_bytes", 4 * rows * (3 + D) + 8 * BHkv * parts},
       {"blocks", BHkv * (Tc + ceil_div(parts, 4)) + BH * (Tr * Br / 16 + ceil_div(fragments * D, 128))},
       {"div", rows + 2 * BH * fragments * D},
-      {"mul", BH * sum(live_i) * Br * (2 * Bc + D) + 33 * rows + BH * (Nq * (1 + d) + 16 * fragments * D) +
-                  BHkv * Tc * Bc * D},
+      {"fma", BH * sum(live_i) * Br * Bc + looked_at},
+      {"mul", BH * sum(live_i) * Br * (2 * Bc + D) + looked_at + 33 * rows +
+                  BH * (Nq * (2 + d) + 16 * fragments * D) + BHkv * Tc * Bc * D},
       {"atomics", BH * sum(live_i) * Br * D / 2},  // two integers each
       {"dependent_launches", 3},
   };

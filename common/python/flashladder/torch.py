@@ -41,7 +41,8 @@ MOST_BLOCKS = 65535  # batch entries, or heads, of one launch: what a GPU takes 
 NO_PAIR = "stage is {!r}: give one stage, or a pair of which the second has the backward pass"
 # Their backward passes give the same bits every time. Of those that take the arrays the first is the fastest, at d = 64,
 # 128 and 256, where they were measured.
-DETERMINISTIC = (64, 58, 39)
+# Stage 64 is faster than 57 from N = 2,048 on, and loses bits of dQ where K and V have outliers: it has to be named.
+DETERMINISTIC = (57, 58, 39)
 
 
 def attention(
@@ -88,8 +89,8 @@ def attention(
              it on the CPU, and is refused in a CUDA graph: give a seed on the GPU there.
              The slopes get no gradient
     deterministic  whether a backward pass that is not named gives the same bits every time: in 16 bits, without variants,
-             that of stage 64 or, above d = 128, 58 on Hopper, and of stage 39 on other GPUs; None: as
-             torch.use_deterministic_algorithms() asks for. Else sums may be atomic, in no fixed order
+             that of stage 57 or, above d = 128, 58 on Hopper, and of stage 39 on other GPUs; None: as
+             torch.use_deterministic_algorithms() asks for. Else floating point sums may be atomic, in no fixed order
     return_lse     return (o, lse): the logsumexp of each row, too, in float32 [batch, heads, rows]. A loss may
              depend on it: its gradient costs a forward and a backward pass more, in what torch.compile compiles also
              where it is returned and not used. With a softcap, and where bias or sinks require a gradient, it has none
@@ -283,9 +284,9 @@ def _takes(one: flashladder.Stage, needed: str, dtype: str, d: int, device: torc
 
 @functools.lru_cache
 def _best(needed: str, dtype: str, d: int, device: torch.device, variants: frozenset[str]) -> flashladder.Stage:
-    """The stage with the largest number that has the pass, takes such arrays on this device, is not untried and not there for its order. Where
-    variants are asked for, of the stages that take them the one that takes the fewest; but on Hopper one for Hopper first, unless
-    BACKWARD_WITH_BIAS has another in its place."""
+    """The stage with the largest number that has the pass, takes such arrays on this device, is not untried and, backward, does
+    not exist for its bits. Where variants are asked for, of the stages that take them the one that takes the fewest; but on Hopper
+    one for Hopper first, unless BACKWARD_WITH_BIAS has another in its place."""
     on_gpu = device.type == "cuda"
     if variants:
         taking = sorted((stage for stage in flashladder.stages()
