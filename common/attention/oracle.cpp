@@ -196,13 +196,19 @@ void drop(const Inputs& inputs, const SeeingRow& row, std::vector<T>& P) {
     P[j] *= inputs.whole().dropout_factor(row.head, row.i, row.keys.first + static_cast<std::int64_t>(j));
 }
 
+/// The larger of a maximum so far and a score, or NaN where the score is: a NaN hides no key.
+template <class T>
+T larger(T m, T s) {
+  return m < s || std::isnan(s) ? s : m;
+}
+
 /// P = softmax(S), with the score `sink` beside S in the sum; returns L. Where all scores are -inf, no key
 /// is seen.
 template <class Way, class T = typename Way::Type>
 T softmax_row(const std::vector<T>& S, float sink, Way way, std::vector<T>& P) {
   P.resize(S.size());
   T m = sink;
-  for (T s : S) m = m < s || std::isnan(s) ? s : m;  // a NaN hides no key
+  for (T s : S) m = larger(m, s);
   if (hides_all(m)) {
     std::ranges::fill(P, T(0));
     return m;
@@ -447,7 +453,7 @@ Statistics plain_statistics(const Inputs& inputs, bool with_P) {
     score_row(inputs, seeing, &inputs.Q[row * p.d], K.data() + key_value_of(p, row / p.Nq) + keys.first,
               way, S);
     float m = -std::numeric_limits<float>::infinity(), l = 0;
-    for (float s : S) m = m < s || std::isnan(s) ? s : m;
+    for (float s : S) m = larger(m, s);
     for (float s : S) l += std::exp(s - m);
     all.m[row] = m;
     all.l[row] = l;
