@@ -65,7 +65,7 @@ class EveryVariantTest(unittest.TestCase):
         orders = [{"stage": stage, "folder": self.folder, "name": path.stem, "patch": path, "build": BUILD,
                    "backend": "emulator"} for path in paths]
         made = variants.make_all(orders, lambda text: None)
-        for d, causal in ((64, False), (64, True), (128, False), (128, True)):
+        for d, causal in ((64, False), (64, True), (72, True), (128, False), (128, True)):
             libraries = [one["library"] for path, one in zip(paths, made, strict=True)
                          if ablation.changes(path, d, causal)]
             problems = variants.small_problems(stage, d, causal, "bf16")

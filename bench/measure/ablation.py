@@ -4,6 +4,8 @@ And what ideas would bring that the fastest stage on Hopper does not have: that 
     python3 -m bench.measure.ablation --pass forward --out bench/results/h200/ablation_forward.json    # on a GPU
     python3 -m bench.measure.ablation --pass hopper --out bench/results/h200/ablation_hopper.json
     python3 -m bench.measure.ablation --pass hopper --only 19 20 21 --out clusters.json
+    python3 -m bench.measure.ablation --pass hopper --only 19 24 25 --d 72 88 136 184 200 \
+        --out bench/results/h200/ablation_hopper_odd.json
 
 Without an idea, or with one, means: one of bench/variants/ablations/PASS/*.patch, or another tile for all head
 dimensions. bench.report.ablation_tables writes the tables of the READMEs, and of docs/did_not_pay.md, from these files.
@@ -50,12 +52,18 @@ def arguments():
     parser.add_argument("--commit", help="what is measured; asked of git where left out")
     parser.add_argument("--rounds", type=int, default=11, help="runs of each variant and shape (11)")
     parser.add_argument("--build", type=Path, default=ROOT / "build/release", help="build folder (build/release)")
+    parser.add_argument("--d", nargs="+", type=int, default=HEAD_DIMS, metavar="D",
+                        help="head dimensions; hopper: any multiple of 8 (64 128 256)")
     parser.add_argument("--only", nargs="+", metavar="NUMBER",
                         help="the patches whose names begin with these, and no other tiles (all)")
     args = parser.parse_args()
     known = {number_of(path) for path in patches(stage_of(args.which))}
     if unknown := {*(args.only or known)} - known:
         parser.error(f"--only: there is no patch {min(unknown)} of this pass: they are {' '.join(sorted(known))}")
+    if args.which != "hopper" and {*args.d} - {*HEAD_DIMS}:
+        parser.error(f"--d: pass {args.which} is measured for d of {', '.join(map(str, HEAD_DIMS))}")
+    if any(d % 8 or not 8 <= d <= 256 for d in args.d):
+        parser.error("--d takes multiples of 8 up to 256")
     if args.rounds < 1:
         parser.error("--rounds takes a number from 1 on")
     return args
@@ -117,15 +125,21 @@ def measured(args, facts, folder, say):
                        "architecture": facts["architecture"], **order})
     say(f"Compiling {len(orders)} variants ...")
     made = {one["name"]: one for one in make_all(orders, say)}
-    for order in orders:  # no others are measured
-        kernels = made[order["name"]]["kernels"]
-        kernels[:] = [one for one in kernels if one["dtype"] == "bf16"
-                      and ("patch" not in order or changes(order["patch"], one["d"], one["causal"]))]
-    groups = [(d, causal) for d in HEAD_DIMS for causal in (False, True)]
+    patch_of = {order["name"]: order.get("patch") for order in orders}
+
+    def kernel_for(name, d, causal):
+        """What ptxas says of the kernel of a variant that takes d, on Hopper the next one that is as large. None: it has none,
+        or is the stage there."""
+        kernels = [one for one in made[name]["kernels"] if one["dtype"] == "bf16" and one["causal"] == causal
+                   and (one["d"] >= d if args.which == "hopper" else one["d"] == d)]
+        if not kernels or patch_of[name] is not None and not changes(patch_of[name], d, causal):
+            return None
+        return min(kernels, key=lambda one: one["d"])
+
+    groups = [(d, causal) for d in args.d for causal in (False, True)]
     tasks = []
     for d, causal in groups:
-        has = [one["library"] for one in made.values()
-               if any((kernel["d"], kernel["causal"]) == (d, causal) for kernel in one["kernels"])]
+        has = [one["library"] for one in made.values() if kernel_for(one["name"], d, causal)]
         tasks.append({"libraries": has, "check": small_problems(stage, d, causal, "bf16"),
                       "time": [problem(d, causal, "bf16", N) for N in LENGTHS[args.which]]})
     say("Checking and timing ...")
@@ -136,9 +150,7 @@ def measured(args, facts, folder, say):
         for name, one in made.items():
             if one["library"] not in result:
                 continue
-            spilled = next(kernel["spilled"] for kernel in one["kernels"]
-                           if (kernel["d"], kernel["causal"]) == (d, causal))
-            row = {word: names[name], "d": d, "causal": causal, "spilled": spilled}
+            row = {word: names[name], "d": d, "causal": causal, "spilled": kernel_for(name, d, causal)["spilled"]}
             if result[one["library"]]["wrong"]:
                 raise VariantError(f"{word} '{names[name]}' the stage is not right: {result[one['library']]['wrong']}")
             row["ratio"] = [statistics.median(ms) / base for ms, base in
@@ -152,7 +164,7 @@ def main():
     with tempfile.TemporaryDirectory(prefix="flashladder-ablation-") as folder:
         rows = measured(args, facts, folder, lambda text: print(text, file=sys.stderr, flush=True))
     pace = {"pace": "rested"} if args.which == "hopper" else {}
-    write_result(args.out, facts, args.commit, **pace, lengths=LENGTHS[args.which], rounds=args.rounds, rows=rows)
+    write_result(args.out, facts, args.commit, **pace, d=[*args.d], lengths=LENGTHS[args.which], rounds=args.rounds, rows=rows)
 
 
 if __name__ == "__main__":

@@ -15,14 +15,15 @@ from bench.results import gpu
 from common.course import registry
 from common.course.registry import ROOT, Failure
 
-HEAD_DIMS = (64, 128, 256)
+HEAD_DIMS = (64, 128, 256)  # of a file that does not say which
 
 
 def pages():
-    """The page of each file of results."""
+    """The page of each file of results, and the name of its block there."""
     readmes = {which: registry.folders()[registry.tuned(which)] / "README.md" for which in ("forward", "backward")}
-    return {**{gpu.FOLDER / f"ablation_{which}.json": readme for which, readme in readmes.items()},
-            gpu.FOLDER / "ablation_hopper.json": ROOT / "docs/did_not_pay.md"}
+    return {**{gpu.FOLDER / f"ablation_{which}.json": (readme, "ablation") for which, readme in readmes.items()},
+            gpu.FOLDER / "ablation_hopper.json": (ROOT / "docs/did_not_pay.md", "ablation"),
+            gpu.FOLDER / "ablation_hopper_odd.json": (ROOT / "docs/did_not_pay.md", "odd")}
 
 
 def head(result, word):
@@ -40,7 +41,7 @@ def head(result, word):
 def block(result):
     """The table: how many times as long the stage takes without an idea, over all lengths; or with one, at each."""
     word = "with" if "with" in result["rows"][0] else "without"
-    columns = [(d, causal) for causal in (False, True) for d in HEAD_DIMS]
+    columns = [(d, causal) for causal in (False, True) for d in result.get("d", HEAD_DIMS)]
     lines = [head(result, word), "",
              f"| {word} | " + " | ".join(f"d = {d}{', causal' * causal}" for d, causal in columns) + " |",
              "|---|" + "--:|" * len(columns)]
@@ -64,8 +65,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 where a page is stale")
     check = parser.parse_args().check
-    for path, page in pages().items():
-        is_, should = with_block(page, "ablation", block(gpu.load(path)) if path.exists() else "Not measured yet.")
+    for path, (page, name) in pages().items():
+        is_, should = with_block(page, name, block(gpu.load(path)) if path.exists() else "Not measured yet.")
         if check and is_ != should:
             raise Failure(f"stale: {page.relative_to(ROOT)}: python3 -m bench.report.ablation_tables writes it anew")
         if is_ != should:
