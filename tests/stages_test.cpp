@@ -89,9 +89,8 @@ struct CheckedBackward {
 
 /// The backward pass of `stage`, against the oracle.
 /// @param blind  as of check_stage
-CheckedBackward check_backward_of(const Stage& stage, const Inputs& inputs, Layout layout,
-                                  bool* blind = nullptr) {
-  const std::vector<float> dO = random_output_gradient(inputs.problem, 5);
+CheckedBackward check_gradients_of(const Stage& stage, const Inputs& inputs, const std::vector<float>& dO,
+                                   Layout layout, bool* blind = nullptr) {
   const Result<float> forward = saved_forward(inputs);
   CheckedBackward checked{
       expect_backward(inputs, forward, dO, computing_dtype(stage, inputs.problem.dtype)), {}};
@@ -108,6 +107,12 @@ CheckedBackward check_backward_of(const Stage& stage, const Inputs& inputs, Layo
     REQUIRE(std::all_of(dQ, dQ + p.d, [](float x) { return x == 0; }));
   }
   return checked;
+}
+
+/// The same with random numbers as dO.
+CheckedBackward check_backward_of(const Stage& stage, const Inputs& inputs, Layout layout,
+                                  bool* blind = nullptr) {
+  return check_gradients_of(stage, inputs, random_output_gradient(inputs.problem, 5), layout, blind);
 }
 
 /// As check_beside_stage_before, of the backward pass.
@@ -678,6 +683,29 @@ TEST_CASE("backward: V much larger than K, and large from key 200 on", "[stage]"
       for (std::int64_t e = 0; e < std::ssize(inputs.V); ++e)
         inputs.V[e] *= e / problem.d % problem.Nk < 200 ? 1.f : 256.f;
       check_backward_of(*stage, for_stage(*stage, inputs), Layout::contiguous);
+    }
+  }
+}
+
+TEST_CASE("backward: dQ as large as it can be", "[stage]") {
+  // All keys are alike but for their sign, which V has, too: the parts of dQ do not cancel. A row's dO has all
+  // columns or the last one alone.
+  Problem problem;
+  problem.q_heads = 2;
+  problem.Nq = 40;
+  problem.Nk = 300;
+  problem.d = 64;
+  for (const Stage* stage : tested_stages()) {
+    DYNAMIC_SECTION(folder(*stage)) {
+      if (!takes_part(*stage, stage->has(Pass::backward))) continue;
+      Inputs inputs = random_inputs(problem, 12);
+      std::fill(inputs.Q.begin(), inputs.Q.end(), 0.f);
+      for (std::int64_t e = 0; e < std::ssize(inputs.K); ++e)
+        inputs.K[e] = inputs.V[e] = e / problem.d % 2 == 0 ? 1.f : -1.f;
+      std::vector<float> dO(inputs.Q.size());
+      for (std::int64_t e = 0; e < std::ssize(dO); ++e)
+        dO[e] = e / problem.d % 2 == 0 || e % problem.d == problem.d - 1 ? 1.f : 0.f;
+      check_gradients_of(*stage, for_stage(*stage, inputs), dO, Layout::contiguous);
     }
   }
 }

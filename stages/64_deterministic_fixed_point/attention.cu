@@ -140,7 +140,8 @@ struct Largest {
 
 constexpr int part = 128;  // keys of which a warp takes the largest numbers
 
-/// The largest |K| and |V| of `part` keys each: what dQ can be at most follows from them.
+/// The largest |K| of `part` keys each, and their largest sum(|V|): what dQ can be at most follows from
+/// them.
 template <class T, int d>
 __global__ void __launch_bounds__(helpers)
     largest_of_keys(gmem<const T> Kg,    // [batch, kv_heads, Nk, d]
@@ -154,17 +155,19 @@ __global__ void __launch_bounds__(helpers)
   constexpr int lanes = d / 8;  // of a row
   // What is past the end is the last key, or column 0, once more: it changes no largest number, and no load
   // waits for a comparison.
-  const int c = lane % lanes * 8 < n.d ? lane % lanes * 8 : 0;
+  const bool past = lane % lanes * 8 >= n.d;
+  const int c = past ? 0 : lane % lanes * 8;
   const gmem<const T> K = Kg + (n.K.at(b, h) + c), V = Vg + (n.V.at(b, h) + c);
   Largest most_of_K, most_of_V;
 #pragma unroll 4
   for (int k = lane / lanes; k < part; k += 32 / lanes) {
     const int key = number * part + k, j = key < n.Nk ? key : n.Nk - 1;
-    f32 of_K[8], of_V[8];
+    f32 of_K[8], of_V[8], sum = 0.f;
     load_eight<T>(of_K, K + j * n.K.row);
     load_eight<T>(of_V, V + j * n.V.row);
 #pragma unroll
-    for (int e = 0; e < 8; ++e) most_of_K.take(of_K[e]), most_of_V.take(of_V[e]);
+    for (int e = 0; e < 8; ++e) most_of_K.take(of_K[e]), sum += fabsf(of_V[e]);
+    most_of_V.take(lanes_sum<lanes>(past ? f32(0.f) : sum));
   }
   const f32 of_K = most_of_K.of_warp(), of_V = most_of_V.of_warp();
   if (lane == 0) {
@@ -191,11 +194,11 @@ __global__ void __launch_bounds__(helpers)
   const int h = in_turn<true>(blockIdx.y, gridDim.y), b = in_turn<true>(blockIdx.z, gridDim.z);
   const int first = blockIdx.x * (helpers / helper_lanes), lane = threadIdx.x % helper_lanes;
   const int i = first + threadIdx.x / helper_lanes;
-  f32 sum = 0.f;  // |dO| of the row, and NaN where D or L is no finite number
-  const f32 D =
-      prepare_row<T, d>(Og, dOg, Lg, Dg, L2g, n, padded_Nq, b, h, i, [&](f32 x) { sum += fabsf(x); });
-  sum = lanes_sum<helper_lanes>(sum) + 0.f * D;
-  if (lane == 0 && i < n.Nq) sum += 0.f * finite(Lg[n.row0(b, h) + i]);
+  f32 dO = 0.f;  // the largest |dO| of the row, and NaN where D or L is no finite number
+  const f32 D = prepare_row<T, d>(Og, dOg, Lg, Dg, L2g, n, padded_Nq, b, h, i,
+                                  [&](f32 x) { dO = fmaxf(dO, fabsf(x)); });
+  dO = lanes_max<helper_lanes>(dO) + 0.f * D;
+  if (lane == 0 && i < n.Nq) dO += 0.f * finite(Lg[n.row0(b, h) + i]);
   const gmem<int> dQ_sum = dQ_sumg + (n.head(b, h) * padded_Nq + first) * d;
 #pragma unroll
   for (int e = 4 * threadIdx.x; e < helpers / helper_lanes * d; e += 4 * helpers) store4(dQ_sum + e, {});
@@ -206,8 +209,8 @@ __global__ void __launch_bounds__(helpers)
     K.take(largest[2 * p]);
     V.take(largest[2 * p + 1]);
   }
-  // |dQ| / scale = |dS K| is at most rowsum(P) max|dP - D| max|K|, and |dP| and |D| at most sum max|V|.
-  const f32 most = 2.f * sum * V.of_warp() * K.of_warp();
+  // |dQ| / scale = |dS K| is at most rowsum(P) max|dP - D| max|K|, and |dP| at most max|dO| sum(|V|).
+  const f32 most = (dO * V.of_warp() + fabsf(D)) * K.of_warp();
   // It is 2^30 units, and an int has 2^31: rounding has room. What is no finite number gives NaN.
   if (lane == 0) unitsg[n.head(b, h) * padded_Nq + i] = 0x1p30f / fmaxf(most, 0x1p-96f) + 0.f * most;
 }
