@@ -64,6 +64,8 @@ RESULTS = {
     "ablation_forward.json": module("measure.ablation", "--pass", "forward", "--build", "{build}"),
     "ablation_backward.json": module("measure.ablation", "--pass", "backward", "--build", "{build}"),
     "ablation_hopper.json": module("measure.ablation", "--pass", "hopper", "--build", "{build}"),
+    "ablation_hopper_odd.json": module("measure.ablation", "--pass", "hopper", "--only", "19", "24", "25",
+                                       "--d", "72", "88", "136", "184", "200", "--build", "{build}"),
     "atomics.json": module("measure.atomics", "--build", "{build}"),
     "train_gpt.json": module("training.train_gpt"),
     "train_gpt_bf16.json": module("training.train_gpt", "--dtype", "bf16"),
