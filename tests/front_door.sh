@@ -39,7 +39,7 @@ case $* in
     mkdir -p "$2/build/release" && cd "$2/build/release" || exit 1
     printf 'CMAKE_%s:INTERNAL=%s\n' HOME_DIRECTORY "$2" CACHEFILE_DIR "$PWD" >CMakeCache.txt
     printf '%s\n' "$@" | sed -n 's/^-D\([A-Z_]*\)=/\1:STRING=/p' >>CMakeCache.txt
-    printf 'build %s: phony\n' all flashladder_program docs >build.ninja
+    printf 'build %s: phony\n' all flashladder_program stage_tests docs >build.ninja
     printf '#!/usr/bin/env bash\nprintf "<%%s>" "$PWD" "$@"; echo " ${FLASHLADDER_PYTHON:-no python}"\n' >flashladder
     chmod +x flashladder ;;
   *--build*)
@@ -270,6 +270,7 @@ check "and by its own program" called "-m docs.site.build\$"
 
 ladder test 02 -j 2
 check "the quick tests are the default" called 'ctest .*-L ^quick\$ -R stage_(02) -j 2'
+check "what they run is built, and not all" called 'cmake --build .* --target stage_tests'
 check "the last word is ctest's" test "${output##*$'\n'}" = "the summary of ctest"
 for arguments in 2 tiled_cpu 02_tiled_cpu stages/02_tiled_cpu/ 00-02,02 naive_cpu-tiled_cpu; do
   ladder test $arguments
@@ -282,6 +283,8 @@ for arguments in '16 -N' -N '02' '-R x' '-E x' '-L x' '-LE x' --rerun-failed; do
   check "'test $arguments' is not all tests" says "  ./ladder test  "
   check "'test $arguments' is not marked" not says "+ ./ladder test"
 done
+ladder test 02 -R x
+check "all is built where another test may be asked for" called 'cmake --build .* --target all'
 ladder test -j 2 --stop-on-failure
 ladder
 check "all quick tests are marked" says "+ ./ladder test"
