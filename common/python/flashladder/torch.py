@@ -41,7 +41,8 @@ MOST_BLOCKS = 65535  # batch entries, or heads, of one launch: what a GPU takes 
 NO_PAIR = "stage is {!r}: give one stage, or a pair of which the second has the backward pass"
 # Their backward passes give the same bits every time. Of those that take the arrays the first is the fastest, at d = 64,
 # 128 and 256, where they were measured.
-# Stage 64 is faster than 57 from N = 2,048 on, and loses bits of dQ where K has outliers: it has to be named.
+# Stage 64 is faster than 57 from N = 2,048 on, and loses bits of dQ where K, or the V of a key, has outliers: it
+# has to be named.
 DETERMINISTIC = (57, 58, 39)
 
 
