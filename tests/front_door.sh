@@ -283,8 +283,11 @@ for arguments in '16 -N' -N '02' '-R x' '-E x' '-L x' '-LE x' --rerun-failed; do
   check "'test $arguments' is not all tests" says "  ./ladder test  "
   check "'test $arguments' is not marked" not says "+ ./ladder test"
 done
-ladder test 02 -R x
-check "all is built where another test may be asked for" called 'cmake --build .* --target all'
+for arguments in '02 -R x' '02 -L x' '02 --rerun-failed'; do
+  # shellcheck disable=SC2086
+  ladder test $arguments
+  check "all is built for 'test $arguments', which may take other tests" called 'cmake --build .* --target all'
+done
 ladder test -j 2 --stop-on-failure
 ladder
 check "all quick tests are marked" says "+ ./ladder test"

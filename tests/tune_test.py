@@ -797,6 +797,8 @@ class AblationTest(unittest.TestCase):
         for bad, why in ((["--pass", "forward"], "--out"), (["--out", "x.json"], "--pass"),
                          (["--pass", "both", "--out", "x.json"], "invalid choice"),
                          (["--pass", "forward", "--out", "x.json", "--rounds", "0"], "from 1 on"),
+                         (["--pass", "forward", "--out", "x.json", "--d", "72"], "for d of 64, 128, 256"),
+                         (["--pass", "hopper", "--out", "x.json", "--d", "64", "100"], "multiples of 8 from 16 to 256"),
                          (["--pass", "forward", "--out", "x.json", "--only", "2", "77"], "there is no patch 77 of this pass")):
             with mock.patch.object(sys, "argv", ["ablation", *bad]), \
                     contextlib.redirect_stderr(io.StringIO()) as said, self.assertRaises(SystemExit):

@@ -53,7 +53,7 @@ def arguments():
     parser.add_argument("--rounds", type=int, default=11, help="runs of each variant and shape (11)")
     parser.add_argument("--build", type=Path, default=ROOT / "build/release", help="build folder (build/release)")
     parser.add_argument("--d", nargs="+", type=int, default=HEAD_DIMS, metavar="D",
-                        help="head dimensions; hopper: any multiple of 8 (64 128 256)")
+                        help="head dimensions; hopper: multiples of 8 from 16 to 256 (64 128 256)")
     parser.add_argument("--only", nargs="+", metavar="NUMBER",
                         help="the patches whose names begin with these, and no other tiles (all)")
     args = parser.parse_args()
@@ -62,8 +62,8 @@ def arguments():
         parser.error(f"--only: there is no patch {min(unknown)} of this pass: they are {' '.join(sorted(known))}")
     if args.which != "hopper" and {*args.d} - {*HEAD_DIMS}:
         parser.error(f"--d: pass {args.which} is measured for d of {', '.join(map(str, HEAD_DIMS))}")
-    if any(d % 8 or not 8 <= d <= 256 for d in args.d):
-        parser.error("--d takes multiples of 8 up to 256")
+    if any(d % 8 or not 16 <= d <= 256 for d in args.d):
+        parser.error("--d takes multiples of 8 from 16 to 256")
     if args.rounds < 1:
         parser.error("--rounds takes a number from 1 on")
     return args
@@ -128,8 +128,8 @@ def measured(args, facts, folder, say):
     patch_of = {order["name"]: order.get("patch") for order in orders}
 
     def kernel_for(name, d, causal):
-        """What ptxas says of the kernel of a variant that takes d, on Hopper the next one that is as large. None: it has none,
-        or is the stage there."""
+        """What ptxas says of the kernel of a variant that takes d, on Hopper the next one that is as large, if a patch takes no
+        other. None: it has none, or is the stage there."""
         kernels = [one for one in made[name]["kernels"] if one["dtype"] == "bf16" and one["causal"] == causal
                    and (one["d"] >= d if args.which == "hopper" else one["d"] == d)]
         if not kernels or patch_of[name] is not None and not changes(patch_of[name], d, causal):
