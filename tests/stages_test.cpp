@@ -688,9 +688,10 @@ TEST_CASE("backward: V much larger than K, and large from key 200 on", "[stage]"
 }
 
 TEST_CASE("backward: dQ as large as it can be", "[stage]") {
-  // All keys are alike but for their sign, which V has, too: the parts of dQ do not cancel. A row's dO has all
-  // columns or the last one alone. With `tiny` numbers, of fp16, each dS is a little above 2^-25, half of the
-  // least number that there is: it is rounded up to that. Such a dQ cannot be judged, but for its sign.
+  // All keys are alike but for their sign, which V has, too: the parts of dQ do not cancel. A row's dO has
+  // all columns or the last one alone. With `tiny` numbers, of fp16, each dS is a little above 2^-25, half
+  // of the least number that there is: it is rounded up to that. Such a dQ cannot be judged, but for its
+  // sign.
   const bool tiny = GENERATE(false, true);
   Problem problem;
   problem.q_heads = 2;
@@ -714,7 +715,8 @@ TEST_CASE("backward: dQ as large as it can be", "[stage]") {
       const CheckedBackward checked =
           check_gradients_of(*stage, for_stage(*stage, inputs), dO, Layout::contiguous, &blind);
       if (!tiny) CHECK(!blind);
-      CHECK(std::all_of(checked.result.dQ.begin(), checked.result.dQ.end(), [](float x) { return x >= 0; }));
+      CHECK(
+          std::all_of(checked.result.dQ.begin(), checked.result.dQ.end(), [](float x) { return x >= 0; }));
     }
   }
 }

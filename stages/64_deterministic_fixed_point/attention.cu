@@ -153,8 +153,8 @@ __global__ void __launch_bounds__(helpers)
   const int number = blockIdx.x * (helpers / 32) + warp;
   if (number >= parts) return;
   constexpr int lanes = d / 8;  // of a row
-  // What is past the end is the last key, or column 0, once more: no load waits for a comparison. It changes no
-  // largest number, and the sum of V leaves it out.
+  // What is past the end is the last key, or column 0, once more: no load waits for a comparison. It
+  // changes no largest number, and the sum of V leaves it out.
   const bool past = lane % lanes * 8 >= n.d;
   const int c = past ? 0 : lane % lanes * 8;
   const gmem<const T> K = Kg + (n.K.at(b, h) + c), V = Vg + (n.V.at(b, h) + c);
@@ -211,8 +211,8 @@ __global__ void __launch_bounds__(helpers)
   }
   // |dQ| / scale = |dS K| is at most rowsum(P) max|dP - D| max|K|, and |dP| at most max|dO| sum(|V|).
   const f32 most = (dO * V.of_warp() + fabsf(D)) * K.of_warp();
-  // It is a little less than 2^30 units, and an int has 2^31: dS in fp16 may be rounded to twice as much. What
-  // is no finite number gives NaN.
+  // It is a little less than 2^30 units, and an int has 2^31: dS in fp16 may be rounded to twice as much.
+  // What is no finite number gives NaN.
   if (lane == 0) unitsg[n.head(b, h) * padded_Nq + i] = 0x1.fp29f / fmaxf(most, 0x1p-96f) + 0.f * most;
 }
 
