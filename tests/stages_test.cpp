@@ -701,7 +701,8 @@ TEST_CASE("backward: dQ as large as it can be", "[stage]") {
   const float of_V = tiny ? 0x1p-6f : 1.f, of_dO = tiny ? 266 * 0x1p-25f : 1.f;
   for (const Stage* stage : tested_stages()) {
     DYNAMIC_SECTION(folder(*stage) << (tiny ? ", tiny" : "")) {
-      if (!takes_part(*stage, stage->has(Pass::backward))) continue;
+      if (!takes_part(*stage, stage->has(Pass::backward) && (!tiny || stage->supports.dtype(Dtype::fp16))))
+        continue;
       Inputs inputs = random_inputs(problem, 12);
       std::fill(inputs.Q.begin(), inputs.Q.end(), 0.f);
       for (std::int64_t e = 0; e < std::ssize(inputs.K); ++e) {
