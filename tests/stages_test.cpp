@@ -278,6 +278,29 @@ TEST_CASE("forward: several tiles in every kernel", "[stage]") {
   }
 }
 
+TEST_CASE("forward: odd multiples of 8, with so many keys that blocks come in clusters", "[stage]") {
+  for (const Stage* stage : tested_stages()) {
+    DYNAMIC_SECTION(folder(*stage)) {
+      if (!takes_part(*stage, stage->forward != nullptr && stage->gpu == Gpu::hopper)) continue;
+      for (const std::int64_t d : {72, 200}) {
+        for (const bool causal : {false, true}) {
+          if (!stage->supports.head_dim(d)) continue;
+          Problem p;
+          p.q_heads = 6;
+          p.kv_heads = 3;
+          p.Nq = d == 72 ? 450 : 700;
+          p.Nk = d == 72 ? 2100 : 650;
+          p.d = d;
+          p.dtype = stage->supports.dtypes.back();
+          p.causal = causal;
+          INFO(to_string(p));
+          check_stage(*stage, make_inputs(input_families()[0], p, 13), Layout::rows_first);
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("forward: a window that many tiles of rows go along", "[stage]") {
   // More row tiles than the emulator has multiprocessors, each with more tiles of keys than there are
   // buffers, and warps that see none of the first or the last ones.

@@ -9,6 +9,7 @@
 
 #include "catch.hpp"
 #include "zoo/bugs.hpp"
+#include "zoo/cluster_bugs.hpp"
 #include "zoo/wgmma_bugs.hpp"
 
 namespace {
@@ -18,9 +19,9 @@ using simt::ErrorKind;
 using simt::KernelError;
 using simt::Schedule;
 
-/// The line of bugs.hpp, or wgmma_bugs.hpp, that ends in a comment; 0 when there is none.
+/// The line of bugs.hpp, or of one of the files beside it, that ends in a comment; 0 when there is none.
 unsigned line_with(const std::string& comment) {
-  for (const char* name : {"bugs.hpp", "wgmma_bugs.hpp"}) {
+  for (const char* name : {"bugs.hpp", "cluster_bugs.hpp", "wgmma_bugs.hpp"}) {
     std::ifstream file(FLASHLADDER_SOURCE_DIR "/tests/zoo/" + std::string(name));
     unsigned number = 0;
     for (std::string line; std::getline(file, line);) {
@@ -107,6 +108,17 @@ struct Specimen {
 #define ON_WGMMA(kernel) ON(kernel, 1, 128, 4 * 64 * 64 + 16, x.b)
 #define ON_WGMMA_MAP(kernel) ON(kernel, 1, 128, 4 * 64 * 64 + 16, map_of_pairs(x.halves), x.b)
 
+/// One of two blocks of a cluster, that takes b; or the tensor map of a, and b.
+#define IN_A_CLUSTER(kernel, ...)                                                              \
+  [] {                                                                                         \
+    Buffers x;                                                                                 \
+    launch_clusters(#kernel, zoo::kernel<false>, 2, dim3(2), dim3(128), 2112, __VA_ARGS__);    \
+  },                                                                                           \
+      [] {                                                                                     \
+        Buffers x;                                                                             \
+        launch_clusters(#kernel, zoo::kernel<true>, 2, dim3(2), dim3(128), 2112, __VA_ARGS__); \
+      }
+
 /// 16 rows of 32 numbers, in boxes of 8 rows.
 tensor_map map_of(const DeviceBuffer<f32>& x) {
   return make_tensor_map<f32>("x", x,
@@ -185,6 +197,12 @@ std::vector<Specimen> specimens() {
       {"unfenced_mbarrier", mbarrier_misuse, "full", ON_MAP_B(unfenced_mbarrier)},
       {"too_many_bytes", wrong_expected_bytes, "full", ON_MAP_B(too_many_bytes)},
       {"ragged_box", wrong_expected_bytes, "full", ON_MAP_B(ragged_box)},
+      {"other_not_begun", mbarrier_misuse, "full", IN_A_CLUSTER(other_not_begun, map_of(x.a), x.b)},
+      {"unfenced_for_the_other", mbarrier_misuse, "full", IN_A_CLUSTER(unfenced_for_the_other, x.b)},
+      {"ended_before_the_other", ended_block, "", IN_A_CLUSTER(ended_before_the_other, x.b)},
+      {"read_by_the_other", race_with_unit, "tile", IN_A_CLUSTER(read_by_the_other, map_of(x.a), x.b)},
+      {"told_of_half", wrong_expected_bytes, "full", IN_A_CLUSTER(told_of_half, map_of(x.a), x.b)},
+      {"no_such_block", out_of_bounds_shared, "", IN_A_CLUSTER(no_such_block, x.b)},
       {"copy_not_waited_for", race_with_unit, "tile", ON_MAP_B(copy_not_waited_for)},
       {"bytes_elsewhere", wrong_expected_bytes, "full", ON_MAP_B(bytes_elsewhere)},
       {"copied_over", race_with_unit, "tile", ON_MAP_B(copied_over)},

@@ -12,6 +12,8 @@ It is a list schedule: warps do their steps in order, and each unit does what co
   asynchronous copies (cp.async) and TMA do not; nobody waits for stores;
 - {handover} clocks from the last who comes to a barrier, or the end of a product, to the first step behind it.
 
+Of a cluster each block is modelled by itself: what the others say and bring is there when its own part is.
+
 What the compiler reorders, conversions, addresses, the banks of shared memory, caches and clocks that change are not in
 it. It shows who waits for whom. It is no measurement, and no prediction of a speed.
 """
@@ -29,6 +31,7 @@ BANDWIDTH, LATENCY, HANDOVER = 64, 600, 30  # of global memory: bytes a clock of
 SHARED_BANDWIDTH = 128  # bytes a clock
 MMA_FLOPS = 512  # a clock, of a tensor core
 SCHEDULERS = 4  # of a multiprocessor, each with a tensor core: warp w is on w % 4
+CLUSTER = 16  # the barrier of all blocks of a cluster
 SLICE = 8  # exponentials that a warp computes before another one of its scheduler may
 __doc__ = __doc__.format(mma=MMA_FLOPS, shared=SHARED_BANDWIDTH, bandwidth=BANDWIDTH, latency=LATENCY, handover=HANDOVER)
 
@@ -303,7 +306,7 @@ class Model(Timing):
             self.came[key] += 1
             if step.name == "barrier":
                 self.waiting[key].append((number, time, AT_BARRIER))
-            if self.came[key] == step.b:
+            if self.came[key] == (len(self.warps) if step.a == CLUSTER else step.b):
                 self.came[key] = 0
                 self.let_go(key)
                 self.known[key] = 0

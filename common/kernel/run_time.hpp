@@ -82,7 +82,7 @@ void start_loaded(bool dependent, const char* name, LoadedKernel loaded, dim3 gr
   };
   const auto start = [&](const auto&... values) {
     void* addresses[] = {address(values)...};
-    return simt::start_kernel(dependent, loaded.kernel, grid, block, shared_bytes, addresses);
+    return simt::start_kernel(1, dependent, loaded.kernel, grid, block, shared_bytes, addresses);
   };
   const auto require = [](cudaError_t status, const auto&... what) {
     if (status != cudaSuccess) (void)cudaGetLastError();  // reported here: the next launch must not find it

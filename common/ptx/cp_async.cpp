@@ -8,23 +8,23 @@ namespace flashladder::simt {
 
 void issue_copy(SharedArray* array, std::byte* to, GlobalBuffer* buffer, std::int64_t byte, int bytes,
                 bool valid, Where where) {
-  Block& block = *running.block;
+  Cluster& cluster = *running.cluster;
   Thread& me = *running.thread;
   ++running.counts.async_copies;
   count_copying_thread();
   array->traffic.written_bytes += bytes;
   if (valid) running.global[buffer->slot].read_bytes += bytes;
-  const auto offset = static_cast<std::uint32_t>(to - block.shared.base()),
+  const auto offset = static_cast<std::uint32_t>(to - cluster.shared.base()),
              size = static_cast<std::uint32_t>(bytes);
   if (running.observed) {
     if (valid) observe_global(*buffer, byte, bytes, GlobalMarks::Use::read, where.file, where.line);
     observe_shared(*array, to, bytes, true, where.file, where.line);
-    if (block.launch->options->check) block.races.begin_copy(offset, size, array->granule);
+    if (cluster.launch->options->check) cluster.races.begin_copy(offset, size, array->granule);
   }
   std::memset(to, 0xff, size);
   const std::uint32_t read_bytes = valid ? size : 0;
   me.copies.push_back({array, offset, size, read_bytes, valid ? buffer->data + byte : nullptr, where});
-  block.flight.begin_copy(read_bytes);
+  me.block->flight.begin_copy(read_bytes);
 }
 
 void commit_copies() {
@@ -36,7 +36,7 @@ void commit_copies() {
 }
 
 void wait_for_copies(std::size_t pending) {
-  Block& block = *running.block;
+  Cluster& cluster = *running.cluster;
   Thread& me = *running.thread;
   note(Step::Kind::copy_wait, pending);
   if (me.copy_groups.size() <= pending) return;
@@ -45,13 +45,13 @@ void wait_for_copies(std::size_t pending) {
   for (std::ptrdiff_t g = 0; g < groups_done; ++g) done += me.copy_groups[static_cast<std::size_t>(g)];
   for (std::size_t i = 0; i < done; ++i) {
     const PendingCopy& copy = me.copies[i];
-    std::byte* to = block.shared.base() + copy.offset;
+    std::byte* to = cluster.shared.base() + copy.offset;
     std::memset(to, 0, copy.bytes);
     if (copy.read_bytes != 0) std::memcpy(to, copy.source, copy.read_bytes);
-    block.flight.end_copy(copy.read_bytes);
-    if (!block.launch->options->check) continue;
-    if (const auto conflict = block.races.end_copy(me.warp, me.lane, copy.offset, copy.bytes,
-                                                   copy.array->granule, copy.where))
+    me.block->flight.end_copy(copy.read_bytes);
+    if (!cluster.launch->options->check) continue;
+    if (const auto conflict = cluster.races.end_copy(me.warp, me.lane, copy.offset, copy.bytes,
+                                                     copy.array->granule, copy.where))
       report_conflict(*conflict, *copy.array, copy.offset, true, copy.where);
   }
   me.copies.erase(me.copies.begin(), me.copies.begin() + static_cast<std::ptrdiff_t>(done));

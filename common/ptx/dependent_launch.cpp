@@ -4,13 +4,13 @@
 namespace flashladder::simt {
 
 void wait_for_grid() {
-  Block& block = *running.block;
-  if (!block.launch->options->check) return;
+  Cluster& cluster = *running.cluster;
+  if (!cluster.launch->options->check) return;
   const unsigned warp = running.thread->warp;
-  for (const auto& [waited, step] : block.grid_waits) {
+  for (const auto& [waited, step] : cluster.grid_waits) {
     if (waited == warp) return;  // the first wait is enough
   }
-  block.grid_waits.emplace_back(warp, block.races.begin_step(warp));
+  cluster.grid_waits.emplace_back(warp, cluster.races.begin_step(warp));
 }
 
 }  // namespace flashladder::simt

@@ -73,6 +73,10 @@ void end_phase_if_complete(Mbarrier& bar);
 void init_mbarrier(SharedArray* array, std::byte* at, int arrivals, Where where);
 /// Executes fence_mbarrier_init.
 void fence_mbarriers();
+/// Fails where nothing makes visible to others, "the unit that copies", that it is initialised.
+void require_fenced(const Mbarrier& bar, const char* others, Where where);
+/// Fails where copies have begun that bring more bytes than its phase is told of.
+void require_announced(const Mbarrier& bar);
 /// Executes mbarrier_arrive.
 void arrive_at_mbarrier(SharedArray* array, std::byte* at, Where where);
 /// Executes mbarrier_wait.

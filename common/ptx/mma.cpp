@@ -29,7 +29,7 @@ bool is_copying() {
 
 template <class T>
 void multiply_fragments(MmaOperands mine, Where where) {
-  std::uint64_t& most = running.block->most_exp_before_product;
+  std::uint64_t& most = running.cluster->most_exp_before_product;
   most = std::max(most, std::exchange(running.thread->exponentials, 0));
   collective(~0u, "mma_m16n8k16", where, mine, [&](MmaOperands* const* lanes) {
     std::uint32_t A_pairs[16 * 8];  // [row][k / 2]

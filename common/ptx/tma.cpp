@@ -45,7 +45,7 @@ void require_box(const TensorMap& map, const SharedArray& array, std::uint32_t o
   };
   if (map.buffer == nullptr) bad("the tensor map was not made by make_tensor_map");
   if (array.column != 0) bad("the tile is a declared array, which may begin at any multiple of 16 bytes");
-  if (running.block->shared.has_declared())
+  if (running.cluster->shared.has_declared())
     bad("declared arrays lie before dynamic shared memory, which then begins at any multiple of 16 bytes");
   if (offset % alignment != 0)
     bad("the box begins " + std::to_string(offset % alignment) + " bytes behind a multiple of 128");
@@ -62,7 +62,7 @@ std::int64_t use_global(const TensorMap& map, const int (&at)[4], std::uint32_t 
     if (!inside) return;
     bytes += map.element_bytes;
     if (running.trace != nullptr) running.trace->touch(map.buffer->slot, use, global, map.element_bytes);
-    if (running.block->launch->options->check)
+    if (running.cluster->launch->options->check)
       check_global(*map.buffer, global / map.element_bytes, use, where);
   });
   return bytes;
@@ -70,10 +70,10 @@ std::int64_t use_global(const TensorMap& map, const int (&at)[4], std::uint32_t 
 
 /// Counts and checks what a unit reads of shared memory for a thread, in one of the thread's groups.
 void begin_read(SharedArray* array, std::uint32_t offset, std::int64_t bytes, Where where) {
-  Block& block = *running.block;
+  Cluster& cluster = *running.cluster;
   Thread& me = *running.thread;
-  if (block.launch->options->check) {
-    if (const auto conflict = block.races.read_by_unit(
+  if (cluster.launch->options->check) {
+    if (const auto conflict = cluster.races.read_by_unit(
             me.warp, me.lane, offset, static_cast<std::uint32_t>(bytes), array->granule, where))
       report_conflict(*conflict, *array, offset, false, where, true);
   }
@@ -98,66 +98,80 @@ void expect_at_mbarrier(SharedArray* array, std::byte* at, int bytes, Where wher
 void fence_proxy() {
   const Thread& me = *running.thread;
   fence_mbarriers();  // which threads write, too
-  if (running.block->launch->options->check) running.block->races.fence_proxy(me.warp, me.lane);
+  if (running.cluster->launch->options->check) running.cluster->races.fence_proxy(me.warp, me.lane);
 }
 
-void load_box(SharedArray* array, std::byte* to, std::int64_t bytes, const TensorMap& map,
-              SharedArray* bar_array, std::byte* bar_at, const int (&at)[4], Where where) {
-  Block& block = *running.block;
-  const Thread& me = *running.thread;
-  Mbarrier& bar = find_mbarrier(bar_array, bar_at, "tma_load", where);
-  const std::uint32_t offset = block.shared.offset_of(to);
-  require_box(map, *array, offset, bytes, "tma_load", where);
-  if (!bar.fenced) {
-    fail(ErrorKind::mbarrier_misuse, where, bar_array->name,
-         "the unit that copies need not see that " + name_of(bar) +
-             " is initialised: fence_mbarrier_init() is missing behind its mbarrier_init");
-  }
-  bar.begun += map.box_bytes();
+void begin_bytes(Mbarrier& bar, std::int64_t bytes, Where where) {
+  require_fenced(bar, "the unit that copies", where);
+  bar.begun += bytes;
   bar.copied = bar.phase + 1;
   bar.copied_by = where;
-  if (bar.begun > bar.expected) {
-    fail(ErrorKind::wrong_expected_bytes, where, bar_array->name,
-         name_of(bar) + " is told of " + std::to_string(bar.expected) + " bytes in phase " +
-             std::to_string(bar.phase) + ", and copies of " + std::to_string(bar.begun) +
-             " have begun with this one");
+  // What another block brings may come before this one is told of it: then the phase's last arrival counts.
+  if (running.cluster->block.size() == 1 || bar.pending == 0) require_announced(bar);
+}
+
+void end_bytes(Mbarrier& bar, std::int64_t bytes) {
+  bar.bytes -= bytes;
+  end_phase_if_complete(bar);
+}
+
+void write_by_unit(const Mbarrier& bar, SharedArray& array, std::uint32_t offset, std::int64_t bytes,
+                   std::int64_t swizzle, Where where) {
+  Cluster& cluster = *running.cluster;
+  const Thread& me = *running.thread;
+  array.traffic.written_bytes += static_cast<std::uint64_t>(bytes);
+  if (cluster.launch->options->check) {
+    if (const auto conflict = cluster.races.write_by_unit(bar.number, bar.phase, me.warp, me.lane, offset,
+                                                          static_cast<std::uint32_t>(bytes), array.granule,
+                                                          static_cast<std::uint32_t>(swizzle), where))
+      report_conflict(*conflict, array, offset, true, where, true);
   }
-  if (block.launch->options->check) {
-    if (const auto conflict = block.races.write_by_unit(
-            bar.number, bar.phase, me.warp, me.lane, offset, static_cast<std::uint32_t>(map.box_bytes()),
-            array->granule, static_cast<std::uint32_t>(map.swizzle), where))
-      report_conflict(*conflict, *array, offset, true, where, true);
-  }
+  std::memset(cluster.shared.base() + offset, 0xff, static_cast<std::size_t>(bytes));
+}
+
+void load_box(unsigned first_rank, unsigned ranks, SharedArray* array, std::byte* to, std::int64_t bytes,
+              const TensorMap& map, SharedArray* bar_array, std::byte* bar_at, const int (&at)[4],
+              Where where) {
+  Cluster& cluster = *running.cluster;
+  SharedMemory& shared = cluster.shared;
+  const std::uint32_t offset = shared.offset_of(to), bar_offset = shared.offset_of(bar_at);
+  require_box(map, *array, offset, bytes, "tma_load", where);
   ++running.counts.tma_loads;
   count_copying_thread();
   const auto read = static_cast<std::uint64_t>(use_global(map, at, offset, GlobalMarks::Use::read, where));
   running.counts.tma_read_bytes += read;
-  block.flight.begin_load(bar.number, bar.phase, read);
   running.global[map.buffer->slot].read_bytes += read;
-  array->traffic.written_bytes += static_cast<std::uint64_t>(map.box_bytes());
-  note(Step::Kind::load, bar.number, bar.phase, static_cast<std::uint64_t>(map.box_bytes()), where);
-  std::byte* const base = block.shared.base();
-  std::memset(to, 0xff, static_cast<std::size_t>(map.box_bytes()));
-  block.units.add([map, at0 = at[0], at1 = at[1], at2 = at[2], at3 = at[3], offset, base, &bar] {
-    for_each_element(map, {at0, at1, at2, at3}, offset,
-                     [&](bool inside, std::int64_t global, std::uint32_t shared) {
-                       const auto size = static_cast<std::size_t>(map.element_bytes);
-                       if (inside) {
-                         std::memcpy(base + shared, map.buffer->data + global, size);
-                       } else {
-                         std::memset(base + shared, 0, size);
-                       }
-                     });
-    bar.bytes -= map.box_bytes();
-    end_phase_if_complete(bar);
-  });
+  for (unsigned rank = first_rank; rank < first_rank + ranks; ++rank) {
+    Block& block = cluster.block[rank];
+    require_running(block, where);
+    const std::uint32_t there = offset + (rank - shared.rank_of(offset)) * shared.stride();
+    Mbarrier& bar = find_mbarrier(shared.of_block(rank, *bar_array),
+                                  shared.base() + bar_offset + (there - offset), "tma_load", where);
+    begin_bytes(bar, map.box_bytes(), where);
+    write_by_unit(bar, *shared.of_block(rank, *array), there, map.box_bytes(), map.swizzle, where);
+    block.flight.begin_load(bar.number, bar.phase, read);
+    note(Step::Kind::load, bar.number, bar.phase, static_cast<std::uint64_t>(map.box_bytes()), where);
+    std::byte* const base = shared.base();
+    cluster.units.add([map, at0 = at[0], at1 = at[1], at2 = at[2], at3 = at[3], there, base, &bar] {
+      for_each_element(map, {at0, at1, at2, at3}, there,
+                       [&](bool inside, std::int64_t global, std::uint32_t place) {
+                         const auto size = static_cast<std::size_t>(map.element_bytes);
+                         if (inside) {
+                           std::memcpy(base + place, map.buffer->data + global, size);
+                         } else {
+                           std::memset(base + place, 0, size);
+                         }
+                       });
+      end_bytes(bar, map.box_bytes());
+    });
+  }
 }
 
 void store_box(const TensorMap& map, SharedArray* array, const std::byte* from, std::int64_t bytes,
                const int (&at)[4], Where where) {
-  Block& block = *running.block;
+  Cluster& cluster = *running.cluster;
   Thread& me = *running.thread;
-  const std::uint32_t offset = block.shared.offset_of(from);
+  const std::uint32_t offset = cluster.shared.offset_of(from);
   require_box(map, *array, offset, bytes, "tma_store", where);
   begin_read(array, offset, map.box_bytes(), where);
   ++running.counts.tma_stores;
@@ -165,8 +179,8 @@ void store_box(const TensorMap& map, SharedArray* array, const std::byte* from, 
       static_cast<std::uint64_t>(use_global(map, at, offset, GlobalMarks::Use::write, where));
   running.counts.tma_written_bytes += written;
   running.global[map.buffer->slot].written_bytes += written;
-  const std::byte* const base = block.shared.base();
-  block.units.add(
+  const std::byte* const base = cluster.shared.base();
+  cluster.units.add(
       [map, at0 = at[0], at1 = at[1], at2 = at[2], at3 = at[3], offset, base] {
         for_each_element(map, {at0, at1, at2, at3}, offset,
                          [&](bool inside, std::int64_t global, std::uint32_t shared) {
@@ -179,21 +193,21 @@ void store_box(const TensorMap& map, SharedArray* array, const std::byte* from, 
 }
 
 void reduce_bulk(gmem<f32> to, SharedArray* array, const std::byte* from, int bytes, Where where) {
-  Block& block = *running.block;
+  Cluster& cluster = *running.cluster;
   Thread& me = *running.thread;
   if (bytes < 16 || bytes % 16 != 0) {
     fail(ErrorKind::bad_tensor_copy, where, array->name,
          "bulk_reduce_add of " + std::to_string(bytes) + " bytes: give a multiple of 16, from 16 on");
   }
   const int count = bytes / 4;
-  const std::uint32_t offset = block.shared.offset_of(from);
+  const std::uint32_t offset = cluster.shared.offset_of(from);
   if (offset + static_cast<std::uint32_t>(bytes) > array->offset + array->bytes)
     fail_shared(*array, (offset - array->offset) / 4, count, 4, where.file, where.line);
   gmem<f32>::check<4>(to.buffer(), to.offset(), where);
   if (to.offset() + count > to.buffer()->elements)
     fail_global(to.buffer(), to.offset(), count, where.file, where.line);
   begin_read(array, offset, bytes, where);
-  if (block.launch->options->check) {
+  if (cluster.launch->options->check) {
     for (int i = 0; i < count; ++i)
       check_global(*to.buffer(), to.offset() + i, GlobalMarks::Use::atomic, where);
   }
@@ -202,7 +216,7 @@ void reduce_bulk(gmem<f32> to, SharedArray* array, const std::byte* from, int by
   ++running.counts.bulk_reduces;
   running.global[to.buffer()->slot].atomic_bytes += static_cast<std::uint64_t>(bytes);
   auto* const sums = reinterpret_cast<float*>(to.buffer()->data) + to.offset();
-  block.units.add(
+  cluster.units.add(
       [sums, from, count] {
         for (int i = 0; i < count; ++i) {
           float number;
@@ -220,14 +234,14 @@ void commit_stores() {
 }
 
 void wait_for_store_reads(std::size_t pending) {
-  Block& block = *running.block;
+  Cluster& cluster = *running.cluster;
   Thread& me = *running.thread;
   if (me.store_groups.size() <= pending) return;
-  block.units.finish(me.linear + 1);
+  cluster.units.finish(me.linear + 1);
   const auto left = me.store_groups.end() - static_cast<std::ptrdiff_t>(pending);
   me.store_groups.erase(me.store_groups.begin(), left);
   const std::size_t stores = std::accumulate(me.store_groups.begin(), me.store_groups.end(), me.stores);
-  if (block.launch->options->check) block.races.end_reads(me.warp, me.lane, stores);
+  if (cluster.launch->options->check) cluster.races.end_reads(me.warp, me.lane, stores);
 }
 
 }  // namespace flashladder::simt

@@ -101,9 +101,18 @@ struct TensorMap {
 
 /// Executes mbarrier_arrive_expect_tx.
 void expect_at_mbarrier(SharedArray* array, std::byte* at, int bytes, Where where);
-/// Executes tma_load; `to` is of an array that ends `bytes` bytes behind it.
-void load_box(SharedArray* array, std::byte* to, std::int64_t bytes, const TensorMap& map,
-              SharedArray* bar_array, std::byte* bar, const int (&at)[4], Where where);
+/// Executes tma_load, or tma_load_multicast to the blocks of these ranks; `to` is of an array of the
+/// running block that ends `bytes` bytes behind it.
+void load_box(unsigned first_rank, unsigned ranks, SharedArray* array, std::byte* to, std::int64_t bytes,
+              const TensorMap& map, SharedArray* bar_array, std::byte* bar, const int (&at)[4],
+              Where where);
+/// A copy of so many bytes begins, which come with the phase that is under way of an mbarrier.
+void begin_bytes(Mbarrier& bar, std::int64_t bytes, Where where);
+/// They have come.
+void end_bytes(Mbarrier& bar, std::int64_t bytes);
+/// Until then a unit writes them from byte `offset` of shared memory on, which nobody else must use.
+void write_by_unit(const Mbarrier& bar, SharedArray& array, std::uint32_t offset, std::int64_t bytes,
+                   std::int64_t swizzle, Where where);
 /// Executes tma_store.
 void store_box(const TensorMap& map, SharedArray* array, const std::byte* from, std::int64_t bytes,
                const int (&at)[4], Where where);
@@ -138,9 +147,9 @@ inline void mbarrier_arrive_expect_tx(simt::smem<mbarrier> bar, int bytes,
 template <class T>
 void tma_load(simt::smem<T> to, const tensor_map& map, simt::smem<mbarrier> bar, int c0, int c1, int c2,
               int c3, simt::Where where = simt::Where::here()) {
-  simt::load_box(to.array(), reinterpret_cast<std::byte*>(to.template find<1>(0, where)),
-                 simt::bytes_behind(to), map, bar.array(),
-                 reinterpret_cast<std::byte*>(bar.find<1>(0, where)), {c0, c1, c2, c3}, where);
+  simt::load_box(simt::running.thread->block->rank, 1, to.array(),
+                 reinterpret_cast<std::byte*>(to.template find<1>(0, where)), simt::bytes_behind(to), map,
+                 bar.array(), reinterpret_cast<std::byte*>(bar.find<1>(0, where)), {c0, c1, c2, c3}, where);
 }
 
 /// Begins to store a box of shared memory at (c0, c1, c2, c3).

@@ -77,7 +77,7 @@ void require_matrix(const MatrixInShared& m, int extent, Where where) {
   const auto bad = [&](const std::string& what) {
     fail(ErrorKind::bad_matrix_descriptor, where, m.array->name, what, m.where);
   };
-  if (m.array->column != 0 || running.block->shared.has_declared())
+  if (m.array->column != 0 || running.cluster->shared.has_declared())
     bad("the swizzle's pattern begins at a multiple of " + std::to_string(8 * m.row_bytes) +
         " bytes, and where there are declared arrays shared memory begins at any multiple of 16");
   const std::int64_t in_pattern = m.offset % (8 * m.row_bytes);
@@ -146,7 +146,7 @@ namespace {
 
 /// Decodes an operand to [rows][inner], or to [inner][extent] where `turned`.
 void decode(const MatrixInShared& m, int extent, bool bf16, bool turned, float* to) {
-  const std::byte* base = running.block->shared.base();
+  const std::byte* base = running.cluster->shared.base();
   for_each_chunk(m, extent, [&](std::uint32_t byte, int i, int j) {
     float numbers[8];
     widen_chunk(base + byte, bf16, numbers);
@@ -158,14 +158,14 @@ void decode(const MatrixInShared& m, int extent, bool bf16, bool turned, float* 
 }
 
 WarpgroupState& state_of_group(const Thread& me, Where where) {
-  Block& block = *running.block;
+  Cluster& cluster = *running.cluster;
   const unsigned group = me.warp / group_warps;
-  if ((group + 1) * group_threads > block.threads)
+  if ((group + 1) * group_threads > cluster.threads)
     fail(ErrorKind::wgmma_mismatch, where, "",
          "a wgmma is executed by four warps, and the block's last " +
-             std::to_string(block.warps % group_warps) + " make no whole warpgroup");
-  if (block.warpgroup[group] == nullptr) block.warpgroup[group] = std::make_shared<WarpgroupState>();
-  return *block.warpgroup[group];
+             std::to_string(cluster.warps % group_warps) + " make no whole warpgroup");
+  if (cluster.warpgroup[group] == nullptr) cluster.warpgroup[group] = std::make_shared<WarpgroupState>();
+  return *cluster.warpgroup[group];
 }
 
 std::string matrix_text(const MatrixInShared& m) {
@@ -200,7 +200,7 @@ void require_same(const Begun& begun, const WgmmaOperands& mine, std::size_t cha
 
 /// All threads have come: counts, checks, and tells the unit.
 void start(WarpgroupState& group, std::size_t number, unsigned group_number) {
-  Block& block = *running.block;
+  Cluster& cluster = *running.cluster;
   const Begun& begun = group.begun[number - group.done];
   const WgmmaOperands& what = begun.what;
   ++group.complete;
@@ -213,15 +213,15 @@ void start(WarpgroupState& group, std::size_t number, unsigned group_number) {
     const auto bytes = static_cast<std::uint64_t>(2 * inner * extent);
     running.counts.wgmma_read_bytes += bytes;
     matrix.array->traffic.read_bytes += bytes;
-    if (!block.launch->options->check) continue;
+    if (!cluster.launch->options->check) continue;
     for_each_chunk(matrix, extent, [&](std::uint32_t byte, int, int) {
       if (const auto conflict =
-              block.races.read_by_wgmma(group_number, number, begun.known, byte, matrix.array->granule,
-                                        static_cast<std::uint32_t>(matrix.row_bytes), begun.where))
+              cluster.races.read_by_wgmma(group_number, number, begun.known, byte, matrix.array->granule,
+                                          static_cast<std::uint32_t>(matrix.row_bytes), begun.where))
         report_conflict(*conflict, *matrix.array, byte, false, begun.where, true);
     });
   }
-  block.units.add([&group] { group.do_next(); }, owner_of(group_number));
+  cluster.units.add([&group] { group.do_next(); }, owner_of(group_number));
   for (unsigned w = 0; w < group_warps; ++w) {
     wake(group_number * group_warps + w, std::exchange(group.waiters[w], 0));
   }
@@ -256,7 +256,7 @@ void WarpgroupState::do_next() {
 
 MatrixInShared describe(SharedArray* array, const std::byte* at, std::int64_t row_bytes,
                         std::int64_t panel_bytes, bool mn_major, Where where) {
-  return {array, running.block->shared.offset_of(at), row_bytes, panel_bytes, mn_major, where};
+  return {array, running.cluster->shared.offset_of(at), row_bytes, panel_bytes, mn_major, where};
 }
 
 void fence_wgmma() {
@@ -264,16 +264,16 @@ void fence_wgmma() {
 }
 
 void begin_wgmma(const WgmmaOperands& mine, Where where) {
-  Block& block = *running.block;
+  Cluster& cluster = *running.cluster;
   Thread& me = *running.thread;
   WarpgroupState& group = state_of_group(me, where);
   const unsigned group_number = me.warp / group_warps;
-  block.flight.come_to_wgmma(2ull * rows * inner * static_cast<std::uint64_t>(mine.columns) /
-                             group_threads);
+  me.block->flight.come_to_wgmma(2ull * rows * inner * static_cast<std::uint64_t>(mine.columns) /
+                                 group_threads);
   note(Step::Kind::wgmma, static_cast<std::uint64_t>(mine.columns), 0, 0, where);
   const std::size_t number = me.wgmmas++;
   me.began_wgmma = where;
-  std::uint64_t& most = block.most_exp_before_product;
+  std::uint64_t& most = cluster.most_exp_before_product;
   most = std::max(most, std::exchange(me.exponentials, 0));
 
   const auto open = std::ranges::find(me.accumulators, mine.C, &OpenAccumulators::C);
@@ -310,8 +310,8 @@ void begin_wgmma(const WgmmaOperands& mine, Where where) {
     me.accumulators.push_back({mine.C, mine.columns, chain, number});
   }
   bool& warp_came = begun.warp_came[me.warp % group_warps];
-  if (block.launch->options->check && !warp_came)
-    block.races.join_knowledge(begun.known, me.warp, begun.came == 0);
+  if (cluster.launch->options->check && !warp_came)
+    cluster.races.join_knowledge(begun.known, me.warp, begun.came == 0);
   warp_came = true;
   if (++begun.came == group_threads) start(group, number, group_number);
 }
@@ -323,7 +323,7 @@ void commit_wgmmas() {
 }
 
 void wait_for_wgmmas(std::size_t pending, std::initializer_list<Accumulators> named, Where where) {
-  Block& block = *running.block;
+  Cluster& cluster = *running.cluster;
   Thread& me = *running.thread;
   me.accesses = 0;
   me.wgmma_fenced = false;  // what follows may use registers
@@ -353,9 +353,9 @@ void wait_for_wgmmas(std::size_t pending, std::initializer_list<Accumulators> na
     suspend("wgmma_wait", where);
   }
   if (group.done < me.wgmmas_waited)
-    block.units.finish(owner_of(me.warp / group_warps), me.wgmmas_waited - group.done);
-  if (block.launch->options->check) block.races.wait_for_wgmmas(me.warp, me.wgmmas_waited);
-  block.flight.wait_for_wgmmas();
+    cluster.units.finish(owner_of(me.warp / group_warps), me.wgmmas_waited - group.done);
+  if (cluster.launch->options->check) cluster.races.wait_for_wgmmas(me.warp, me.wgmmas_waited);
+  me.block->flight.wait_for_wgmmas();
   for (const Accumulators& one : named) {
     const auto open = std::ranges::find(me.accumulators, one.C, &OpenAccumulators::C);
     if (open == me.accumulators.end()) continue;

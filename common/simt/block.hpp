@@ -22,7 +22,7 @@
 #include "common/simt/register_pool.hpp"
 #include "common/simt/trace.hpp"
 
-// The state of a block that runs: its threads, warps and shared memory.
+// The state of the blocks of a cluster that run: their threads, warps and shared memory.
 
 namespace flashladder::simt {
 
@@ -30,7 +30,8 @@ struct f32;
 struct WarpgroupState;  // of wgmma.cpp
 
 inline constexpr unsigned warp_size = 32;
-inline constexpr unsigned max_threads = 1024;           ///< Of a block.
+inline constexpr unsigned max_threads = 1024;           ///< Of a block; here of a cluster, too.
+inline constexpr unsigned most_blocks = 8;              ///< Of a cluster.
 inline constexpr std::uint32_t max_shared = 227 << 10;  ///< Bytes that a block may have on chip.
 /// Of the GPU that is emulated: few, so that small grids have more blocks.
 inline constexpr int multiprocessors = 16;
@@ -43,31 +44,37 @@ struct SharedArray {
   const char* name;       ///< As in the ledger.
   Where where;            ///< Its declaration.
   unsigned column;        ///< Of the declaration: two may stand in one line. 0: dynamic shared memory.
-  std::uint32_t offset;   ///< In the block's shared memory, bytes.
+  std::uint32_t offset;   ///< In the cluster's shared memory, bytes.
   std::uint32_t bytes;    ///< Size.
   std::uint32_t granule;  ///< Bytes that races are told apart by: 2 or 4.
   std::byte* data;        ///< Of the first element.
   SharedTraffic traffic;  ///< Counted so far in this launch by this OS thread.
 };
 
-/// The shared memory of the block that an OS thread runs: one area for all blocks in turn, laid out alike.
+/// The shared memory of the blocks of the cluster that an OS thread runs: one area for all clusters in
+/// turn, in which the blocks have theirs one after the other, all laid out alike.
 class SharedMemory {
  public:
-  SharedMemory();
-
-  /// A launch with `dynamic_bytes` bytes of dynamic shared memory: no arrays yet.
-  void begin_launch(std::uint32_t dynamic_bytes);
-  /// A new block: everything is NaN.
-  void begin_block();
+  /// A launch of clusters of `blocks` blocks with `dynamic_bytes` bytes of dynamic shared memory each: no
+  /// arrays yet.
+  void begin_launch(std::uint32_t dynamic_bytes, unsigned blocks);
+  /// A new cluster: everything is NaN.
+  void begin_cluster();
 
   /// The array declared at a place; laid out when the first thread comes by, found again by all others.
-  /// nullptr when it no longer fits.
+  /// nullptr when it no longer fits; the blocks of a cluster may have none.
   SharedArray* declare(const char* name, Where where, unsigned column, std::uint32_t bytes,
                        std::uint32_t element_bytes);
-  /// `bytes` bytes of dynamic shared memory from byte `offset` on (0: all to its end), under a name.
-  /// nullptr when there are not as many.
-  SharedArray* dynamic(const char* name, Where where, std::uint32_t offset, std::uint32_t bytes,
-                       std::uint32_t element_bytes);
+  /// `bytes` bytes of a block's dynamic shared memory from byte `offset` on (0: all to its end), under a
+  /// name. nullptr when there are not as many.
+  SharedArray* dynamic(unsigned rank, const char* name, Where where, std::uint32_t offset,
+                       std::uint32_t bytes, std::uint32_t element_bytes);
+  /// What another block of the cluster has where a block has this array.
+  SharedArray* of_block(unsigned rank, const SharedArray& array);
+  /// The block that has this byte.
+  unsigned rank_of(std::uint32_t offset) const { return stride_ == 0 ? 0 : offset / stride_; }
+  /// Bytes from the first byte of one block to that of the next.
+  std::uint32_t stride() const { return stride_; }
 
   /// Of byte 0; 1024-byte aligned.
   std::byte* base() const { return base_; }
@@ -87,7 +94,9 @@ class SharedMemory {
                    std::uint32_t bytes, std::uint32_t element_bytes);
 
   std::vector<std::byte> memory_;
-  std::byte* base_;
+  std::byte* base_ = nullptr;
+  unsigned blocks_ = 1;
+  std::uint32_t stride_ = 0;
   std::uint32_t dynamic_bytes_ = 0;
   std::uint32_t static_bytes_ = 0;
   std::uint32_t end_ = 0;
@@ -98,13 +107,14 @@ class SharedMemory {
 /// An asynchronous copy that a thread began and has not waited for.
 struct PendingCopy {
   SharedArray* array;        ///< Where to.
-  std::uint32_t offset;      ///< First byte of the block's shared memory that it writes.
+  std::uint32_t offset;      ///< First byte of the cluster's shared memory that it writes.
   std::uint32_t bytes;       ///< How many it writes.
   std::uint32_t read_bytes;  ///< How many it reads; the rest becomes zero.
   const std::byte* source;   ///< Where from.
   Where where;               ///< Of the instruction.
 };
 
+struct Block;
 struct Mbarrier;
 
 /// A thread's accumulators that a wgmma changes, and that it has not waited for.
@@ -118,10 +128,11 @@ struct OpenAccumulators {
 /// One CUDA thread.
 struct Thread {
   Fiber fiber;                            ///< What it runs on.
+  Block* block = nullptr;                 ///< Which block it is of.
   uint3 index = {};                       ///< threadIdx.
-  unsigned linear = 0;                    ///< Number in the block.
+  unsigned linear = 0;                    ///< Number in the cluster.
   unsigned lane = 0;                      ///< Number in the warp.
-  unsigned warp = 0;                      ///< Which warp.
+  unsigned warp = 0;                      ///< Which warp of the cluster.
   bool exited = false;                    ///< Returned from the kernel.
   const char* waits_at = nullptr;         ///< What it waits at; nullptr: it can run.
   Where where;                            ///< Where that is.
@@ -168,7 +179,7 @@ struct Warp {
   static constexpr int no_row = std::numeric_limits<int>::min();  ///< Not a row.
 };
 
-/// One of a block's 16 barriers; number 0 is that of __syncthreads.
+/// One of a block's 16 barriers, of which number 0 is that of __syncthreads; or the cluster's.
 struct Barrier {
   unsigned arrived = 0;                                             ///< Threads counted so far.
   unsigned expected = 0;                                            ///< Threads that complete it.
@@ -182,8 +193,8 @@ struct Barrier {
 /// An mbarrier that was initialised.
 struct Mbarrier {
   SharedArray* array;             ///< That it is an element of.
-  std::uint32_t offset;           ///< Its first byte of the block's shared memory.
-  std::uint32_t number;           ///< Among those of the block.
+  std::uint32_t offset;           ///< Its first byte of the cluster's shared memory.
+  std::uint32_t number;           ///< Among those of the cluster.
   std::uint32_t arrivals;         ///< That a phase takes.
   std::uint32_t pending;          ///< Arrivals that are still to come in this phase.
   std::int64_t bytes = 0;         ///< Of copies, likewise.
@@ -207,6 +218,7 @@ struct Launch {
   const char* kernel;          ///< Name for the ledger and errors.
   dim3 grid;                   ///< Blocks.
   dim3 block;                  ///< Threads of each.
+  unsigned cluster;            ///< Blocks of a cluster, along x.
   std::uint32_t shared_bytes;  ///< Dynamic shared memory.
   void (*body)(const void*);   ///< Runs the kernel for the running thread.
   const void* arguments;       ///< For `body`.
@@ -217,22 +229,38 @@ struct Launch {
   LaunchTrace* trace;          ///< Gets what it does, where that is asked for.
 };
 
-/// The block that an OS thread runs; used for one after the other.
+/// One block.
 struct Block {
+  unsigned rank = 0;                   ///< Number in its cluster.
+  unsigned linear = 0;                 ///< Number in the grid.
+  uint3 index = {};                    ///< blockIdx.
+  unsigned exited = 0;                 ///< Threads that returned.
+  std::array<Barrier, 16> barrier;     ///< By number.
+  Flight flight;                       ///< Which copies to it are in flight beside what.
+  std::size_t tiles = 0;               ///< That the furthest of its threads has come to.
+  std::vector<bool> masked;            ///< By tile: whether it was masked.
+  std::unique_ptr<Recorder> recorder;  ///< Writes down what it does, where that is asked for.
+  /// (check) By warp of another block: its step at its last arrival at this block's mbarriers, and where.
+  std::array<std::pair<std::uint32_t, Where>, max_threads / warp_size> arrived;
+};
+
+/// The blocks of a cluster, nearly always one, which an OS thread runs; used for one cluster after the
+/// other. Threads and warps are numbered through all of its blocks.
+struct Cluster {
   const Launch* launch = nullptr;                  ///< Which launch it belongs to.
-  uint3 index = {};                                ///< blockIdx.
-  unsigned linear = 0;                             ///< Number in the grid.
-  unsigned threads = 0;                            ///< In the block.
-  unsigned warps = 0;                              ///< In the block.
+  unsigned number = 0;                             ///< In the grid.
+  unsigned block_threads = 0;                      ///< Threads of a block.
+  unsigned threads = 0;                            ///< Of all blocks.
+  unsigned warps = 0;                              ///< Of all blocks.
   unsigned exited = 0;                             ///< Threads that returned.
   ReadyLanes ready;                                ///< Who can run.
   std::mt19937_64 random;                          ///< For Schedule::random.
+  std::vector<Block> block;                        ///< By rank.
   std::vector<std::unique_ptr<Thread>> thread;     ///< By number; may hold more than `threads`.
   std::array<Warp, max_threads / warp_size> warp;  ///< By number.
-  std::array<Barrier, 16> barrier;                 ///< By number.
+  Barrier barrier;                                 ///< Of all blocks.
   std::deque<Mbarrier> mbarriers;                  ///< In the order in which they were initialised.
   AsyncQueue units;                                ///< What works beside the threads.
-  Flight flight;                                   ///< Which copies are in flight beside what.
   /// By number: the wgmmas of those that have some.
   std::array<std::shared_ptr<WarpgroupState>, max_threads / 128> warpgroup;
   RegisterPool registers;  ///< That setmaxnreg moves.
@@ -245,28 +273,26 @@ struct Block {
   unsigned early_reader = 0;  ///< Whose warp read it.
   /// Who has waited for the launch before: warp, and its step.
   std::vector<std::pair<unsigned, std::uint32_t>> grid_waits;
-  std::size_t tiles = 0;                      ///< That the furthest of its threads has come to.
   unsigned turns = 0;                         ///< That it has had: next_turn().
-  std::vector<bool> masked;                   ///< By tile: whether it was masked.
   Busiest busiest;                            ///< Thread of this launch.
   std::uint64_t most_bytes_in_flight = 0;     ///< The most seen at a barrier in this launch.
   std::uint64_t most_exp_before_product = 0;  ///< The most exponentials of a thread between two products.
   std::unique_ptr<StackPool> stacks;          ///< One per thread.
   int stack_count = 0;                        ///< How many.
   std::vector<GlobalTraffic> global;          ///< By GlobalBuffer::slot, in this launch.
-  Fiber* scheduler = nullptr;                 ///< Goes on when the block is done.
+  Fiber* scheduler = nullptr;                 ///< Goes on when the cluster is done.
   std::exception_ptr error;                   ///< What ended it early.
 };
 
 /// What runs on this OS thread at this moment.
 struct Running {
   Thread* thread = nullptr;         ///< The CUDA thread.
-  Block* block = nullptr;           ///< Its block.
+  Cluster* cluster = nullptr;       ///< Its cluster.
   GlobalTraffic* global = nullptr;  ///< Counts by GlobalBuffer::slot.
   bool observed = false;            ///< Accesses are logged or checked, beyond being counted.
   Counters counts;                  ///< Counted so far in this launch by this OS thread.
   std::uint64_t operations = 0;     ///< Those on f32 when the CUDA thread began to run, when observed.
-  Recorder* trace = nullptr;        ///< Of the block, where it is traced.
+  Recorder* trace = nullptr;        ///< Of its block, where it is traced.
 };
 
 /// Every counted operation touches it. Hidden, so that the linker makes the cheapest access of it that

@@ -49,7 +49,7 @@ bool later(Where a, Where b) {
 
 Meeting* meet(std::uint32_t mask, const char* name, Where where, void* operands) {
   Thread& me = *running.thread;
-  Warp& warp = running.block->warp[me.warp];
+  Warp& warp = running.cluster->warp[me.warp];
   const std::uint32_t self = 1u << me.lane;
   me.accesses = 0;
   if ((mask & self) == 0) fail_outside_mask(name, where);
@@ -86,7 +86,7 @@ Meeting* meet(std::uint32_t mask, const char* name, Where where, void* operands)
 
 void finish(Meeting& meeting) {
   const Thread& me = *running.thread;
-  Warp& warp = running.block->warp[me.warp];
+  Warp& warp = running.cluster->warp[me.warp];
   if (running.observed) warp.log.flush(meeting.mask);
   meeting.arrived = 0;
   --warp.pending;
@@ -114,33 +114,40 @@ void synchronise_warp(std::uint32_t mask, Where where) {
   int nothing = 0;
   collective(mask, "__syncwarp", where, nothing, [mask](int* const*) {
     ++running.counts.syncwarps;
-    running.block->flight.synchronise(mask);
-    if (!running.block->launch->options->check) return;
+    running.thread->block->flight.synchronise(mask);
+    if (!running.cluster->launch->options->check) return;
     report_early_read(1u << running.thread->warp);
-    running.block->races.synchronise(running.thread->warp);
+    running.cluster->races.synchronise(running.thread->warp);
   });
 }
 
+void synchronise_cluster(Where where) {
+  barrier(barrier_of_cluster, running.cluster->threads, true, "cluster_sync", where);
+}
+
 void barrier(unsigned id, unsigned threads, bool waits, const char* name, Where where) {
-  Block& block = *running.block;
+  Cluster& cluster = *running.cluster;
   Thread& me = *running.thread;
-  const bool whole_block = id == 0;
-  const bool check = block.launch->options->check;
+  const bool whole_cluster = id == barrier_of_cluster, whole_block = id == 0;
+  const unsigned who_comes = whole_cluster ? cluster.threads : cluster.block_threads;
+  const unsigned exited = whole_cluster ? cluster.exited : me.block->exited;
+  const bool check = cluster.launch->options->check;
   me.accesses = 0;
-  if (id >= block.barrier.size() || threads == 0 || threads % warp_size != 0 || threads > block.threads)
+  if (id > barrier_of_cluster || threads == 0 || threads % warp_size != 0 || threads > who_comes)
     fail(ErrorKind::deadlock, where, "",
          std::string(name) + " on barrier " + std::to_string(id) + " for " + std::to_string(threads) +
              " threads can never complete: barriers are 0 to 15, threads come in whole warps, and the "
              "block has " +
-             std::to_string(block.threads));
-  Barrier& barrier = block.barrier[id];
-  if (whole_block && block.exited != 0)
+             std::to_string(who_comes));
+  Barrier& barrier = whole_cluster ? cluster.barrier : me.block->barrier[id];
+  if ((whole_block || whole_cluster) && exited != 0)
     fail(ErrorKind::barrier_short, where, "",
-         std::to_string(block.exited) + " of the block's " + std::to_string(block.threads) +
+         std::to_string(exited) + " of the " + (whole_cluster ? "cluster's " : "block's ") +
+             std::to_string(who_comes) +
              " threads have returned from the kernel and will never come to this barrier:" +
              where_all_are());
-  if (barrier.arrived != 0 &&
-      (barrier.expected != threads || (whole_block && !same_place(barrier.where, where)))) {
+  if (barrier.arrived != 0 && (barrier.expected != threads ||
+                               ((whole_block || whole_cluster) && !same_place(barrier.where, where)))) {
     const bool mine_first = later(where, barrier.where);
     fail(ErrorKind::divergent_barrier, mine_first ? where : barrier.where, "",
          "some threads wait at " + to_string(barrier.where) + " and others at " + to_string(where) + ":" +
@@ -152,29 +159,33 @@ void barrier(unsigned id, unsigned threads, bool waits, const char* name, Where 
   barrier.where = where;
   barrier.members[me.warp] |= 1u << me.lane;
   if (waits) barrier.waiters[me.warp] |= 1u << me.lane;
-  if (check && waits) block.races.arrive(barrier.clock, me.warp);
-  if (check && !waits) block.races.release(barrier.clock, me.warp);  // what it does next comes behind it
-  block.flight.tell(barrier.knowledge);
+  if (check && waits) cluster.races.arrive(barrier.clock, me.warp);
+  if (check && !waits) cluster.races.release(barrier.clock, me.warp);  // what it does next comes behind it
+  me.block->flight.tell(barrier.knowledge);
   if (++barrier.arrived < threads) {
     if (waits) suspend(name, where);
     return;
   }
   if (check) {
     std::uint32_t warps = 0;
-    for (unsigned w = 0; w < block.warps; ++w) warps |= barrier.members[w] != 0 ? 1u << w : 0;
+    for (unsigned w = 0; w < cluster.warps; ++w) warps |= barrier.members[w] != 0 ? 1u << w : 0;
     report_early_read(warps);
   }
-  ++(whole_block ? running.counts.barriers : running.counts.named_barriers);
-  if (whole_block) {
-    const std::uint64_t bytes = block.flight.at_block_barrier(barrier.knowledge);
-    running.counts.bytes_in_flight += bytes;
-    block.most_bytes_in_flight = std::max(block.most_bytes_in_flight, bytes);
+  if (whole_cluster) {
+    running.counts.barriers += cluster.block.size();
+  } else {
+    ++(whole_block ? running.counts.barriers : running.counts.named_barriers);
   }
-  for (unsigned w = 0; w < block.warps; ++w) {
+  if (whole_block) {
+    const std::uint64_t bytes = me.block->flight.at_block_barrier(barrier.knowledge);
+    running.counts.bytes_in_flight += bytes;
+    cluster.most_bytes_in_flight = std::max(cluster.most_bytes_in_flight, bytes);
+  }
+  for (unsigned w = 0; w < cluster.warps; ++w) {
     if (barrier.members[w] == 0) continue;
-    if (running.observed) block.warp[w].log.flush(barrier.members[w]);
-    if (check) block.races.leave(barrier.clock, w, barrier.waiters[w] != 0);
-    block.flight.learn(w, barrier.waiters[w], barrier.knowledge);
+    if (running.observed) cluster.warp[w].log.flush(barrier.members[w]);
+    if (check) cluster.races.leave(barrier.clock, w, barrier.waiters[w] != 0);
+    me.block->flight.learn(w, barrier.waiters[w], barrier.knowledge);
     wake(w, w == me.warp ? barrier.waiters[w] & ~(1u << me.lane) : barrier.waiters[w]);
   }
   barrier = {};

@@ -49,8 +49,14 @@ constexpr unsigned shuffle_source(unsigned lane, int wanted, int width) {
   return (wanted & group) == (static_cast<int>(lane) & group) ? static_cast<unsigned>(wanted) : lane;
 }
 
-/// bar.sync (`waits`) and bar.arrive: `threads` threads complete barrier number `id` (0: __syncthreads).
+/// bar.sync (`waits`) and bar.arrive: `threads` threads complete barrier number `id` of the block (0:
+/// __syncthreads).
 void barrier(unsigned id, unsigned threads, bool waits, const char* name, Where where);
+
+/// Barrier number of a cluster's blocks together.
+inline constexpr unsigned barrier_of_cluster = 16;
+/// Waits for all threads of the cluster.
+void synchronise_cluster(Where where);
 
 /// __syncwarp.
 void synchronise_warp(std::uint32_t mask, Where where);
@@ -59,7 +65,8 @@ void synchronise_warp(std::uint32_t mask, Where where);
 
 /// Waits for all threads of the block.
 inline void __syncthreads(flashladder::simt::Where where = flashladder::simt::Where::here()) {
-  flashladder::simt::barrier(0, flashladder::simt::running.block->threads, true, "__syncthreads", where);
+  flashladder::simt::barrier(0, flashladder::simt::running.cluster->block_threads, true, "__syncthreads",
+                             where);
 }
 /// Waits for the lanes in `mask`, and makes their shared memory writes visible to each other.
 inline void __syncwarp(unsigned mask = ~0u,

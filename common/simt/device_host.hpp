@@ -149,20 +149,41 @@ void launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 blo
   require(cudaGetLastError(), "kernel ", name);
 }
 
-/// Starts a kernel whose arguments lie at such addresses. `dependent`: as launch_dependent.
-inline cudaError_t start_kernel(bool dependent, const void* kernel, dim3 grid, dim3 block,
+/// Starts a kernel whose arguments lie at such addresses. `cluster`: the blocks of one. `dependent`: as
+/// launch_dependent.
+inline cudaError_t start_kernel(unsigned cluster, bool dependent, const void* kernel, dim3 grid, dim3 block,
                                 std::size_t shared_bytes, void** arguments) {
-  cudaLaunchAttribute early = {};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute attributes[2] = {};
+  unsigned count = 0;
+  if (dependent) {
+    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (cluster > 1) {
+    attributes[count].id = cudaLaunchAttributeClusterDimension;
+    attributes[count++].val.clusterDim = {cluster, 1, 1};
+  }
   cudaLaunchConfig_t how = {};
   how.gridDim = grid;
   how.blockDim = block;
   how.dynamicSmemBytes = shared_bytes;
   how.stream = stream();
-  how.attrs = &early;
-  how.numAttrs = dependent ? 1 : 0;
+  how.attrs = attributes;
+  how.numAttrs = count;
   return cudaLaunchKernelExC(&how, kernel, arguments);
+}
+
+/// As launch_dependent and launch_clusters.
+template <class... Parameters, class... Arguments>
+void launch_with(unsigned cluster, bool dependent, const char* name, void (*kernel)(Parameters...),
+                 dim3 grid, dim3 block, std::size_t shared_bytes, Arguments&&... arguments) {
+  prepare_launch(name, kernel, grid, shared_bytes);
+  const auto start = [&](Parameters... parameters) {
+    void* addresses[] = {const_cast<void*>(static_cast<const void*>(&parameters))...};
+    return start_kernel(cluster, dependent, reinterpret_cast<const void*>(kernel), grid, block,
+                        shared_bytes, addresses);
+  };
+  require(start(static_cast<Parameters>(arguments)...), "kernel ", name);
 }
 
 /// As launch, but the kernel may begin before the one before it has ended: see
@@ -170,12 +191,15 @@ inline cudaError_t start_kernel(bool dependent, const void* kernel, dim3 grid, d
 template <class... Parameters, class... Arguments>
 void launch_dependent(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block,
                       std::size_t shared_bytes, Arguments&&... arguments) {
-  prepare_launch(name, kernel, grid, shared_bytes);
-  const auto start = [&](Parameters... parameters) {
-    void* addresses[] = {const_cast<void*>(static_cast<const void*>(&parameters))...};
-    return start_kernel(true, reinterpret_cast<const void*>(kernel), grid, block, shared_bytes, addresses);
-  };
-  require(start(static_cast<Parameters>(arguments)...), "kernel ", name);
+  launch_with(1, true, name, kernel, grid, block, shared_bytes, arguments...);
+}
+
+/// As launch, of a grid whose blocks come in clusters of `cluster` along x, of which grid.x is a multiple:
+/// see common/ptx/cluster.hpp.
+template <class... Parameters, class... Arguments>
+void launch_clusters(const char* name, void (*kernel)(Parameters...), unsigned cluster, dim3 grid,
+                     dim3 block, std::size_t shared_bytes, Arguments&&... arguments) {
+  launch_with(cluster, false, name, kernel, grid, block, shared_bytes, arguments...);
 }
 
 }  // namespace for_cuda

@@ -14,7 +14,7 @@ template <class Body>
 void for_each_lane(unsigned warp, std::uint32_t lanes, Body body) {
   for (; lanes != 0; lanes &= lanes - 1) {
     const auto lane = static_cast<unsigned>(std::countr_zero(lanes));
-    body(*running.block->thread[warp * warp_size + lane]);
+    body(*running.cluster->thread[warp * warp_size + lane]);
   }
 }
 
@@ -26,8 +26,8 @@ void Knowledge::join(const Knowledge& other) {
   for (unsigned g = 0; g < begun.size(); ++g) begun[g] = std::max(begun[g], other.begun[g]);
 }
 
-void Flight::begin() {
-  looks_ = false;
+void Flight::begin(bool in_cluster) {
+  looks_ = in_cluster;
   copied_ = 0;
   loads_ = {};
   for (std::vector<Loads>& one : loads_until_) one.clear();
@@ -177,7 +177,7 @@ void Flight::synchronise(std::uint32_t lanes) const {
 
 std::uint64_t Flight::at_block_barrier(const Knowledge& all) {
   settled_ = 0;
-  for (unsigned w = 0; w < running.block->warps; ++w) {
+  for (unsigned w = 0; w < running.cluster->warps; ++w) {
     warps_[w].settled = warps_[w].arrived;
     settled_ += warps_[w].settled;
   }

@@ -44,8 +44,8 @@ struct Knowledge {
 /// copies by cp.async alone are looked at, mma.cpp counts.
 class Flight {
  public:
-  /// A block begins.
-  void begin();
+  /// A block begins, `in_cluster` one of several that learn from each other.
+  void begin(bool in_cluster);
 
   /// The running thread begins a copy by cp.async that reads so many bytes.
   void begin_copy(std::uint64_t bytes);

@@ -116,6 +116,9 @@ constexpr Meaning meanings[] = {
     {register_misuse, "register_misuse", "registers are given back or taken in a way that no GPU takes",
      "all four warps of a warpgroup execute the same registers_down or registers_up, with a barrier "
      "between two of them; down keeps no more than there are, and up asks for no fewer"},
+    {ended_block, "ended_block", "shared memory of a block that has ended, or may have, is used",
+     "a block returned before it had waited for all that others of its cluster do in its shared memory: "
+     "arrivals at its mbarriers, stores, copies"},
     {endless_loop, "endless_loop", "a thread never stops and never synchronises",
      "the loop's counter does not move towards its end, or the loop waits for another thread's store "
      "without "

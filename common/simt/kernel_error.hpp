@@ -57,6 +57,8 @@ enum class ErrorKind {
   unfinished_wgmma,       ///< A wgmma is not in a group that is waited for.
   bad_matrix_descriptor,  ///< A wgmma's matrix lies where none can, or not as it is described.
   register_misuse,        ///< Registers given back or taken in a way that no GPU takes.
+  ended_block,            ///< Shared memory of another block of the cluster is used, which has ended, or
+                          ///< (check) may have.
   endless_loop,           ///< (check) A thread that accesses memory on and on and never synchronises.
   stack_overflow,         ///< A thread's local arrays or calls take more stack than it has.
   unwritten_output,       ///< An element of an output that no kernel wrote.

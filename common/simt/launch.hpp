@@ -82,10 +82,11 @@ class DeviceBuffer {
   std::unique_ptr<GlobalBuffer> buffer_;
 };
 
-/// Runs `kernel` on such a grid, and waits for it. `dependent`: by launch_dependent.
+/// Runs `kernel` on such a grid, and waits for it. `cluster`: the blocks of one. `dependent`: by
+/// launch_dependent.
 template <class... Parameters, class... Arguments>
-void run_kernel(bool dependent, const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block,
-                std::size_t shared_bytes, Arguments&&... arguments) {
+void run_kernel(unsigned cluster, bool dependent, const char* name, void (*kernel)(Parameters...),
+                dim3 grid, dim3 block, std::size_t shared_bytes, Arguments&&... arguments) {
   struct Call {
     void (*kernel)(Parameters...);
     std::tuple<std::decay_t<Parameters>...> arguments;
@@ -95,6 +96,7 @@ void run_kernel(bool dependent, const char* name, void (*kernel)(Parameters...),
   what.kernel = name;
   what.grid = grid;
   what.block = block;
+  what.cluster = cluster;
   what.shared_bytes = static_cast<std::uint32_t>(std::min<std::size_t>(shared_bytes, 0xffffffff));
   what.body = [](const void* data) {
     const Call& c = *static_cast<const Call*>(data);
@@ -110,7 +112,7 @@ void run_kernel(bool dependent, const char* name, void (*kernel)(Parameters...),
 template <class... Parameters, class... Arguments>
 void launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block,
             std::size_t shared_bytes, Arguments&&... arguments) {
-  run_kernel(false, name, kernel, grid, block, shared_bytes, std::forward<Arguments>(arguments)...);
+  run_kernel(1, false, name, kernel, grid, block, shared_bytes, std::forward<Arguments>(arguments)...);
 }
 
 /// As launch, but on a GPU the kernel may begin before the one before it has ended: what that has written
@@ -118,7 +120,16 @@ void launch(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 blo
 template <class... Parameters, class... Arguments>
 void launch_dependent(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block,
                       std::size_t shared_bytes, Arguments&&... arguments) {
-  run_kernel(true, name, kernel, grid, block, shared_bytes, std::forward<Arguments>(arguments)...);
+  run_kernel(1, true, name, kernel, grid, block, shared_bytes, std::forward<Arguments>(arguments)...);
+}
+
+/// As launch, of a grid whose blocks come in clusters of `cluster` along x, of which grid.x is a multiple:
+/// see common/ptx/cluster.hpp.
+template <class... Parameters, class... Arguments>
+void launch_clusters(const char* name, void (*kernel)(Parameters...), unsigned cluster, dim3 grid,
+                     dim3 block, std::size_t shared_bytes, Arguments&&... arguments) {
+  run_kernel(cluster, false, name, kernel, grid, block, shared_bytes,
+             std::forward<Arguments>(arguments)...);
 }
 
 }  // namespace flashladder::simt

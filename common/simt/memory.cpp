@@ -9,6 +9,7 @@ namespace {
 constexpr unsigned char poison_byte = 0xff;  // all ones is a NaN in every floating-point type
 constexpr std::uint32_t array_alignment =
     128;  // all banks: bank conflicts do not depend on what comes before
+constexpr std::uint32_t tile_alignment = 1024;  // the largest pattern of a swizzle
 
 std::uint32_t round_up(std::uint32_t n, std::uint32_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
@@ -36,13 +37,16 @@ AccessKind access_kind(GlobalMarks::Use use) {
 }
 
 std::string thread_name(unsigned warp, unsigned lane) {
-  return "thread " + to_string(running.block->thread[warp * warp_size + lane]->index);
+  const Cluster& cluster = *running.cluster;
+  const Thread& thread = *cluster.thread[warp * warp_size + lane];
+  return "thread " + to_string(thread.index) +
+         (cluster.block.size() == 1 ? "" : " of block " + to_string(thread.block->index));
 }
 
 void count_access(const char* buffer, Where where) {
-  if (++running.thread->accesses > running.block->launch->options->access_budget)
+  if (++running.thread->accesses > running.cluster->launch->options->access_budget)
     fail(ErrorKind::endless_loop, where, buffer,
-         "this thread made more than " + std::to_string(running.block->launch->options->access_budget) +
+         "this thread made more than " + std::to_string(running.cluster->launch->options->access_budget) +
              " accesses without synchronising (Options::access_budget)");
 }
 
@@ -63,7 +67,7 @@ void count_access(const char* buffer, Where where) {
 
 void report_conflict(const Conflict& conflict, const SharedArray& array, std::uint32_t byte, bool write,
                      Where where, bool by_unit) {
-  Block& block = *running.block;
+  Cluster& cluster = *running.cluster;
   const Thread& me = *running.thread;
   const std::string element = std::string(array.name) + (by_unit ? " from byte " : " byte ") +
                               number(byte - array.offset) + (by_unit ? " on" : "");
@@ -97,25 +101,27 @@ void report_conflict(const Conflict& conflict, const SharedArray& array, std::ui
       fault_in(me, conflict.kind, where, array.name, details, unwritten ? array.where : conflict.where);
   if (!unwritten && (write || (conflict.warp == me.warp && conflict.lane == me.lane)))
     throw KernelError(fault);
-  if (block.early_read) return;
-  block.early_read = fault;
-  block.early_reader = me.warp;
+  if (cluster.early_read) return;
+  cluster.early_read = fault;
+  cluster.early_reader = me.warp;
 }
 
-SharedMemory::SharedMemory() : memory_(max_shared + 64 * 1024 + 1024) {
-  const auto address = reinterpret_cast<std::uintptr_t>(memory_.data());
-  base_ = memory_.data() + (1024 - address % 1024) % 1024;
-}
-
-void SharedMemory::begin_launch(std::uint32_t dynamic_bytes) {
+void SharedMemory::begin_launch(std::uint32_t dynamic_bytes, unsigned blocks) {
   arrays_.clear();
+  blocks_ = blocks;
   dynamic_bytes_ = dynamic_bytes;
   static_bytes_ = 0;
   bytes_ = round_up(dynamic_bytes, 16);
-  end_ = round_up(dynamic_bytes, array_alignment);
+  stride_ = blocks == 1 ? 0 : round_up(dynamic_bytes, tile_alignment);
+  end_ = blocks == 1 ? round_up(dynamic_bytes, array_alignment) : blocks * stride_;
+  const std::size_t size = std::max(end_, max_shared) + max_static_shared + 2 * tile_alignment;
+  if (memory_.size() >= size) return;
+  memory_.resize(size);
+  const auto address = reinterpret_cast<std::uintptr_t>(memory_.data());
+  base_ = memory_.data() + (tile_alignment - address % tile_alignment) % tile_alignment;
 }
 
-void SharedMemory::begin_block() {
+void SharedMemory::begin_cluster() {
   std::fill_n(base_, end_, std::byte{poison_byte});
 }
 
@@ -126,7 +132,8 @@ SharedArray* SharedMemory::declare(const char* name, Where where, unsigned colum
         std::strcmp(array.name, name) == 0 && std::strcmp(array.where.file, where.file) == 0)
       return &array;
   const std::uint32_t rounded = round_up(bytes, 16);
-  if (static_bytes_ + rounded > max_static_shared || bytes_ + rounded > max_shared) return nullptr;
+  if (blocks_ > 1 || static_bytes_ + rounded > max_static_shared || bytes_ + rounded > max_shared)
+    return nullptr;
   static_bytes_ += rounded;
   bytes_ += rounded;
   SharedArray& array = add(name, where, column, end_, bytes, element_bytes);
@@ -135,15 +142,21 @@ SharedArray* SharedMemory::declare(const char* name, Where where, unsigned colum
   return &array;
 }
 
-SharedArray* SharedMemory::dynamic(const char* name, Where where, std::uint32_t offset, std::uint32_t bytes,
-                                   std::uint32_t element_bytes) {
+SharedArray* SharedMemory::dynamic(unsigned rank, const char* name, Where where, std::uint32_t offset,
+                                   std::uint32_t bytes, std::uint32_t element_bytes) {
   if (offset > dynamic_bytes_ || bytes > dynamic_bytes_ - offset) return nullptr;
   if (bytes == 0) bytes = dynamic_bytes_ - offset;
+  offset += rank * stride_;
   for (SharedArray& array : arrays_)
     if (array.column == 0 && array.offset == offset && array.bytes == bytes &&
         array.granule == granule_of(element_bytes) && std::strcmp(array.name, name) == 0)
       return &array;
   return &add(name, where, 0, offset, bytes, element_bytes);
+}
+
+SharedArray* SharedMemory::of_block(unsigned rank, const SharedArray& array) {
+  return dynamic(rank, array.name, array.where, array.offset - rank_of(array.offset) * stride_, array.bytes,
+                 array.granule);
 }
 
 SharedArray& SharedMemory::add(const char* name, Where where, unsigned column, std::uint32_t offset,
@@ -155,32 +168,36 @@ SharedArray& SharedMemory::add(const char* name, Where where, unsigned column, s
 
 SharedArray& declare_shared(const char* name, Where where, unsigned column, std::size_t bytes,
                             std::size_t element_bytes) {
-  Block& block = *running.block;
-  const std::uint32_t before = block.shared.end();
+  Cluster& cluster = *running.cluster;
+  const std::uint32_t before = cluster.shared.end();
   const auto size = static_cast<std::uint32_t>(std::min<std::size_t>(bytes, max_shared + 1));
   SharedArray* array =
-      block.shared.declare(name, where, column, size, static_cast<std::uint32_t>(element_bytes));
+      cluster.shared.declare(name, where, column, size, static_cast<std::uint32_t>(element_bytes));
   if (array == nullptr)
-    fail(ErrorKind::too_much_shared, where, name,
-         "the array's " + std::to_string(bytes) + " bytes do not fit beside the " +
-             std::to_string(block.shared.bytes()) + " bytes in use");
-  if (block.launch->options->check && block.shared.end() != before) block.races.reserve(block.shared.end());
+    fail(
+        ErrorKind::too_much_shared, where, name,
+        cluster.block.size() > 1
+            ? "blocks of a cluster have dynamic shared memory only: on the emulator, they declare no arrays"
+            : "the array's " + std::to_string(bytes) + " bytes do not fit beside the " +
+                  std::to_string(cluster.shared.bytes()) + " bytes in use");
+  if (cluster.launch->options->check && cluster.shared.end() != before)
+    cluster.races.reserve(cluster.shared.end());
   return *array;
 }
 
 SharedArray& declare_dynamic(const char* name, Where where, std::size_t offset, std::size_t bytes,
                              std::size_t element_bytes) {
-  Block& block = *running.block;
+  Cluster& cluster = *running.cluster;
   const auto capped = [](std::size_t n) {
     return static_cast<std::uint32_t>(std::min<std::size_t>(n, max_shared + 1));
   };
-  SharedArray* array = block.shared.dynamic(name, where, capped(offset), capped(bytes),
-                                            static_cast<std::uint32_t>(element_bytes));
+  SharedArray* array = cluster.shared.dynamic(running.thread->block->rank, name, where, capped(offset),
+                                              capped(bytes), static_cast<std::uint32_t>(element_bytes));
   const std::string what = (bytes == 0 ? "memory" : std::to_string(bytes) + " bytes") + " from byte " +
                            std::to_string(offset) + " of dynamic shared memory";
   if (array == nullptr)
     fail(ErrorKind::out_of_bounds_shared, where, name,
-         what + ", of which the launch gave " + std::to_string(block.launch->shared_bytes) + " bytes");
+         what + ", of which the launch gave " + std::to_string(cluster.launch->shared_bytes) + " bytes");
   if (offset % (bytes == 0 ? element_bytes : 16) != 0)
     fail(ErrorKind::misaligned, where, name,
          what + (bytes == 0 ? "" : ": a tile must start at a multiple of 16"));
@@ -230,13 +247,14 @@ void fail_shared(const SharedArray& array, std::int64_t i, std::int64_t j, int r
 }
 
 int next_turn() {
-  Block& block = *running.block;
-  const dim3 grid = block.launch->grid;
-  return static_cast<int>(block.turns++ * grid.x * grid.y * grid.z + block.linear);
+  Cluster& cluster = *running.cluster;
+  const dim3 grid = cluster.launch->grid;
+  return static_cast<int>(cluster.turns++ * (grid.x * grid.y * grid.z / cluster.launch->cluster) +
+                          cluster.number);
 }
 
 void mask_tile() {
-  std::vector<bool>& masked = running.block->masked;
+  std::vector<bool>& masked = running.thread->block->masked;
   const std::size_t tile = running.thread->tiles;
   if (masked.size() <= tile) masked.resize(tile + 1);
   if (masked[tile]) return;
@@ -249,7 +267,7 @@ namespace {
 void note_row(int row) {
   const std::size_t tile = running.thread->tiles;
   if (tile == 0) return;  // what is asked before the first tile is about none
-  auto& asked = running.block->warp[running.thread->warp].asked_rows;
+  auto& asked = running.cluster->warp[running.thread->warp].asked_rows;
   if (asked.size() <= tile) asked.resize(tile + 1, {Warp::no_row, Warp::no_row});
   for (int& one : asked[tile]) {
     if (one == row) return;
@@ -262,24 +280,25 @@ void note_row(int row) {
 }
 
 /// The first launch that may still run, for all that the running thread knows.
-std::uint32_t unfinished_launch(const Block& block) {
-  for (const auto& [warp, step] : block.grid_waits) {
-    if (block.races.knows(running.thread->warp, warp, step)) return block.launch->number;
+std::uint32_t unfinished_launch(const Cluster& cluster) {
+  for (const auto& [warp, step] : cluster.grid_waits) {
+    if (cluster.races.knows(running.thread->warp, warp, step)) return cluster.launch->number;
   }
-  return block.launch->unfinished;
+  return cluster.launch->unfinished;
 }
 
 }  // namespace
 
 int ask_for_row(int row) {
   note_row(row);
-  return running.block->launch->options->added_to_rows;
+  return running.cluster->launch->options->added_to_rows;
 }
 
 void check_global(GlobalBuffer& buffer, std::int64_t element, GlobalMarks::Use use, Where where) {
-  const Block& block = *running.block;
-  const auto conflict =
-      buffer.check(element, use, block.launch->number, unfinished_launch(block), block.linear, where);
+  const Cluster& cluster = *running.cluster;
+  const unsigned number_of_block = running.thread->block->linear;
+  const auto conflict = buffer.check(element, use, cluster.launch->number, unfinished_launch(cluster),
+                                     number_of_block, where);
   if (!conflict) return;
   const std::string name = buffer.name() + " element " + number(element);
   if (conflict->kind == ErrorKind::uninitialised_global)
@@ -292,18 +311,18 @@ void check_global(GlobalBuffer& buffer, std::int64_t element, GlobalMarks::Use u
              "), may still run: this thread cannot know that grid_dependency_wait() was executed",
          conflict->where);
   fail_race(*conflict, use != GlobalMarks::Use::read, where, buffer.name(), name,
-            "block number " + number(block.linear), "another block");
+            "block number " + number(number_of_block), "another block");
 }
 
 void observe_global(GlobalBuffer& buffer, std::int64_t byte, unsigned bytes, GlobalMarks::Use use,
                     const char* file, unsigned line) {
   const Where where = Where::here(file, line);
-  Block& block = *running.block;
-  const Options& options = *block.launch->options;
+  Cluster& cluster = *running.cluster;
+  const Options& options = *cluster.launch->options;
   ++running.thread->work.global;
   if (running.trace != nullptr) running.trace->touch(buffer.slot, use, byte, bytes);
   if (options.banks)
-    block.warp[running.thread->warp].log.record(
+    cluster.warp[running.thread->warp].log.record(
         {static_cast<std::uint64_t>(byte), &running.global[buffer.slot], where.line,
          static_cast<std::uint8_t>(bytes), static_cast<std::uint8_t>(running.thread->lane),
          access_kind(use)});
@@ -318,18 +337,19 @@ void observe_global(GlobalBuffer& buffer, std::int64_t byte, unsigned bytes, Glo
 void observe_shared(SharedArray& array, const void* data, unsigned bytes, bool write, const char* file,
                     unsigned line) {
   const Where where = Where::here(file, line);
-  Block& block = *running.block;
-  const Options& options = *block.launch->options;
+  Cluster& cluster = *running.cluster;
+  const Options& options = *cluster.launch->options;
   const Thread& me = *running.thread;
-  const auto byte = static_cast<std::uint32_t>(static_cast<const std::byte*>(data) - block.shared.base());
+  const auto byte = static_cast<std::uint32_t>(static_cast<const std::byte*>(data) - cluster.shared.base());
   ++running.thread->work.shared;
   if (options.banks)
-    block.warp[me.warp].log.record({byte, &array.traffic, where.line, static_cast<std::uint8_t>(bytes),
-                                    static_cast<std::uint8_t>(me.lane),
-                                    write ? AccessKind::shared_store : AccessKind::shared_load});
+    cluster.warp[me.warp].log.record({byte, &array.traffic, where.line, static_cast<std::uint8_t>(bytes),
+                                      static_cast<std::uint8_t>(me.lane),
+                                      write ? AccessKind::shared_store : AccessKind::shared_load});
   if (!options.check) return;
   count_access(array.name, where);
-  if (const auto conflict = block.races.access(me.warp, me.lane, byte, bytes, array.granule, write, where))
+  if (const auto conflict =
+          cluster.races.access(me.warp, me.lane, byte, bytes, array.granule, write, where))
     report_conflict(*conflict, array, byte, write, where);
 }
 

@@ -463,12 +463,13 @@ inline void atomic_add2(gmem<int> p, int first, int second, Where where = Where:
   std::atomic_ref<std::int64_t>(*data).fetch_add(std::int64_t{second} * (std::int64_t{1} << 32) + first);
 }
 
-/// How often this block has asked so far, times the blocks of the grid, plus its number.
+/// How often this cluster has asked so far, times the clusters of the grid, plus its number.
 int next_turn();
 
 /// The next number of a counter that all blocks share: no block has drawn it before. On a GPU it depends on
 /// who comes first. Here the blocks take turns, block b of n draws b, n + b, 2 n + b and so on: counts do
-/// not depend on the order in which blocks run.
+/// not depend on the order in which blocks run. (Of clusters one block should draw; then cluster c of n
+/// does.)
 inline int draw(gmem<int> counter, Where where = Where::here()) {
   atomic_add(counter, 1, where);
   return next_turn();
@@ -480,8 +481,8 @@ void mask_tile();
 /// Says that the block has come to a tile of scores, masked or not. All threads that have a part of it say
 /// so; it counts once.
 inline void count_tile(bool masked = false, Where where = Where::here()) {
-  if (++running.thread->tiles > running.block->tiles) {
-    running.block->tiles = running.thread->tiles;
+  if (++running.thread->tiles > running.thread->block->tiles) {
+    running.thread->block->tiles = running.thread->tiles;
     ++running.counts.tiles;
   }
   if (masked) mask_tile();

@@ -22,7 +22,7 @@ struct Conflict {
   bool by_unit = false;        ///< Whether it is a unit's, which that thread told it to do.
 };
 
-/// Who used each word of a block's shared memory, and whether a barrier has made it safe since.
+/// Who used each word of a cluster's shared memory, and whether a barrier has made it safe since.
 ///
 /// Each warp has a vector clock: entry w says up to which of warp w's steps everything is known to have
 /// happened. A barrier joins the clocks of those who meet and starts a new step in each; __syncwarp starts
@@ -38,11 +38,11 @@ struct Conflict {
 /// been read.
 class SharedRaces {
  public:
-  static constexpr unsigned most_mbarriers = 32;  ///< Of a block.
+  static constexpr unsigned most_mbarriers = 64;  ///< Of a cluster.
   /// A vector clock: of the warps, then of the mbarriers.
   using Clock = std::array<std::uint32_t, 32 + most_mbarriers>;
 
-  /// A new block of `warps` warps begins.
+  /// A new cluster of `warps` warps begins.
   void begin(unsigned warps);
   /// Shared memory up to `bytes` is in use.
   void reserve(std::uint32_t bytes);
@@ -61,8 +61,8 @@ class SharedRaces {
   std::optional<Conflict> end_copy(unsigned warp, unsigned lane, std::uint32_t byte, std::uint32_t bytes,
                                    std::uint32_t granule, Where where);
 
-  /// A lane of a warp tells a unit to write these bytes; they come with a phase of the block's mbarrier of
-  /// this number.
+  /// A lane of a warp tells a unit to write these bytes; they come with a phase of the cluster's mbarrier
+  /// of this number.
   std::optional<Conflict> write_by_unit(unsigned mbarrier, std::uint64_t phase, unsigned warp,
                                         unsigned lane, std::uint32_t byte, std::uint32_t bytes,
                                         std::uint32_t granule, std::uint32_t swizzle, Where where);
@@ -79,6 +79,8 @@ class SharedRaces {
   }
   /// A warp begins a step: those who know it know what the warp has done before.
   std::uint32_t begin_step(unsigned warp) { return ++clocks_[warp][warp]; }
+  /// The step that a warp is in.
+  std::uint32_t step_of_warp(unsigned warp) const { return clocks_[warp][warp]; }
   /// Whether a warp knows that another one's step has happened.
   bool knows(unsigned warp, unsigned other, std::uint32_t step) const {
     return clocks_[warp][other] >= step;

@@ -22,12 +22,13 @@ std::string warp_name(unsigned warp) {
 
 }  // namespace
 
-void RegisterPool::begin(unsigned threads) {
+void RegisterPool::begin(unsigned threads, unsigned blocks) {
   constexpr unsigned of_multiprocessor = 65536, most_of_thread = 256, unit = 8;
   constexpr unsigned threads_of_group = warps_of_group * warp_size;
   const unsigned all = (threads + threads_of_group - 1) / threads_of_group * threads_of_group;
   left_ = static_cast<int>(std::min(of_multiprocessor / all / unit * unit, most_of_thread));
-  warps_ = threads / warp_size;
+  warps_of_block_ = threads / warp_size;
+  warps_ = blocks * warps_of_block_;
   largest_ = 0;
   for (auto& list : changes_) list.clear();
   for (auto& list : executed_at_) list.clear();
@@ -41,9 +42,10 @@ int RegisterPool::at_launch() const {
   return largest_ == 0 ? left_ : std::min(left_, largest_);
 }
 
-int RegisterPool::free() const {
+int RegisterPool::free(unsigned warp) const {
+  const unsigned first = warp / warps_of_block_ * warps_of_block_;
   int sum = 0;
-  for (unsigned w = 0; w < warps_; ++w) sum += at_launch() - of(w);
+  for (unsigned w = first; w < first + warps_of_block_; ++w) sum += at_launch() - of(w);
   return sum * static_cast<int>(warp_size);
 }
 
@@ -68,14 +70,14 @@ void RegisterPool::require_same(unsigned warp, std::size_t number, const Change&
                  two.where);
   }
   for (unsigned w = group * warps_of_group; w < (group + 1) * warps_of_group; ++w) {
-    if (running.block->warp[w].live == 0 && executed_[w] <= number)
+    if (running.cluster->warp[w].live == 0 && executed_[w] <= number)
       fail_misused(mine.where, warp_name(w) + " of this warpgroup has returned from the kernel without " +
                                    name_of(mine.registers, mine.up));
   }
 }
 
 void RegisterPool::require_synchronised(unsigned warp, std::size_t number, Where where) {
-  SharedRaces& races = running.block->races;
+  SharedRaces& races = running.cluster->races;
   const unsigned group = warp / warps_of_group;
   for (unsigned w = group * warps_of_group; number > 0 && w < (group + 1) * warps_of_group; ++w) {
     const auto& steps = executed_at_[w];
@@ -106,18 +108,18 @@ void RegisterPool::require_order() const {
 }
 
 void RegisterPool::change(int registers, bool up, Where where) {
-  Block& block = *running.block;
+  Cluster& cluster = *running.cluster;
   const unsigned warp = running.thread->warp;
   const unsigned group = warp / warps_of_group;
   if (warps_ < (group + 1) * warps_of_group)
     fail_misused(where, "a warpgroup is four warps, and this one has " +
                             std::to_string(warps_ - group * warps_of_group) + ": the block has " +
-                            std::to_string(block.threads) + " threads");
+                            std::to_string(cluster.block_threads) + " threads");
   const std::size_t number = executed_[warp]++;
   const Change mine = {registers, up, where};
   if (changes_[group].size() == number) changes_[group].push_back(mine);
   require_same(warp, number, mine);
-  if (block.launch->options->check) require_synchronised(warp, number, where);
+  if (cluster.launch->options->check) require_synchronised(warp, number, where);
   if (up && registers > largest_) {
     largest_ = registers;
     largest_by_ = where;
@@ -136,7 +138,7 @@ void RegisterPool::change(int registers, bool up, Where where) {
     own(warp, registers);
   }
   for (unsigned w = 0; w < warps_; ++w) {
-    if (wanted_[w] == 0 || (wanted_[w] - of(w)) * static_cast<int>(warp_size) > free()) continue;
+    if (wanted_[w] == 0 || (wanted_[w] - of(w)) * static_cast<int>(warp_size) > free(w)) continue;
     own(w, wanted_[w]);
     wanted_[w] = 0;
     wake(w, waiters_[w]);
@@ -161,14 +163,14 @@ void RegisterPool::retire(unsigned warp) const {
 void RegisterPool::report_shortage() const {
   for (unsigned w = 0; w < warps_; ++w) {
     if (wanted_[w] == 0) continue;
-    const Thread& first = *running.block->thread[w * warp_size];
+    const Thread& first = *running.cluster->thread[w * warp_size];
     fail_in(first, ErrorKind::deadlock, first.where, "",
             warp_name(w) + " asks for " +
                 std::to_string((wanted_[w] - of(w)) * static_cast<int>(warp_size)) + " registers, " +
                 std::to_string(wanted_[w]) + " for each thread, which has " + std::to_string(of(w)) +
-                ", and in the block's pool are " + std::to_string(free()) + ". At launch each of " +
-                std::to_string(warps_ * warp_size) + " threads has " + std::to_string(at_launch()) + ":" +
-                where_all_are());
+                ", and in the block's pool are " + std::to_string(free(w)) + ". At launch each of " +
+                std::to_string(warps_of_block_ * warp_size) + " threads has " +
+                std::to_string(at_launch()) + ":" + where_all_are());
   }
 }
 

@@ -7,14 +7,15 @@
 
 namespace flashladder::simt {
 
-/// The registers of a block: how many the threads of each warp own, and how many are free for the others.
+/// The registers of the blocks of a cluster: how many the threads of each warp own, and how many are free
+/// for the others of its block.
 ///
 /// What a thread owns at launch is a matter of the whole kernel: see common/ptx/registers.hpp. Here it is
 /// what the launch leaves, or as many as the largest registers_up so far asks for, if that is less.
 class RegisterPool {
  public:
-  /// A block of `threads` threads begins.
-  void begin(unsigned threads);
+  /// A cluster of `blocks` blocks of `threads` threads begins.
+  void begin(unsigned threads, unsigned blocks);
   /// All lanes of the running thread's warp execute setmaxnreg. Gives those back, or takes them, or lets
   /// the warp wait for them.
   void change(int registers, bool up, Where where);
@@ -40,8 +41,8 @@ class RegisterPool {
   int at_launch() const;
   /// Of a thread of a warp.
   int of(unsigned warp) const { return owned_[warp] != 0 ? owned_[warp] : at_launch(); }
-  /// Registers in the pool.
-  int free() const;
+  /// Registers in the pool of a warp's block.
+  int free(unsigned warp) const;
   /// A warp owns as many from now on.
   void own(unsigned warp, int registers);
   /// What of the warps of a warpgroup is at odds with the running one's `number`-th change.
@@ -50,7 +51,8 @@ class RegisterPool {
   /// What a warpgroup's first change, any of them, is at odds with.
   void require_order() const;
 
-  unsigned warps_ = 0;
+  unsigned warps_ = 0;                                              ///< Of all blocks,
+  unsigned warps_of_block_ = 0;                                     ///< and of one.
   int left_ = 0;                                                    ///< By the launch, of a thread.
   int largest_ = 0;                                                 ///< That registers_up asked for,
   Where largest_by_;                                                ///< and where.

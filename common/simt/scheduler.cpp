@@ -19,11 +19,11 @@ namespace flashladder::simt {
 namespace {
 
 /// Who runs after the running thread; nullptr when nobody can.
-Thread* pick(Block& block) {
-  if (block.ready.empty()) return nullptr;
+Thread* pick(Cluster& cluster) {
+  if (cluster.ready.empty()) return nullptr;
   const ReadyLanes::Lane last = {running.thread->warp, running.thread->lane};
-  const ReadyLanes::Lane next = block.ready.next(last, block.launch->options->schedule, block.random);
-  return block.thread[next.warp * warp_size + next.lane].get();
+  const ReadyLanes::Lane next = cluster.ready.next(last, cluster.launch->options->schedule, cluster.random);
+  return cluster.thread[next.warp * warp_size + next.lane].get();
 }
 
 /// Operations on f32 that have been counted.
@@ -35,6 +35,7 @@ std::uint64_t operations() {
 /// From here on the running thread is the one that counts, up to stop_counting().
 void start_counting() {
   if (running.observed) running.operations = operations();
+  running.trace = running.thread->block->recorder.get();
   if (running.trace != nullptr) running.trace->resume();
 }
 /// Another thread goes on.
@@ -56,18 +57,18 @@ std::string state_of(const Mbarrier& bar, unsigned parity) {
 
 /// Nobody can run, and not everybody is done: says why.
 [[noreturn]] void fail_stuck() {
-  const Block& block = *running.block;
-  for (unsigned w = 0; w < block.warps; ++w)
-    for (const Meeting& meeting : block.warp[w].meetings)
+  const Cluster& cluster = *running.cluster;
+  for (unsigned w = 0; w < cluster.warps; ++w)
+    for (const Meeting& meeting : cluster.warp[w].meetings)
       if (meeting.arrived != 0) {
         const unsigned lane = static_cast<unsigned>(std::countr_zero(meeting.arrived));
         fail_in(
-            *block.thread[w * warp_size + lane], ErrorKind::partial_mask_shuffle, meeting.where, "",
+            *cluster.thread[w * warp_size + lane], ErrorKind::partial_mask_shuffle, meeting.where, "",
             std::string(meeting.name) + " waits for lanes of its mask that do not come:" + where_all_are());
       }
-  block.registers.report_shortage();
-  for (unsigned t = 0; t < block.threads; ++t) {
-    const Thread& thread = *block.thread[t];
+  cluster.registers.report_shortage();
+  for (unsigned t = 0; t < cluster.threads; ++t) {
+    const Thread& thread = *cluster.thread[t];
     if (thread.exited || thread.mbarrier == nullptr || thread.mbarrier->begun >= thread.mbarrier->expected)
       continue;
     fail_in(thread, ErrorKind::wrong_expected_bytes, thread.where, thread.mbarrier->array->name,
@@ -75,146 +76,193 @@ std::string state_of(const Mbarrier& bar, unsigned parity) {
                 " bytes in phase " + std::to_string(thread.mbarrier->phase) + ", and copies of " +
                 std::to_string(thread.mbarrier->begun) + " have begun:" + where_all_are());
   }
-  for (unsigned t = 0; t < block.threads; ++t)
-    if (!block.thread[t]->exited)
-      fail_in(*block.thread[t], ErrorKind::deadlock, block.thread[t]->where, "",
+  for (unsigned t = 0; t < cluster.threads; ++t)
+    if (!cluster.thread[t]->exited)
+      fail_in(*cluster.thread[t], ErrorKind::deadlock, cluster.thread[t]->where, "",
               "all threads wait or have returned:" + where_all_are());
   fail(ErrorKind::deadlock, {}, "", "no thread is left");
 }
 
-/// The running thread has returned from the kernel. Checks that nobody still waits for it.
-void retire() {
-  Block& block = *running.block;
-  Thread& me = *running.thread;
-  note(Step::Kind::end);
-  me.exited = true;
-  ++block.exited;
-  block.ready.remove({me.warp, me.lane});
-  Warp& warp = block.warp[me.warp];
-  warp.live &= ~(1u << me.lane);
-  const Barrier& barrier = block.barrier[0];
-  if (barrier.arrived != 0)
-    fail(ErrorKind::barrier_short, barrier.where, "",
-         "this thread returned from the kernel while " + std::to_string(barrier.arrived) + " of " +
-             std::to_string(block.threads) + " threads wait at __syncthreads:" + where_all_are());
-  for (const Meeting& meeting : warp.meetings)
-    if (meeting.arrived != 0 && (meeting.mask >> me.lane & 1) != 0)
-      fail_in(*block.thread[me.warp * warp_size + static_cast<unsigned>(std::countr_zero(meeting.arrived))],
-              ErrorKind::partial_mask_shuffle, meeting.where, "",
-              std::string(meeting.name) + " waits for lane " + std::to_string(me.lane) +
-                  ", which is in its mask and has returned from the kernel:" + where_all_are());
-  if (block.launch->options->banks && warp.live == 0) warp.log.flush(~0u);
-  report_unfinished_work(me, block.exited == block.threads);
-  if (warp.live == 0) block.registers.retire(me.warp);
-  if (block.exited == block.threads) report_early_read(~0u);
+/// A block, whose last thread has just returned: fails where it does not know that another one has arrived
+/// at its mbarriers for the last time. (Copies to it are another matter: report_unfinished_work.)
+void report_uses_of_ended_block(const Block& block) {
+  const Cluster& cluster = *running.cluster;
+  const unsigned warps = cluster.block_threads / warp_size, first = block.rank * warps;
+  for (unsigned w = 0; w < cluster.warps; ++w) {
+    const auto& [step, where] = block.arrived[w];
+    if (step == 0) continue;
+    bool known = false;
+    for (unsigned mine = first; mine < first + warps; ++mine)
+      known = known || cluster.races.knows(mine, w, step);
+    if (!known)
+      fail_in(*cluster.thread[w * warp_size], ErrorKind::ended_block, where, "",
+              "this uses shared memory of block " + to_string(block.index) +
+                  ", and nothing makes sure that that one has not ended before");
+  }
 }
 
-/// What every fiber of a block runs.
+/// The running thread has returned from the kernel. Checks that nobody still waits for it.
+void retire() {
+  Cluster& cluster = *running.cluster;
+  Thread& me = *running.thread;
+  Block& block = *me.block;
+  note(Step::Kind::end);
+  me.exited = true;
+  ++cluster.exited;
+  const bool last = ++block.exited == cluster.block_threads;
+  cluster.ready.remove({me.warp, me.lane});
+  Warp& warp = cluster.warp[me.warp];
+  warp.live &= ~(1u << me.lane);
+  const auto require_nobody = [](const Barrier& barrier, unsigned threads, const char* name) {
+    if (barrier.arrived != 0)
+      fail(ErrorKind::barrier_short, barrier.where, "",
+           "this thread returned from the kernel while " + std::to_string(barrier.arrived) + " of " +
+               std::to_string(threads) + " threads wait at " + name + ":" + where_all_are());
+  };
+  require_nobody(block.barrier[0], cluster.block_threads, "__syncthreads");
+  require_nobody(cluster.barrier, cluster.threads, "cluster_sync");
+  for (const Meeting& meeting : warp.meetings)
+    if (meeting.arrived != 0 && (meeting.mask >> me.lane & 1) != 0)
+      fail_in(
+          *cluster.thread[me.warp * warp_size + static_cast<unsigned>(std::countr_zero(meeting.arrived))],
+          ErrorKind::partial_mask_shuffle, meeting.where, "",
+          std::string(meeting.name) + " waits for lane " + std::to_string(me.lane) +
+              ", which is in its mask and has returned from the kernel:" + where_all_are());
+  if (cluster.launch->options->banks && warp.live == 0) warp.log.flush(~0u);
+  report_unfinished_work(me, last);
+  if (last) report_uses_of_ended_block(block);
+  if (warp.live == 0) cluster.registers.retire(me.warp);
+  if (cluster.exited == cluster.threads) report_early_read(~0u);
+}
+
+/// What every fiber runs.
 void thread_main() {
-  Block& block = *running.block;
+  Cluster& cluster = *running.cluster;
   try {
     start_counting();
-    block.launch->body(block.launch->arguments);
+    cluster.launch->body(cluster.launch->arguments);
     stop_counting();
-    block.busiest.raise_to(running.thread->work);
+    cluster.busiest.raise_to(running.thread->work);
     retire();
-    Thread* next = pick(block);
-    while (next == nullptr && block.units.do_next()) next = pick(block);
+    Thread* next = pick(cluster);
+    while (next == nullptr && cluster.units.do_next()) next = pick(cluster);
     if (next != nullptr) {
       Thread& me = *running.thread;
       running.thread = next;
       Fiber::leave(me.fiber, next->fiber);
     }
-    if (block.exited < block.threads) fail_stuck();
+    if (cluster.exited < cluster.threads) fail_stuck();
   } catch (...) {
-    block.error = std::current_exception();
+    cluster.error = std::current_exception();
   }
-  Fiber::leave(running.thread->fiber, *block.scheduler);
+  Fiber::leave(running.thread->fiber, *cluster.scheduler);
 }
 
 uint3 split(unsigned linear, dim3 size) {
   return {linear % size.x, linear / size.x % size.y, linear / size.x / size.y};
 }
 
-void begin_launch(Block& block, const Launch& launch, std::size_t slots) {
-  block.launch = &launch;
-  block.threads = launch.block.x * launch.block.y * launch.block.z;
-  block.warps = block.threads / warp_size;
-  const int wanted = static_cast<int>(block.threads);
-  if (block.stack_count < wanted) {
-    block.stacks = std::make_unique<StackPool>(wanted);
-    block.stack_count = wanted;
+void begin_launch(Cluster& cluster, const Launch& launch, std::size_t slots) {
+  cluster.launch = &launch;
+  cluster.block_threads = launch.block.x * launch.block.y * launch.block.z;
+  cluster.threads = launch.cluster * cluster.block_threads;
+  cluster.block.resize(launch.cluster);
+  cluster.warps = cluster.threads / warp_size;
+  const int wanted = static_cast<int>(cluster.threads);
+  if (cluster.stack_count < wanted) {
+    cluster.stacks = std::make_unique<StackPool>(wanted);
+    cluster.stack_count = wanted;
   }
-  while (block.thread.size() < block.threads) block.thread.push_back(std::make_unique<Thread>());
-  for (unsigned t = 0; t < block.threads; ++t) {
-    Thread& thread = *block.thread[t];
+  while (cluster.thread.size() < cluster.threads) cluster.thread.push_back(std::make_unique<Thread>());
+  for (unsigned t = 0; t < cluster.threads; ++t) {
+    Thread& thread = *cluster.thread[t];
     thread.linear = t;
-    thread.index = split(t, launch.block);
+    thread.block = &cluster.block[t / cluster.block_threads];
+    thread.index = split(t % cluster.block_threads, launch.block);
     thread.lane = t % warp_size;
     thread.warp = t / warp_size;
   }
-  block.shared.begin_launch(launch.shared_bytes);
-  block.most_bytes_in_flight = 0;
-  block.most_exp_before_product = 0;
-  block.registers.most = block.registers.fewest = 0;
-  block.busiest = {};
-  block.global.assign(slots, {});
+  cluster.shared.begin_launch(launch.shared_bytes, launch.cluster);
+  cluster.most_bytes_in_flight = 0;
+  cluster.most_exp_before_product = 0;
+  cluster.registers.most = cluster.registers.fewest = 0;
+  cluster.busiest = {};
+  cluster.global.assign(slots, {});
   running = {};
-  running.block = &block;
-  running.global = block.global.data();
+  running.cluster = &cluster;
+  running.global = cluster.global.data();
   running.observed = launch.options->banks || launch.options->check || launch.trace != nullptr;
 }
 
 /// Called, on another stack, when the running thread's stack is used up.
 void stack_overflow() {
-  Block& block = *running.block;
-  block.error = std::make_exception_ptr(KernelError(
+  Cluster& cluster = *running.cluster;
+  cluster.error = std::make_exception_ptr(KernelError(
       fault_in(*running.thread, ErrorKind::stack_overflow, running.thread->where, "",
                "this thread used up its stack of " + std::to_string(StackPool::bytes_each >> 10) +
                    " KiB; the line is where it last synchronised")));
-  Fiber::leave(running.thread->fiber, *block.scheduler);
+  Fiber::leave(running.thread->fiber, *cluster.scheduler);
 }
 
-bool is_guard_of_running_block(const void* address) {
-  return running.thread != nullptr && running.block->stacks->is_guard(address);
+bool is_guard_of_running_cluster(const void* address) {
+  return running.thread != nullptr && running.cluster->stacks->is_guard(address);
 }
 
-/// @param trace  gets what it does; nullptr: nobody looks
-void run_block(Block& block, unsigned linear, BlockTrace* trace) {
-  const Options& options = *block.launch->options;
-  block.linear = linear;
-  block.index = split(linear, block.launch->grid);
-  block.exited = 0;
-  block.error = nullptr;
-  block.early_read.reset();
-  block.tiles = 0;
-  block.turns = 0;
-  block.grid_waits.clear();
-  block.masked.clear();
-  block.ready.clear();
-  if (options.schedule == Schedule::random) block.random.seed(options.seed * 0x9e3779b97f4a7c15u + linear);
-  block.barrier.fill({});
-  block.mbarriers.clear();
-  block.warpgroup.fill(nullptr);
-  block.registers.begin(block.threads);
-  block.units.begin(options.units, options.seed * 0x9e3779b97f4a7c15u + linear);
-  block.flight.begin();
-  block.shared.begin_block();
-  if (options.check) {
-    block.races.begin(block.warps);
-    block.races.reserve(block.shared.end());
+/// Blocks begin: those of the cluster.
+void begin_blocks(Cluster& cluster) {
+  const Launch& launch = *cluster.launch;
+  for (unsigned rank = 0; rank < launch.cluster; ++rank) {
+    Block& block = cluster.block[rank];
+    block.rank = rank;
+    block.linear = cluster.number * launch.cluster + rank;
+    block.index = split(block.linear, launch.grid);
+    block.exited = 0;
+    block.barrier.fill({});
+    block.flight.begin(launch.cluster > 1);
+    block.tiles = 0;
+    block.masked.clear();
+    block.arrived.fill({});
+    if (launch.trace != nullptr) {
+      block.recorder =
+          std::make_unique<Recorder>(launch.trace->blocks[block.linear], *launch.options->trace, rank);
+    } else {
+      block.recorder.reset();
+    }
   }
-  for (unsigned w = 0; w < block.warps; ++w) {
-    Warp& warp = block.warp[w];
+}
+
+void run_cluster(Cluster& cluster, unsigned number) {
+  const Options& options = *cluster.launch->options;
+  cluster.number = number;
+  cluster.exited = 0;
+  cluster.error = nullptr;
+  cluster.early_read.reset();
+  cluster.turns = 0;
+  cluster.grid_waits.clear();
+  cluster.ready.clear();
+  if (options.schedule == Schedule::random)
+    cluster.random.seed(options.seed * 0x9e3779b97f4a7c15u + number);
+  cluster.barrier = {};
+  cluster.mbarriers.clear();
+  cluster.warpgroup.fill(nullptr);
+  cluster.registers.begin(cluster.block_threads, cluster.launch->cluster);
+  cluster.units.begin(options.units, options.seed * 0x9e3779b97f4a7c15u + number);
+  cluster.shared.begin_cluster();
+  if (options.check) {
+    cluster.races.begin(cluster.warps);
+    cluster.races.reserve(cluster.shared.end());
+  }
+  for (unsigned w = 0; w < cluster.warps; ++w) {
+    Warp& warp = cluster.warp[w];
     warp.live = ~0u;
     warp.pending = 0;
     for (Meeting& meeting : warp.meetings) meeting.arrived = 0;
     warp.log.clear();
     warp.asked_rows.clear();
-    block.ready.add(w, ~0u);
+    cluster.ready.add(w, ~0u);
   }
-  for (unsigned t = 0; t < block.threads; ++t) {
-    Thread& thread = *block.thread[t];
+  for (unsigned t = 0; t < cluster.threads; ++t) {
+    Thread& thread = *cluster.thread[t];
     thread.exited = false;
     thread.waits_at = nullptr;
     thread.mbarrier = nullptr;
@@ -235,70 +283,72 @@ void run_block(Block& block, unsigned linear, BlockTrace* trace) {
     thread.accumulators.clear();
     thread.knows = {};
     thread.has_news = false;
-    thread.fiber.prepare((*block.stacks)[static_cast<int>(t)], thread_main, std::size_t{64} + t % 32 * 192);
+    thread.fiber.prepare((*cluster.stacks)[static_cast<int>(t)], thread_main,
+                         std::size_t{64} + t % 32 * 192);
   }
-  ++running.counts.blocks;
-  std::optional<Recorder> recorder;
-  if (trace != nullptr) running.trace = &recorder.emplace(*trace, *options.trace);
+  begin_blocks(cluster);
+  running.counts.blocks += cluster.launch->cluster;
   Fiber scheduler;
-  block.scheduler = &scheduler;
-  running.thread = block.thread[options.schedule == Schedule::reverse ? block.threads - 1 : 0].get();
-  if (options.schedule == Schedule::random) running.thread = pick(block);
+  cluster.scheduler = &scheduler;
+  running.thread = cluster.thread[options.schedule == Schedule::reverse ? cluster.threads - 1 : 0].get();
+  if (options.schedule == Schedule::random) running.thread = pick(cluster);
   Fiber::switch_to(scheduler, running.thread->fiber);
-  if (block.error == nullptr) block.units.finish();
-  if (recorder) recorder->finish();
+  if (cluster.error == nullptr) cluster.units.finish();
+  for (const Block& block : cluster.block)
+    if (block.recorder != nullptr) block.recorder->finish(block);
   running.trace = nullptr;
   running.thread = nullptr;
 }
 
-/// Blocks that no launch uses at the moment, kept for their stacks.
-class BlockPool {
+/// Those that no launch uses at the moment, kept for their stacks.
+class ClusterPool {
  public:
-  std::unique_ptr<Block> take() {
+  std::unique_ptr<Cluster> take() {
     const std::lock_guard lock(mutex_);
-    if (free_.empty()) return std::make_unique<Block>();
-    std::unique_ptr<Block> block = std::move(free_.back());
+    if (free_.empty()) return std::make_unique<Cluster>();
+    std::unique_ptr<Cluster> cluster = std::move(free_.back());
     free_.pop_back();
-    return block;
+    return cluster;
   }
-  void give_back(std::unique_ptr<Block> block) {
+  void give_back(std::unique_ptr<Cluster> cluster) {
     const std::lock_guard lock(mutex_);
-    free_.push_back(std::move(block));
+    free_.push_back(std::move(cluster));
   }
 
  private:
   std::mutex mutex_;
-  std::vector<std::unique_ptr<Block>> free_;
+  std::vector<std::unique_ptr<Cluster>> free_;
 };
 
-BlockPool& block_pool() {
-  static BlockPool pool;
+ClusterPool& cluster_pool() {
+  static ClusterPool pool;
   return pool;
 }
 
 /// Adds what one OS thread counted to the launch's ledger.
-void collect(Ledger& ledger, const Block& block) {
+void collect(Ledger& ledger, const Cluster& cluster) {
   ledger.Counters::operator+=(running.counts);
-  for (std::size_t slot = 0; slot < block.global.size(); ++slot) {
-    const GlobalTraffic& traffic = block.global[slot];
+  for (std::size_t slot = 0; slot < cluster.global.size(); ++slot) {
+    const GlobalTraffic& traffic = cluster.global[slot];
     if (traffic == GlobalTraffic{}) continue;
     const GlobalBuffer::Label label = GlobalBuffer::label_of_slot(slot);
     GlobalTraffic& total = ledger.global[label.name];
     total.element_bytes = label.element_bytes;
     total += traffic;
   }
-  for (const SharedArray& array : block.shared.arrays()) {
+  for (const SharedArray& array : cluster.shared.arrays()) {
     ledger.shared[array.name] += array.traffic;
     ledger.shared[array.name].array_bytes =
         std::max<std::uint64_t>(ledger.shared[array.name].array_bytes, array.bytes);
   }
   ledger.shared_bytes_per_block =
-      std::max<std::uint64_t>(ledger.shared_bytes_per_block, block.shared.bytes());
-  ledger.busiest.raise_to(block.busiest);
-  ledger.most_bytes_in_flight = std::max(ledger.most_bytes_in_flight, block.most_bytes_in_flight);
-  ledger.most_exp_before_product = std::max(ledger.most_exp_before_product, block.most_exp_before_product);
-  ledger.note_registers(static_cast<std::uint64_t>(block.registers.most),
-                        static_cast<std::uint64_t>(block.registers.fewest));
+      std::max<std::uint64_t>(ledger.shared_bytes_per_block, cluster.shared.bytes());
+  ledger.busiest.raise_to(cluster.busiest);
+  ledger.most_bytes_in_flight = std::max(ledger.most_bytes_in_flight, cluster.most_bytes_in_flight);
+  ledger.most_exp_before_product =
+      std::max(ledger.most_exp_before_product, cluster.most_exp_before_product);
+  ledger.note_registers(static_cast<std::uint64_t>(cluster.registers.most),
+                        static_cast<std::uint64_t>(cluster.registers.fewest));
 }
 
 void check_sizes(const Launch& launch) {
@@ -317,6 +367,14 @@ void check_sizes(const Launch& launch) {
       std::uint64_t{launch.grid.x} * launch.grid.y * launch.grid.z > 0x7ffffffe)
     bad(ErrorKind::bad_launch,
         "a grid of " + to_string({launch.grid.x, launch.grid.y, launch.grid.z}) + " blocks");
+  if (launch.cluster == 0 || launch.cluster > most_blocks || launch.grid.x % launch.cluster != 0)
+    bad(ErrorKind::bad_launch, "clusters of " + std::to_string(launch.cluster) + " blocks in a grid of " +
+                                   to_string({launch.grid.x, launch.grid.y, launch.grid.z}) +
+                                   ": give 1 to 8, of which grid.x is a multiple");
+  if (launch.cluster > 1 && (launch.cluster * threads > max_threads || threads % 128 != 0))
+    bad(ErrorKind::bad_launch,
+        "clusters of " + std::to_string(launch.cluster) + " blocks of " + std::to_string(threads) +
+            " threads: here a cluster has at most 1024 threads, in whole warpgroups");
   if (launch.shared_bytes > max_shared)
     bad(ErrorKind::too_much_shared,
         std::to_string(launch.shared_bytes) + " bytes of dynamic shared memory");
@@ -325,18 +383,18 @@ void check_sizes(const Launch& launch) {
 }  // namespace
 
 void wake(unsigned warp, std::uint32_t lanes) {
-  running.block->ready.add(warp, lanes);
+  running.cluster->ready.add(warp, lanes);
 }
 
 void suspend(const char* waits_at, Where where) {
-  Block& block = *running.block;
+  Cluster& cluster = *running.cluster;
   Thread& me = *running.thread;
   me.waits_at = waits_at;
   me.where = where;
-  block.ready.remove({me.warp, me.lane});
-  block.units.progress();
-  Thread* next = pick(block);
-  while (next == nullptr && block.units.do_next()) next = pick(block);
+  cluster.ready.remove({me.warp, me.lane});
+  cluster.units.progress();
+  Thread* next = pick(cluster);
+  while (next == nullptr && cluster.units.do_next()) next = pick(cluster);
   if (next == nullptr) fail_stuck();
   if (next == &me) {  // a unit has done what this thread waits for, and nobody comes before it
     me.waits_at = nullptr;
@@ -344,7 +402,7 @@ void suspend(const char* waits_at, Where where) {
   }
   stop_counting();
   // Most often the lanes of a warp come in turn. A switch costs little but its first look at the new stack.
-  if (next->linear + 1 < block.threads) block.thread[next->linear + 1]->fiber.expect();
+  if (next->linear + 1 < cluster.threads) cluster.thread[next->linear + 1]->fiber.expect();
   running.thread = next;
   Fiber::switch_to(me.fiber, next->fiber);
   start_counting();
@@ -353,11 +411,10 @@ void suspend(const char* waits_at, Where where) {
 
 KernelFault fault_in(const Thread& thread, ErrorKind kind, Where where, const std::string& buffer,
                      const std::string& details, Where other) {
-  const Block& block = *running.block;
   KernelFault fault;
   fault.kind = kind;
-  fault.kernel = block.launch->kernel;
-  fault.block = block.index;
+  fault.kernel = running.cluster->launch->kernel;
+  fault.block = thread.block->index;
   fault.thread = thread.index;
   fault.where = where;
   fault.other = other;
@@ -376,8 +433,9 @@ void fail(ErrorKind kind, Where where, const std::string& buffer, const std::str
 }
 
 void report_early_read(std::uint32_t warps) {
-  const Block& block = *running.block;
-  if (block.early_read && (warps >> block.early_reader & 1) != 0) throw KernelError(*block.early_read);
+  const Cluster& cluster = *running.cluster;
+  if (cluster.early_read && (warps >> cluster.early_reader & 1) != 0)
+    throw KernelError(*cluster.early_read);
 }
 
 std::string name_of_mbarrier(const SharedArray& array, std::uint32_t offset) {
@@ -403,28 +461,39 @@ void report_unfinished_work(const Thread& thread, bool last) {
             "this thread ends, and has not waited until its tensor stores, or bulk reductions, have read "
             "shared memory");
   }
-  for (const Mbarrier& bar : running.block->mbarriers) {
-    if (!last || bar.copied <= bar.waited) continue;
+  const SharedMemory& shared = running.cluster->shared;
+  for (const Mbarrier& bar : running.cluster->mbarriers) {
+    if (!last || shared.rank_of(bar.offset) != thread.block->rank || bar.copied <= bar.waited) continue;
     fail_in(thread, ErrorKind::unfinished_copy, bar.copied_by, bar.array->name,
             "the block ends, and nobody has waited for phase " + std::to_string(bar.copied - 1) + " of " +
                 name_of(bar) + ", in which copies come");
   }
 }
 
+void require_running(const Block& block, Where where) {
+  if (block.exited < running.cluster->block_threads) return;
+  fail(ErrorKind::ended_block, where, "",
+       "all threads of block " + to_string(block.index) +
+           ", whose shared memory this uses, have returned from the kernel");
+}
+
 std::string where_all_are() {
-  const Block& block = *running.block;
+  const Cluster& cluster = *running.cluster;
   const auto place = [&](unsigned t) -> std::string {
-    const Thread& thread = *block.thread[t];
+    const Thread& thread = *cluster.thread[t];
     if (thread.exited) return "returned";
     if (thread.waits_at == nullptr) return "can run";
     return std::string("waits at ") + thread.waits_at + " (" + to_string(thread.where) + ")" +
            (thread.mbarrier == nullptr ? "" : ", " + state_of(*thread.mbarrier, thread.parity));
   };
   std::string text;
-  for (unsigned t = 0; t < block.threads;) {
+  for (unsigned t = 0; t < cluster.threads;) {
     unsigned end = t + 1;
-    while (end < block.threads && end % warp_size != 0 && place(end) == place(t)) ++end;
-    text += "\n         warp " + std::to_string(t / warp_size) + ", lanes " +
+    while (end < cluster.threads && end % warp_size != 0 && place(end) == place(t)) ++end;
+    text += "\n         " +
+            (cluster.block.size() == 1 ? std::string()
+                                       : "block " + to_string(cluster.thread[t]->block->index) + ", ") +
+            "warp " + std::to_string(t % cluster.block_threads / warp_size) + ", lanes " +
             std::to_string(t % warp_size) + "-" + std::to_string((end - 1) % warp_size) + ": " + place(t);
     t = end;
   }
@@ -438,9 +507,9 @@ std::uint64_t most_tiles_of_multiprocessor(const std::vector<std::size_t>& tiles
   return std::ranges::max(tiles);
 }
 
-/// The blocks in the order in which they begin.
-std::vector<unsigned> block_order(const Options& options, unsigned blocks) {
-  std::vector<unsigned> order(blocks);
+/// The clusters in the order in which they begin.
+std::vector<unsigned> cluster_order(const Options& options, unsigned clusters) {
+  std::vector<unsigned> order(clusters);
   std::iota(order.begin(), order.end(), 0u);
   if (options.schedule == Schedule::reverse) std::ranges::reverse(order);
   if (options.schedule == Schedule::random) std::ranges::shuffle(order, std::mt19937_64(options.seed));
@@ -460,35 +529,36 @@ Ledger run_grid(const Launch& launch) {
   ledger.kernel = launch.kernel;
   ledger.banks_analysed = launch.options->banks;
   ledger.device_bytes = GlobalBuffer::bytes_in_use();
-  const std::vector<unsigned> order = block_order(*launch.options, blocks);
+  const unsigned clusters = blocks / launch.cluster;
+  const std::vector<unsigned> order = cluster_order(*launch.options, clusters);
   std::vector<std::size_t> tiles_of_block(blocks);
   std::atomic<unsigned> next = 0;
   std::mutex mutex;  // of what follows, and of the ledger
   std::exception_ptr error;
-  unsigned error_at = blocks;
+  unsigned error_at = clusters;
 
   const auto work = [&] {
     const Running before = running;
-    const StackGuard guard(is_guard_of_running_block, stack_overflow);
-    std::unique_ptr<Block> block = block_pool().take();
+    const StackGuard guard(is_guard_of_running_cluster, stack_overflow);
+    std::unique_ptr<Cluster> cluster = cluster_pool().take();
     try {
-      begin_launch(*block, launch, slots);
-      // After an error only blocks whose turn was before still run, so that the first of them is what is
+      begin_launch(*cluster, launch, slots);
+      // After an error only clusters whose turn was before still run, so that the first of them is what is
       // reported.
-      for (unsigned i; (i = next++) < blocks;) {
+      for (unsigned i; (i = next++) < clusters;) {
         {
           const std::lock_guard lock(mutex);
           if (i > error_at) break;
         }
-        run_block(*block, order[i], launch.trace == nullptr ? nullptr : &launch.trace->blocks[order[i]]);
-        tiles_of_block[order[i]] = block->tiles;
-        if (block->error != nullptr) {
+        run_cluster(*cluster, order[i]);
+        for (const Block& block : cluster->block) tiles_of_block[block.linear] = block.tiles;
+        if (cluster->error != nullptr) {
           const std::lock_guard lock(mutex);
           if (i < error_at) {
-            error = block->error;
+            error = cluster->error;
             error_at = i;
           }
-          block->error = nullptr;
+          cluster->error = nullptr;
           break;
         }
       }
@@ -499,15 +569,15 @@ Ledger run_grid(const Launch& launch) {
     }
     {
       const std::lock_guard lock(mutex);
-      if (running.block == block.get()) collect(ledger, *block);
+      if (running.cluster == cluster.get()) collect(ledger, *cluster);
     }
     running = before;
-    block_pool().give_back(std::move(block));
+    cluster_pool().give_back(std::move(cluster));
   };
 
   unsigned workers = launch.options->os_threads;
   if (workers == 0) workers = std::clamp(std::thread::hardware_concurrency(), 1u, 16u);
-  workers = std::min(workers, blocks);
+  workers = std::min(workers, clusters);
   std::vector<std::thread> others;
   for (unsigned i = 1; i < workers; ++i) others.emplace_back(work);
   work();

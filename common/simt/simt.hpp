@@ -14,9 +14,9 @@
 #include "common/simt/scalar.hpp"
 
 #define threadIdx (::flashladder::simt::running.thread->index)
-#define blockIdx (::flashladder::simt::running.block->index)
-#define blockDim (::flashladder::simt::running.block->launch->block)
-#define gridDim (::flashladder::simt::running.block->launch->grid)
+#define blockIdx (::flashladder::simt::running.thread->block->index)
+#define blockDim (::flashladder::simt::running.cluster->launch->block)
+#define gridDim (::flashladder::simt::running.cluster->launch->grid)
 #endif
 
 namespace flashladder {

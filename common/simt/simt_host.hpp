@@ -11,6 +11,7 @@ namespace flashladder {
 
 using simt::DeviceBuffer;
 using simt::launch;
+using simt::launch_clusters;
 using simt::launch_dependent;
 using simt::Uncounted;
 

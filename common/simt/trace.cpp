@@ -23,9 +23,9 @@ Arithmetic arithmetic() {
 void read_counters(std::vector<std::uint64_t>& all) {
   all.clear();
   for (const Counters::Field& field : Counters::fields()) all.push_back(running.counts.*field.member);
-  for (const GlobalTraffic& one : running.block->global)
+  for (const GlobalTraffic& one : running.cluster->global)
     all.insert(all.end(), {one.read_bytes, one.written_bytes, one.atomic_bytes});
-  for (const SharedArray& one : running.block->shared.arrays())
+  for (const SharedArray& one : running.cluster->shared.arrays())
     all.insert(all.end(), {one.traffic.read_bytes, one.traffic.written_bytes});
 }
 
@@ -33,12 +33,12 @@ void read_counters(std::vector<std::uint64_t>& all) {
 std::vector<std::string> names_of_counters() {
   std::vector<std::string> names;
   for (const Counters::Field& field : Counters::fields()) names.emplace_back(field.name);
-  for (std::size_t slot = 0; slot < running.block->global.size(); ++slot) {
+  for (std::size_t slot = 0; slot < running.cluster->global.size(); ++slot) {
     const std::string buffer = "global." + GlobalBuffer::label_of_slot(slot).name;
     for (const char* what : {".read_bytes", ".written_bytes", ".atomic_bytes"})
       names.push_back(buffer + what);
   }
-  for (const SharedArray& array : running.block->shared.arrays()) {
+  for (const SharedArray& array : running.cluster->shared.arrays()) {
     for (const char* what : {".read_bytes", ".written_bytes"})
       names.push_back("shared." + std::string(array.name) + what);
   }
@@ -90,12 +90,21 @@ void add_lane(Step& step, const Step& lane) {
 
 }  // namespace
 
-Recorder::Recorder(BlockTrace& into, const Trace& trace) : into_(into), trace_(trace) {
-  const Block& block = *running.block;
+Recorder::Recorder(BlockTrace& into, const Trace& trace, unsigned rank)
+    : into_(into), trace_(trace), first_warp_(rank * running.cluster->block_threads / warp_size) {
+  const unsigned threads = running.cluster->block_threads, warps = threads / warp_size;
   into_ = {};
-  lanes_.resize(block.threads);
-  steps_.resize(block.warps);
-  part_of_.assign(block.warps, 0);
+  lanes_.resize(threads);
+  steps_.resize(warps);
+  part_of_.assign(warps, 0);
+}
+
+Recorder::Lane& Recorder::lane_of(const Thread& thread) {
+  return lanes_[warp_of(thread) * warp_size + thread.lane];
+}
+
+unsigned Recorder::warp_of(const Thread& thread) const {
+  return thread.warp - first_warp_;
 }
 
 void Recorder::resume() {
@@ -108,7 +117,7 @@ void Recorder::pause() {
 }
 
 void Recorder::count() {
-  Lane& me = lanes_[running.thread->linear];
+  Lane& me = lane_of(*running.thread);
   const Arithmetic now = arithmetic();
   me.arithmetic.instructions += now.instructions - arithmetic_.instructions;
   me.arithmetic.exponentials += now.exponentials - arithmetic_.exponentials;
@@ -123,9 +132,9 @@ void Recorder::count() {
 Step Recorder::take(Step::Kind kind, std::uint64_t a, std::uint64_t b, std::uint64_t bytes, Where where) {
   count();
   const Thread& thread = *running.thread;
-  Lane& me = lanes_[thread.linear];
+  Lane& me = lane_of(thread);
   Step step = {.kind = kind,
-               .warp = thread.warp,
+               .warp = warp_of(thread),
                .instructions = me.arithmetic.instructions,
                .exponentials = me.arithmetic.exponentials,
                .a = a,
@@ -179,18 +188,19 @@ void Recorder::settle(unsigned warp, Lane& lane) {
 
 void Recorder::note(Step::Kind kind, std::uint64_t a, std::uint64_t b, std::uint64_t bytes, Where where) {
   const Thread& thread = *running.thread;
-  Lane& me = lanes_[thread.linear];
-  std::vector<std::size_t>& steps = steps_[thread.warp];
+  Lane& me = lane_of(thread);
+  const unsigned warp = warp_of(thread), first = warp * warp_size;
+  std::vector<std::size_t>& steps = steps_[warp];
   Step step = take(kind, a, b, bytes, where);
   const bool goes_on = is_shown(kind) && me.last == kind;  // one step, which shows many elements
   me.last = kind;
   if (kind == Step::Kind::load || kind == Step::Kind::mbarrier_init) {
-    push(thread.warp, std::move(step));
+    push(warp, std::move(step));
   } else if (kind == Step::Kind::mbarrier_arrive) {
-    if (Step* same = find(thread.warp, step)) {  // each lane may arrive: for the warp it is one step
+    if (Step* same = find(warp, step)) {  // each lane may arrive: for the warp it is one step
       add_lane(*same, step);
     } else {
-      push(thread.warp, std::move(step));
+      push(warp, std::move(step));
     }
   } else if (thread.lane == 0 && goes_on) {
     Step& last = into_.steps[steps.back()];
@@ -199,39 +209,39 @@ void Recorder::note(Step::Kind kind, std::uint64_t a, std::uint64_t b, std::uint
     last.where = where;
     add_lane(last, step);
   } else if (thread.lane == 0) {
-    push(thread.warp, std::move(step));
+    push(warp, std::move(step));
   } else if (goes_on && !me.ahead.empty()) {
     add_lane(me.ahead.back(), step);
   } else if (goes_on) {
-    add_lane(step_of(thread.warp, me.next - 1), step);
+    add_lane(step_of(warp, me.next - 1), step);
   } else {
     me.ahead.push_back(std::move(step));
-    settle(thread.warp, me);
+    settle(warp, me);
   }
   if (thread.lane != 0) return;
-  for (unsigned lane = 1; lane < warp_size; ++lane) settle(thread.warp, lanes_[thread.linear + lane]);
+  for (unsigned lane = 1; lane < warp_size; ++lane) settle(warp, lanes_[first + lane]);
 }
 
 void Recorder::touch(std::size_t slot, GlobalMarks::Use use, std::int64_t byte, std::int64_t bytes) {
-  add(lanes_[running.thread->linear].touched, {slot, use, byte, byte + bytes - 1});
+  add(lane_of(*running.thread).touched, {slot, use, byte, byte + bytes - 1});
 }
 
 void Recorder::show(const char* name, std::int64_t head, int row, int column, float value, Where where) {
   const Thread& thread = *running.thread;
   const Step::Kind kind = kind_of(name);
   if (kind != Step::Kind::scores) {
-    if (head == trace_.head && row == trace_.row)
-      lanes_[thread.linear].shown.push_back({name, column, value});
+    if (head == trace_.head && row == trace_.row) lane_of(thread).shown.push_back({name, column, value});
   } else {
-    std::size_t& part = part_of_[thread.warp];
-    if (part >= into_.parts.size() || into_.parts[part].warp != thread.warp ||
+    const unsigned warp = warp_of(thread);
+    std::size_t& part = part_of_[warp];
+    if (part >= into_.parts.size() || into_.parts[part].warp != warp ||
         into_.parts[part].tile != thread.tiles || into_.parts[part].head != head) {
       const auto same = std::ranges::find_if(into_.parts, [&](const TilePart& one) {
-        return one.warp == thread.warp && one.tile == thread.tiles && one.head == head;
+        return one.warp == warp && one.tile == thread.tiles && one.head == head;
       });
       part = static_cast<std::size_t>(same - into_.parts.begin());
       if (same == into_.parts.end())
-        into_.parts.push_back({thread.warp, thread.tiles, head, row, row, column, column});
+        into_.parts.push_back({warp, thread.tiles, head, row, row, column, column});
     }
     TilePart& mine = into_.parts[part];
     mine.first_row = std::min(mine.first_row, row);
@@ -242,9 +252,9 @@ void Recorder::show(const char* name, std::int64_t head, int row, int column, fl
   note(kind, 0, 0, 0, where);
 }
 
-void Recorder::finish() {
-  const Block& block = *running.block;
-  for (unsigned t = 0; t < block.threads; ++t) {
+void Recorder::finish(const Block& block) {
+  const Cluster& cluster = *running.cluster;
+  for (unsigned t = 0; t < cluster.block_threads; ++t) {
     Lane& lane = lanes_[t];
     const unsigned warp = t / warp_size;
     settle(warp, lane);
@@ -254,11 +264,13 @@ void Recorder::finish() {
   }
   into_.masked = block.masked;
   into_.counters = names_of_counters();
-  for (std::size_t slot = 0; slot < block.global.size(); ++slot)
+  for (std::size_t slot = 0; slot < cluster.global.size(); ++slot)
     into_.buffers.push_back(GlobalBuffer::label_of_slot(slot));
-  into_.shared_bytes = block.shared.bytes();
-  for (const SharedArray& array : block.shared.arrays())
-    into_.shared.push_back({array.name, array.bytes, array.offset});
+  into_.shared_bytes = cluster.shared.bytes();
+  for (const SharedArray& array : cluster.shared.arrays())
+    if (cluster.shared.rank_of(array.offset) == block.rank)
+      into_.shared.push_back(
+          {array.name, array.bytes, array.offset - block.rank * cluster.shared.stride()});
 }
 
 void note(Step::Kind kind, std::uint64_t a, std::uint64_t b, std::uint64_t bytes, Where where) {

@@ -14,6 +14,9 @@
 
 namespace flashladder::simt {
 
+struct Block;
+struct Thread;
+
 /// Operations on f32, as a Step has them.
 struct Arithmetic {
   std::uint64_t instructions = 0;  ///< Without exponentials; a fused multiply-add is one.
@@ -132,8 +135,8 @@ std::string to_json(const Trace& trace);
 /// between the moment in which a thread goes on and that in which another one does is the thread's.
 class Recorder {
  public:
-  /// A block begins; `into` gets what it does. Later calls are about the running block.
-  Recorder(BlockTrace& into, const Trace& trace);
+  /// Block `rank` of the running cluster begins; `into` gets what it does.
+  Recorder(BlockTrace& into, const Trace& trace, unsigned rank);
   /// The running thread goes on, and counts from now.
   void resume();
   /// Another thread is to go on.
@@ -145,7 +148,7 @@ class Recorder {
   /// The running thread has an intermediate: as Emulator::probe.
   void show(const char* name, std::int64_t head, int row, int column, float value, Where where);
   /// The block has ended, or has failed.
-  void finish();
+  void finish(const Block& block);
 
  private:
   /// What a thread has done since its last step, and which of the warp's steps that was.
@@ -159,6 +162,8 @@ class Recorder {
     Step::Kind last = Step::Kind::end;  ///< Its last step.
   };
 
+  Lane& lane_of(const Thread& thread);
+  unsigned warp_of(const Thread& thread) const;  ///< In the block.
   void count();
   Step take(Step::Kind kind, std::uint64_t a, std::uint64_t b, std::uint64_t bytes, Where where);
   void settle(unsigned warp, Lane& lane);
@@ -168,6 +173,7 @@ class Recorder {
 
   BlockTrace& into_;
   const Trace& trace_;
+  unsigned first_warp_;                          ///< Of the block, in the cluster.
   std::vector<Lane> lanes_;                      ///< By thread.
   std::vector<std::vector<std::size_t>> steps_;  ///< By warp: where its steps are.
   std::vector<std::size_t> part_of_;             ///< By warp: where its last part of a tile is.
