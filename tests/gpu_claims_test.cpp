@@ -149,9 +149,11 @@ TEST_CASE("the closed forms of Hopper's stages hold for more row tiles than mult
   for (const Stage* stage : stages()) {
     if (stage->gpu != Gpu::hopper || stage->forward == nullptr) continue;
     const Claim& claim = *claim_of(*stage);
-    // More K and V than L2 has room for; under the mask some rows see no key.
+    // More K and V than L2 has room for; under the mask some rows see no key. In the last two blocks may come
+    // in clusters, which takes many keys at d = 72.
     for (Problem p : {problem(1, 14, 7, 600, 600, 64, true), problem(1, 9, 9, 600, 600, 64, true),
-                      problem(2, 16, 8, 300, 170, 256, true), problem(1, 20, 20, 330, 330, 72, false)}) {
+                      problem(2, 16, 8, 300, 170, 256, true), problem(1, 20, 20, 330, 330, 72, false),
+                      problem(1, 12, 6, 300, 170, 200, true), problem(1, 9, 9, 70, 2050, 72, true)}) {
       if (!stage->supports.head_dim(p.d)) continue;
       p.dtype = stage->supports.dtypes.front();
       const Symbols symbols = claim.symbols(p);
@@ -170,7 +172,7 @@ TEST_CASE("a closed form that random numbers may exceed is what the kindest numb
   for (const Stage* stage : stages()) {
     const Claim* claim = claim_of(*stage);
     if (claim == nullptr || std::ranges::none_of(claim->forward.forms, &ClosedForm::random_too)) continue;
-    for (std::int64_t d : {32, 64, 96, 128, 192, 256, 72}) {
+    for (std::int64_t d : {32, 64, 96, 128, 192, 256, 72, 200}) {
       if (!stage->supports.head_dim(d)) continue;
       Problem p = problem(1, 2, 1, 1, 1, d, false);
       const Symbols tile = claim->symbols(p);
@@ -186,7 +188,7 @@ TEST_CASE("a closed form that random numbers may exceed is what the kindest numb
       }
     }
   }
-  CHECK(forms >= 3 * 7);  // of 47
+  CHECK(forms >= 3 * 8);  // of 47
 }
 
 TEST_CASE("an expression is its text and its value", "[gpu-claim]") {

@@ -41,6 +41,8 @@ FOR_VARIANTS = {"stages/29_tuned/table.hpp", "stages/38_tuned_backward/table.hpp
                 "stages/82_hopper_policies/variants.hpp",
                 *(path.relative_to(SOURCE).as_posix() for name in ("kernel", "launch", "policy")
                   for path in SOURCE.glob(f"stages/7*/{name}.hpp"))}
+# What a stage has of another one all the same: its tiles, where both take those of one table.
+TABLES = {"65_multicast": "stages/51_deeper_pipeline/table.hpp"}
 CHOOSE = ["common/simt/simt.hpp", "common/simt/std.hpp"]
 
 
@@ -69,7 +71,7 @@ def why_not(path: str, included: str) -> str:
         return f"{included} is in no layer: give its folder a place in tests/layers_test.py"
     if other == "stages" and own == "stages":
         own_stage, other_stage = (Path(name).parts[1] for name in (path, included))
-        shared = own_stage >= "70" and other_stage < own_stage and included in FOR_VARIANTS
+        shared = (own_stage >= "70" and other_stage < own_stage and included in FOR_VARIANTS) or included == TABLES.get(own_stage)
         return "" if own_stage == other_stage or shared else "a stage includes nothing of another stage: it is read alone"
     if other == "stages" and own != "tests" and Path(included).name != "kernel.hpp":
         return "of a stage only its kernel.hpp is for others"
@@ -136,6 +138,7 @@ class LayersTest(unittest.TestCase):
                                ("stages/14_fa2_split_q/attention.cu", "stages/13_fa2_sequence_parallel/table.hpp"),
                                ("stages/13_fa2_sequence_parallel/attention.cu", "stages/70_policies/kernel.hpp"),
                                ("stages/70_policies/attention.cu", "stages/72_sliding_window/policy.hpp"),
+                               ("stages/65_multicast/attention.cu", "stages/51_deeper_pipeline/attention.cu"),
                                ("stages/00_naive_cpu/attention.cpp", "common/check/check.hpp"),
                                ("common/python/module.cpp", "stages/29_tuned/table.hpp"),
                                ("bench/variants/variants.cpp", "stages/29_tuned/attention.cu"),
@@ -147,6 +150,7 @@ class LayersTest(unittest.TestCase):
                                ("common/python/module.cpp", "stages/29_tuned/kernel.hpp"),
                                ("stages/29_tuned/attention.cu", "stages/29_tuned/kernel.hpp"),
                                ("stages/72_sliding_window/attention.cu", "stages/70_policies/kernel.hpp"),
+                               ("stages/65_multicast/claim.cpp", "stages/51_deeper_pipeline/table.hpp"),
                                ("stages/29_tuned/claim.cpp", "common/claims/closed_form.hpp")):
             self.assertEqual(why_not(path, included), "", f"{path} -> {included}")
 

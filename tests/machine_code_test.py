@@ -63,6 +63,14 @@ class Order(unittest.TestCase):
         self.assertTrue(machine_code.told(machine_code.order(one_of_each, machine_code.BACKWARD)).startswith(
             "2 S or dP, wait<1>, 1 exponentials, 1 dV or dK, "))
 
+    def test_kernels_with_clusters_stand_beside_those_without(self):
+        several = "".join(SASS.replace("Li64E", numbers) for numbers in ("Li64ELi2E", "Li128ELi1E", "Li64ELi1E"))
+        found = machine_code.functions(several)
+        loops = {d: machine_code.loops_of(found, d) for d in (64, 128, 256)}
+        self.assertEqual({d: {blocks: len(of) for blocks, of in one.items()} for d, one in loops.items()},
+                         {64: {1: 1, 2: 1}, 128: {1: 1}, 256: {}})
+        self.assertEqual([len(loop) for loop in machine_code.loops_of(machine_code.functions(SASS), 64)[1]], [9])
+
     def test_a_loop_without_products_is_none(self):
         (body,) = machine_code.functions(SASS).values()
         self.assertIsNone(machine_code.hot_loop([one for one in body if "HGMMA" not in one[1]]))

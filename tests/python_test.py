@@ -1482,12 +1482,12 @@ class TorchVariantsTest(unittest.TestCase):
         """Of this build's, as if there were a GPU: one of Hopper, and another one."""
         bias, cuda = {"bias"}, torch.device("cuda")
         for hopper, variants, numbers, *above_128 in (
-                (True, set(), (51, 63)), (True, {"window"}, (82, 83)), (True, {"dropout", "packed sequences"}, (82, 83)),
+                (True, set(), (65, 63)), (True, {"window"}, (82, 83)), (True, {"dropout", "packed sequences"}, (82, 83)),
                 (True, {"alibi", "sinks", "softcap"}, (82, 83)), (True, bias, (82, 81)), (True, bias | {"alibi", "window"}, (82, 81)),
                 (True, {"prefix"}, (82, 83)), (True, {"prefix"} | bias, (82, 81)), (True, {"block map"} | bias, (81, 81)),
                 (False, set(), (29, 38)), (False, {"window"}, (72, 72)), (False, {"prefix"}, (73, 73)), (False, {"prefix", "softcap"}, (81, 81)),
                 (False, bias, (76, 76)), (False, bias | {"sinks"}, (81, 81)),
-                (True, set(), (51, 58), 256), (True, {"window"}, (72, 72), 192), (True, {"window", "softcap"}, (81, 81), 256),
+                (True, set(), (65, 58), 256), (True, {"window"}, (72, 72), 192), (True, {"window", "softcap"}, (81, 81), 256),
                 (True, {"prefix"}, (81, 81), 256), (True, bias, (81, 81), 136), (True, {"dropout", "packed sequences"}, (81, 81), 256),
                 (False, {"alibi"}, (81, 81), 192)):
             def takes(one, needed, dtype, d, device, hopper=hopper):

@@ -21,7 +21,7 @@ from bench.variants.variants import VariantError
 from common.course import registry, watch
 from common.course.registry import Failure
 from common.course.stamped_time import FENCE, GOES_ON, STAMPED, WAITS_FOR, Stamped, first_block, is_stamped
-from common.course.time_model import (AT_BARRIER, BANDWIDTH, FOR_DATA, FOR_PRODUCT, HANDOVER, LATENCY, MMA_FLOPS,
+from common.course.time_model import (AT_BARRIER, BANDWIDTH, CLUSTER, FOR_DATA, FOR_PRODUCT, HANDOVER, LATENCY, MMA_FLOPS,
                                       SHARED_BANDWIDTH, SLICE, Model, Step)
 
 SOURCE = Path(__file__).resolve().parent.parent
@@ -62,6 +62,11 @@ class ModelTest(unittest.TestCase):
         model = model_of((0, "barrier", 0, 0, 1, 2), (0, "end"), (4, "barrier_arrive", 100, 0, 1, 2), (4, "end"))
         self.assertEqual(bars_of(model, "warp 0"), [(AT_BARRIER, 0, 100 + HANDOVER)])
         self.assertEqual(bars_of(model, "warp 4"), [("other work", 0, 100)])
+
+    def test_at_a_barrier_of_a_cluster_a_block_waits_for_its_own_warps(self):
+        model = model_of((0, "barrier", 0, 0, CLUSTER, 4), (0, "end"), (4, "barrier", 100, 0, CLUSTER, 4), (4, "end"))
+        self.assertEqual(bars_of(model, "warp 0"), [(AT_BARRIER, 0, 100 + HANDOVER)])
+        self.assertEqual(model.end, 100 + HANDOVER)
 
     def test_who_waits_for_what_never_comes_is_an_error(self):
         with self.assertRaisesRegex(Failure, "warp 0 waits for what does not come"):

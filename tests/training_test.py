@@ -381,7 +381,7 @@ class CompareTest(Script):
     def test_sizes_that_do_not_fit_are_refused(self):
         self.refused("--N 3 does not divide batch * N, which is 16384", compare, "--N", 3)
         self.refused("--N 32768 does not divide", compare, "--N", 32768)
-        self.refused("--d 96 does not divide heads * d, which is 2048", compare, "--d", 96)
+        self.refused("--d 4096: give 1 to 2048, which heads * d is, or a little less", compare, "--d", 4096)
         self.refused("--rounds is to be at least 1", compare, "--rounds", 0)
 
     def test_wrong_outputs_are_never_timed(self):

@@ -1,5 +1,5 @@
 """What each idea of a tuned pass is worth: its stage without one of them at a time, timed in turns with the whole.
-And what ideas would bring that the fastest stage on Hopper does not have: that stage with one of them at a time.
+And what ideas would bring that the tuned stage on Hopper does not have: that stage with one of them at a time.
 
     python3 -m bench.measure.ablation --pass forward --out bench/results/h200/ablation_forward.json    # on a GPU
     python3 -m bench.measure.ablation --pass hopper --out bench/results/h200/ablation_hopper.json
@@ -47,7 +47,7 @@ TILES = {
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--pass", dest="which", choices=list(TILES), required=True,
-                        help="of which the tuned stage is measured; hopper: the last stage forward on Hopper")
+                        help="of which the tuned stage is measured; hopper: the last stage forward on Hopper with a table of tiles")
     parser.add_argument("--out", type=new_file, required=True, help="the JSON file to write")
     parser.add_argument("--commit", help="what is measured; asked of git where left out")
     parser.add_argument("--rounds", type=int, default=11, help="runs of each variant and shape (11)")

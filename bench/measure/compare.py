@@ -68,8 +68,8 @@ def arguments():
         if N < 1 or TOKENS % N:
             parser.error(f"--N {N} does not divide batch * N, which is {TOKENS}")
     for d in chosen.d:
-        if d < 1 or WIDTH % d:
-            parser.error(f"--d {d} does not divide heads * d, which is {WIDTH}")
+        if not 1 <= d <= WIDTH:
+            parser.error(f"--d {d}: give 1 to {WIDTH}, which heads * d is, or a little less")
     return chosen
 
 

@@ -41,6 +41,7 @@ RESULTS = {
     "backward_hopper_bf16.json": module("measure.compare", "--backward", "--stages", "38",
                                         *(str(number) for number in for_hopper("backward") if number < FIRST_VARIANT)),
     "other.json": bench("/(other|host)/"),
+    "peers_hopper_odd_bf16.json": module("measure.compare", "--stages", "51", "65", "--d", "72", "88", "136", "184", "200"),
     "host.json": module("measure.host_time"),
     "stamps.json": module("measure.stamps", "--build", "{build}"),
     "busy_bf16.json": module("measure.compare", "--busy", "--hopper", "--peers", "fa2", "cudnn", "flash-attn-4"),

@@ -1,5 +1,5 @@
 """Writes what each idea of a tuned pass is worth into the README of its stage, and what ideas would bring that the
-fastest stage on Hopper does not have into docs/did_not_pay.md, as bench.measure.ablation measured it.
+tuned stage on Hopper does not have into docs/did_not_pay.md, as bench.measure.ablation measured it.
 
     python3 -m bench.report.ablation_tables               # from ablation_*.json under bench/results
     python3 -m bench.report.ablation_tables --check       # changes nothing; exits 1 and names what is stale

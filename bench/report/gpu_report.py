@@ -19,8 +19,8 @@ from pathlib import Path
 from bench.report import gpu_pictures
 from bench.report.markers import NoMarkers, with_block
 from bench.results import atomics
-from bench.results.gpu import (FOLDER, HOPPER, HOPPER_BACKWARD, HOPPER_BUSY, HOPPER_OTHER, HOPPER_PEERS, KINDS, PACKAGES,
-                               BadResult, Measured, kind_text, load, others, pace, positive, read, require, spread)
+from bench.results.gpu import (FOLDER, HOPPER, HOPPER_BACKWARD, HOPPER_BUSY, HOPPER_ODD, HOPPER_OTHER, HOPPER_PEERS, KINDS,
+                               PACKAGES, BadResult, Measured, kind_text, load, others, pace, positive, read, require, spread)
 from bench.results.losses import FACTOR, FLOOR, allowed, away, most_of, so_far
 from common.course import ledger, registry
 from common.course.registry import ROOT, Failure
@@ -688,6 +688,7 @@ class Results:
         self.hopper_backward = of_scripts(folder / HOPPER_BACKWARD)
         self.hopper_peers, self.busy = (of_scripts(hopper / name) for name in (HOPPER_PEERS, HOPPER_BUSY))
         self.hopper_runs = [run for run in map(of_scripts, dict.fromkeys(one / HOPPER_PEERS for one in (hopper, folder))) if run]
+        self.odd = of_scripts(folder / HOPPER_ODD)
         self.other = others(folder / HOPPER_OTHER) if (folder / HOPPER_OTHER).exists() else None
         self.policies = [of_policies(path) for one in (hopper, folder) for path in sorted(one.glob("policies_*.json"))]
         self.host = if_there(folder / HOST, "results")
@@ -708,6 +709,8 @@ class Results:
                 *((stage.readme, "peers", step_table(peers, stage))
                   for peers in filter(None, (self.hopper_peers, self.hopper_backward))
                   for stage in measured_in(peers) if stage.gpu == "hopper"),
+                *((stage.readme, "peers", step_table(self.odd, stage))  # beside the stage before, which has its own table
+                  for stage in (measured_in(self.odd)[-1:] if self.odd else [])),
                 *((MEASURED_PAGE, name, short_peers_table(peers) if peers else NOT_YET)
                   for name, peers in (("peers", self.peers), ("hopper_peers", self.hopper_peers),
                                       ("hopper_backward", self.hopper_backward))),

@@ -167,6 +167,17 @@ def bodies(text):
     return found
 
 
+def loops_of(found, d):
+    """The hot loops of the functions that multiply for bf16 and this d, by the blocks of their clusters, which a template may
+    have as a number behind d."""
+    loops = {}
+    for name, body in found.items():
+        kernel = re.search(rf"__nv_bfloat16Li{d}E(?:Li(\d+)E)?", name)
+        if kernel and any("HGMMA" in text for _, text in body):
+            loops.setdefault(int(kernel[1] or 1), []).append(hot_loop(body))
+    return dict(sorted(loops.items()))
+
+
 def table(stage, build, version):
     """The Markdown of a stage."""
     compiled = build / f"stages/CMakeFiles/flashladder_hopper_stages.dir/{stage.folder.name}.cu.o"
@@ -176,11 +187,11 @@ def table(stage, build, version):
     products = FORWARD if stage.forward else BACKWARD
     found = functions(disassembly(compiled))
     for d in HEAD_DIMS:
-        loops = [hot_loop(body) for name, body in found.items()
-                 if re.search(rf"__nv_bfloat16Li{d}E", name) and any("HGMMA" in text for _, text in body)]
-        if len(loops) > 1 or None in loops:
-            raise Unavailable(f"{compiled.name} has no kernel of the form that is known for bf16, d = {d}")
-        rows += [f"| {d} | {len(loop)} | {told(order(loop, products))} |" for loop in loops]
+        for blocks, loops in loops_of(found, d).items():
+            if len(loops) > 1 or None in loops:
+                raise Unavailable(f"{compiled.name} has no kernel of the form that is known for bf16, d = {d}")
+            rows.append(f"| {d}{f', clusters of {blocks}' if blocks > 1 else ''} | {len(loops[0])} | "
+                        f"{told(order(loops[0], products))} |")
     if not rows:
         raise Unavailable(f"{compiled.name} has none of these kernels")
     return "\n".join([f"What nvcc {version} makes of a tile's loop, in bf16:", "", "| d | instructions | order |",

@@ -150,5 +150,6 @@ def deterministic(which):
 
 
 def fastest_on_hopper():
-    """The last stage of plain attention that is for Hopper alone and has a forward pass; it has a table."""
-    return TUNED[max(number for number in registry.for_hopper("forward") if number < registry.FIRST_VARIANT)]
+    """The last stage with a table whose forward pass is for Hopper alone. One behind it may take its table, and its kernel
+    for most head dimensions."""
+    return next(stage for stage in reversed(TUNED.values()) if stage.which == "hopper")

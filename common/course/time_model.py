@@ -70,8 +70,14 @@ def steps_of(trace: dict[str, Any], block: dict[str, Any]) -> list[Step]:
     def threes(flat: list[Any]) -> list[tuple[Any, ...]]:
         return list(zip(*[iter(flat)] * 3))
 
-    return [Step(warp, trace["names"][kind], instructions, exponentials, a, b, size, trace["files"][file], line,
-                 {trace["counters"][counter]: more for counter, more in zip(counted[::2], counted[1::2])},
+    def by_name(flat: list[int]) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for counter, more in zip(flat[::2], flat[1::2]):  # each block of a cluster has arrays of these names
+            name = trace["counters"][counter]
+            found[name] = found.get(name, 0) + more
+        return found
+
+    return [Step(warp, trace["names"][kind], instructions, exponentials, a, b, size, trace["files"][file], line, by_name(counted),
                  list(zip(*[iter(touched)] * 4)), threes(shown))
             for kind, warp, file, line, instructions, exponentials, a, b, size, counted, touched, shown in block["steps"]]
 

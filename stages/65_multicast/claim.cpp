@@ -13,7 +13,7 @@ namespace {
 /// Blocks of a cluster.
 std::int64_t blocks_of_cluster(const Problem& p) {
   const int D = tiles_51::row_for(p.d).d;
-  const bool pays = D == 96 ? p.Nk >= 2048 : D > 128;
+  const bool pays = D == 96 ? p.Nk >= 1024 : D > 128;
   return pays && p.d % 16 != 0 ? 2 : 1;
 }
 

@@ -37,6 +37,8 @@ file(STRINGS ${PATCH} all_d REGEX "^Seen at d = [0-9]+ only\\.$")
 if(NOT all_d)
   string(REGEX REPLACE "(for_head_dim<[A-Za-z0-9, ]*), 128[0-9, ]*>" "\\1>" text "${text}")
   string(REPLACE "for_head_dim<T, 64>" "for_head_dim<T, 64, 128>" text "${text}")
+elseif(all_d MATCHES 136)  # where blocks come in clusters
+  string(REPLACE "for_head_dim<T, 64, 96, 128, 192, 256>" "for_head_dim<T, 64, 96, 192>" text "${text}")
 endif()
 string(REPLACE "for_half_dtype(f.problem.dtype, " "[](auto body) { body(f16()); }(" text "${text}")
 set(dims "row.d <= 96")

@@ -220,6 +220,12 @@ struct SmallCase {
 
 using SmallCases = std::vector<std::shared_ptr<const SmallCase>>;
 
+/// Whether its blocks come in clusters, at this head dimension; at others it is the stage before.
+bool has_clusters(const Stage& stage) {
+  return stage.number == 65;
+}
+constexpr int cluster_d = 136;
+
 /// The cases for `stage`, in the dtype that it computes in, each made once for all stages that have it.
 SmallCases cases_for(const Stage& stage, int most_d = 96) {
   // Tiny problems in large numbers: on a handful of elements the yardstick is a matter of luck.
@@ -231,6 +237,10 @@ SmallCases cases_for(const Stage& stage, int most_d = 96) {
       problem(2, 4, 2, 65, 97, 40, true),    problem(1, 2, 1, 70, 290, 32, true),
   };
   problems.back().scale = -0.2f;
+  if (has_clusters(stage)) {
+    problems = {problem(2, 2, 1, 150, 290, cluster_d, true), problem(1, 3, 1, 330, 140, cluster_d, false),
+                problem(1, 2, 2, 128, 97, cluster_d, true), problem(2, 4, 2, 65, 97, cluster_d, true)};
+  }
   std::ranges::copy(variant_problems(stage, most_d), std::back_inserter(problems));
   SmallCases cases;
   static std::map<std::tuple<std::string, float, std::string_view, std::uint64_t, Layout>,
@@ -360,6 +370,10 @@ void judge_by_emulator(const Stage& stage, int most_d) {
     for (const std::int64_t Nk : {keys, std::int64_t{40}})
       problems.push_back(problem(1, 36, 36, 33, Nk, 32, true));
   }
+  if (has_clusters(stage)) {
+    problems = {problem(1, 2, 1, 300, keys, cluster_d, true), problem(1, 20, 20, 33, keys, cluster_d, true),
+                problem(1, 20, 20, 130, 40, cluster_d, false)};
+  }
   for (const Problem& p : problems) {
     const Inputs inputs = random_inputs(p, 1);
     for (simt::Schedule schedule :
@@ -445,6 +459,10 @@ void judge_by_claim(const Stage& stage, int most_d, Caught& caught) {
       problems.push_back(problem(2, 16, 8, 600, 300, 64, causal));
     }
     if (blocks_stay(stage)) problems.push_back(problem(1, 2, 1, 200, 600, 96, causal));  // another tile
+    if (has_clusters(stage)) {
+      problems = {problem(1, 2, 1, 300, 290, cluster_d, causal),
+                  problem(1, 14, 7, 600, 300, cluster_d, causal)};
+    }
     if (!causal) std::ranges::copy(variant_problems(stage, most_d), std::back_inserter(problems));
     for (const Problem& p : problems) {
       for (const CountedPass& pass : passes_of(stage)) {
