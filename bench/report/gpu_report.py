@@ -686,7 +686,9 @@ class Results:
         self.peers, self.backward_peers, self.training = (of_scripts(folder / name)
                                                           for name in (PEERS, BACKWARD_PEERS, TRAINING))
         self.hopper_backward = of_scripts(folder / HOPPER_BACKWARD)
-        self.hopper_peers, self.busy = (of_scripts(hopper / name) for name in (HOPPER_PEERS, HOPPER_BUSY))
+        self.hopper_peers = of_scripts(hopper / HOPPER_PEERS)
+        both = [[of_scripts(one / name) for name in (HOPPER_PEERS, HOPPER_BUSY)] for one in dict.fromkeys((hopper, folder))]
+        self.busy = [runs for runs in both if all(runs)]  # rested, and busy, of a GPU
         self.hopper_runs = [run for run in map(of_scripts, dict.fromkeys(one / HOPPER_PEERS for one in (hopper, folder))) if run]
         self.odd = of_scripts(folder / HOPPER_ODD)
         self.other = others(folder / HOPPER_OTHER) if (folder / HOPPER_OTHER).exists() else None
@@ -715,8 +717,7 @@ class Results:
                   for name, peers in (("peers", self.peers), ("hopper_peers", self.hopper_peers),
                                       ("hopper_backward", self.hopper_backward))),
                 (MEASURED_PAGE, "hopper_better", better_table(self.hopper_runs) if self.hopper_runs else NOT_YET),
-                (MEASURED_PAGE, "busy",
-                 busy_table(self.hopper_peers, self.busy) if self.hopper_peers and self.busy else NOT_YET),
+                (MEASURED_PAGE, "busy", "\n".join(busy_table(*runs) for runs in self.busy) or NOT_YET),
                 *((registry.stage_of(number).readme, "other", other_block(found, context))
                   for number, found, context in filter(None, [self.other])),
                 *policies_blocks(self.policies), (EMULATOR, "nsight", nsight_table(self.nsight)),
