@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from bench.results.stamps import OPTIONS, Stamps
 from common.course.ledger import answer
 from common.course.registry import Failure, program
-from common.course.time_model import AT_BARRIER, FOR_DATA, FOR_PRODUCT, SCHEDULERS, TENSOR_CORES, Step, Timing, Warp, steps_of
+from common.course.time_model import (AT_BARRIER, CLUSTER, FOR_DATA, FOR_PRODUCT, SCHEDULERS, TENSOR_CORES, Step, Timing, Warp,
+                                      steps_of)
 
 FENCE, GOES_ON = "fence", "goes_on"  # stamps that are no steps
 WAITS_FOR = {"mbarrier_wait": FOR_DATA, "barrier": AT_BARRIER, "wait_groups": FOR_PRODUCT}
@@ -149,8 +150,9 @@ def matched(number: int, steps: list[Step], stamps: list[tuple[str, float]]) -> 
 
 
 def is_stamped(step: Step) -> bool:
-    """Whether the step is an instruction of common/ptx: the barrier of the whole block, number 0, is none."""
-    return step.name in STAMPED and not (step.name == "barrier" and step.a == 0)
+    """Whether the step is an instruction of common/ptx that has a stamp: the barriers of the whole block, and of the
+    cluster, have none."""
+    return step.name in STAMPED and not (step.name == "barrier" and step.a in (0, CLUSTER))
 
 
 def needs_no_wait(stamp: str, step: Step) -> bool:

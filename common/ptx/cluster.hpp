@@ -27,16 +27,18 @@ __device__ __forceinline__ unsigned address_in(int rank, const T* p) {
   return address;
 }
 
-/// Waits for all threads of the cluster. Behind fence_mbarrier_init() what each block has initialised is
-/// visible to all. (PTX ISA, parallel synchronization instructions, barrier.cluster.)
+/// Waits for all threads of the cluster, of which none has returned. Behind fence_mbarrier_init() what each
+/// block has initialised is visible to all. (PTX ISA, parallel synchronization instructions,
+/// barrier.cluster.)
 __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
 /// One arrival at the mbarrier of block `rank`, and no waiting: what this thread has *read* has been read
-/// for those who wait for the phase. What it has written need not be there for them: no other block has a
-/// word to read it. (PTX ISA, parallel synchronization instructions, mbarrier.arrive.)
+/// for those who wait for the phase. What it has *written* need not be there for them, in its own block
+/// neither: then it takes mbarrier_arrive(). (PTX ISA, parallel synchronization instructions,
+/// mbarrier.arrive.)
 __device__ __forceinline__ void mbarrier_arrive_in(int rank, mbarrier* bar) {
   stamp(Stamp::mbarrier_arrive);
   asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(address_in(rank, bar))
@@ -91,15 +93,17 @@ void require_blocks(int blocks, Where where);
 
 inline namespace for_emulator {
 
-/// Waits for all threads of the cluster. Behind fence_mbarrier_init() what each block has initialised is
-/// visible to all. (PTX ISA, parallel synchronization instructions, barrier.cluster.)
+/// Waits for all threads of the cluster, of which none has returned. Behind fence_mbarrier_init() what each
+/// block has initialised is visible to all. (PTX ISA, parallel synchronization instructions,
+/// barrier.cluster.)
 inline void cluster_sync(simt::Where where = simt::Where::here()) {
   simt::synchronise_cluster(where);
 }
 
 /// One arrival at the mbarrier of block `rank`, and no waiting: what this thread has *read* has been read
-/// for those who wait for the phase. What it has written need not be there for them: no other block has a
-/// word to read it. (PTX ISA, parallel synchronization instructions, mbarrier.arrive.)
+/// for those who wait for the phase. What it has *written* need not be there for them, in its own block
+/// neither: then it takes mbarrier_arrive(). (PTX ISA, parallel synchronization instructions,
+/// mbarrier.arrive.)
 inline void mbarrier_arrive_in(int rank, simt::smem<mbarrier> bar,
                                simt::Where where = simt::Where::here()) {
   simt::arrive_in_block(rank, bar.array(), reinterpret_cast<std::byte*>(bar.find<1>(0, where)), where);

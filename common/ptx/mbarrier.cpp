@@ -85,7 +85,9 @@ void init_mbarrier(SharedArray* array, std::byte* at, int arrivals, Where where)
 
 void fence_mbarriers() {
   for (Mbarrier& bar : running.cluster->mbarriers) {
-    if (bar.initialised_by == running.thread->linear) bar.fenced = true;
+    if (bar.initialised_by != running.thread->linear || bar.fenced) continue;
+    bar.fenced = true;
+    bar.fenced_at = running.cluster->races.step_of_warp(running.thread->warp);
   }
 }
 
@@ -107,7 +109,11 @@ void arrive_at_mbarrier(SharedArray* array, std::byte* at, Where where) {
 }
 
 void require_fenced(const Mbarrier& bar, const char* others, Where where) {
-  if (bar.fenced) return;
+  const Cluster& cluster = *running.cluster;
+  const bool known =
+      !cluster.launch->options->check ||
+      cluster.races.knows(running.thread->warp, bar.initialised_by / warp_size, bar.fenced_at);
+  if (bar.fenced && known) return;
   fail(ErrorKind::mbarrier_misuse, where, bar.array->name,
        std::string(others) + " need not see that " + name_of(bar) +
            " is initialised: fence_mbarrier_init() is missing behind its mbarrier_init");

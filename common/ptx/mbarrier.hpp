@@ -30,7 +30,8 @@ __device__ __forceinline__ void mbarrier_init(mbarrier* bar, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address), "r"(arrivals) : "memory");
 }
 
-/// Makes what this thread has initialised visible to the units that copy.
+/// Makes what this thread has initialised visible to the units that copy, and to other blocks of the
+/// cluster.
 __device__ __forceinline__ void fence_mbarrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -98,7 +99,8 @@ inline void mbarrier_init(simt::smem<mbarrier> bar, int arrivals, simt::Where wh
   simt::init_mbarrier(bar.array(), reinterpret_cast<std::byte*>(bar.find<1>(0, where)), arrivals, where);
 }
 
-/// Makes what this thread has initialised visible to the units that copy.
+/// Makes what this thread has initialised visible to the units that copy, and to other blocks of the
+/// cluster.
 inline void fence_mbarrier_init() {
   simt::fence_mbarriers();
 }

@@ -103,11 +103,19 @@ void fence_proxy() {
 
 void begin_bytes(Mbarrier& bar, std::int64_t bytes, Where where) {
   require_fenced(bar, "the unit that copies", where);
+  const Cluster& cluster = *running.cluster;
+  const Thread& me = *running.thread;
+  if (cluster.launch->options->check && cluster.shared.rank_of(bar.offset) != me.block->rank &&
+      bar.phase > 0 && !cluster.races.knows_phase(me.warp, bar.number, bar.phase - 1)) {
+    fail(ErrorKind::mbarrier_misuse, where, bar.array->name,
+         "bytes are to come in phase " + std::to_string(bar.phase) + " of " + name_of(bar) +
+             " of another block, and this thread cannot know that the phase before has ended");
+  }
   bar.begun += bytes;
   bar.copied = bar.phase + 1;
   bar.copied_by = where;
   // What another block brings may come before this one is told of it: then the phase's last arrival counts.
-  if (running.cluster->block.size() == 1 || bar.pending == 0) require_announced(bar);
+  if (cluster.block.size() == 1 || bar.pending == 0) require_announced(bar);
 }
 
 void end_bytes(Mbarrier& bar, std::int64_t bytes) {
@@ -144,9 +152,10 @@ void load_box(unsigned first_rank, unsigned ranks, SharedArray* array, std::byte
   for (unsigned rank = first_rank; rank < first_rank + ranks; ++rank) {
     Block& block = cluster.block[rank];
     require_running(block, where);
-    const std::uint32_t there = offset + (rank - shared.rank_of(offset)) * shared.stride();
-    Mbarrier& bar = find_mbarrier(shared.of_block(rank, *bar_array),
-                                  shared.base() + bar_offset + (there - offset), "tma_load", where);
+    const std::uint32_t moved = (rank - shared.rank_of(offset)) * shared.stride(), there = offset + moved;
+    Mbarrier& bar =
+        find_mbarrier(shared.of_block(rank, *bar_array),
+                      shared.base() + static_cast<std::uint32_t>(bar_offset + moved), "tma_load", where);
     begin_bytes(bar, map.box_bytes(), where);
     write_by_unit(bar, *shared.of_block(rank, *array), there, map.box_bytes(), map.swizzle, where);
     block.flight.begin_load(bar.number, bar.phase, read);

@@ -201,7 +201,8 @@ struct Mbarrier {
   std::int64_t expected = 0;      ///< Bytes announced for this phase.
   std::int64_t begun = 0;         ///< Bytes of copies begun for it.
   unsigned initialised_by;        ///< Which thread,
-  bool fenced = false;            ///< and whether it has made that visible to units.
+  bool fenced = false;            ///< and whether it has made that visible to units and other blocks:
+  std::uint32_t fenced_at = 0;    ///< (check) in which step of its warp.
   std::uint64_t copied = 0;       ///< One more than the last phase that copies were begun for,
   Where copied_by = {};           ///< and by what;
   std::uint64_t waited = 0;       ///< one more than the last phase that somebody has waited for.

@@ -121,29 +121,20 @@ void synchronise_warp(std::uint32_t mask, Where where) {
   });
 }
 
-void synchronise_cluster(Where where) {
-  barrier(barrier_of_cluster, running.cluster->threads, true, "cluster_sync", where);
-}
+namespace {
 
-void barrier(unsigned id, unsigned threads, bool waits, const char* name, Where where) {
+/// The running thread comes to a barrier that so many threads complete; `id` is its number in traces.
+void come_to(Barrier& barrier, unsigned id, unsigned threads, bool waits, const char* name, Where where) {
   Cluster& cluster = *running.cluster;
   Thread& me = *running.thread;
   const bool whole_cluster = id == barrier_of_cluster, whole_block = id == 0;
-  const unsigned who_comes = whole_cluster ? cluster.threads : cluster.block_threads;
   const unsigned exited = whole_cluster ? cluster.exited : me.block->exited;
   const bool check = cluster.launch->options->check;
   me.accesses = 0;
-  if (id > barrier_of_cluster || threads == 0 || threads % warp_size != 0 || threads > who_comes)
-    fail(ErrorKind::deadlock, where, "",
-         std::string(name) + " on barrier " + std::to_string(id) + " for " + std::to_string(threads) +
-             " threads can never complete: barriers are 0 to 15, threads come in whole warps, and the "
-             "block has " +
-             std::to_string(who_comes));
-  Barrier& barrier = whole_cluster ? cluster.barrier : me.block->barrier[id];
   if ((whole_block || whole_cluster) && exited != 0)
     fail(ErrorKind::barrier_short, where, "",
          std::to_string(exited) + " of the " + (whole_cluster ? "cluster's " : "block's ") +
-             std::to_string(who_comes) +
+             std::to_string(threads) +
              " threads have returned from the kernel and will never come to this barrier:" +
              where_all_are());
   if (barrier.arrived != 0 && (barrier.expected != threads ||
@@ -189,6 +180,25 @@ void barrier(unsigned id, unsigned threads, bool waits, const char* name, Where 
     wake(w, w == me.warp ? barrier.waiters[w] & ~(1u << me.lane) : barrier.waiters[w]);
   }
   barrier = {};
+}
+
+}  // namespace
+
+void barrier(unsigned id, unsigned threads, bool waits, const char* name, Where where) {
+  Block& block = *running.thread->block;
+  const unsigned of_block = running.cluster->block_threads;
+  if (id >= block.barrier.size() || threads == 0 || threads % warp_size != 0 || threads > of_block)
+    fail(ErrorKind::deadlock, where, "",
+         std::string(name) + " on barrier " + std::to_string(id) + " for " + std::to_string(threads) +
+             " threads can never complete: barriers are 0 to 15, threads come in whole warps, and the "
+             "block has " +
+             std::to_string(of_block));
+  come_to(block.barrier[id], id, threads, waits, name, where);
+}
+
+void synchronise_cluster(Where where) {
+  Cluster& cluster = *running.cluster;
+  come_to(cluster.barrier, barrier_of_cluster, cluster.threads, true, "cluster_sync", where);
 }
 
 }  // namespace flashladder::simt

@@ -53,7 +53,7 @@ constexpr unsigned shuffle_source(unsigned lane, int wanted, int width) {
 /// __syncthreads).
 void barrier(unsigned id, unsigned threads, bool waits, const char* name, Where where);
 
-/// Barrier number of a cluster's blocks together.
+/// In traces, the number of the barrier that a cluster's blocks have together.
 inline constexpr unsigned barrier_of_cluster = 16;
 /// Waits for all threads of the cluster.
 void synchronise_cluster(Where where);

@@ -9,7 +9,7 @@
 namespace flashladder::simt {
 namespace {
 
-/// Calls `body(thread)` for these lanes of a warp of the running block.
+/// Calls `body(thread)` for these lanes of a warp of the running cluster.
 template <class Body>
 void for_each_lane(unsigned warp, std::uint32_t lanes, Body body) {
   for (; lanes != 0; lanes &= lanes - 1) {

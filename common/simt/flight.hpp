@@ -39,9 +39,10 @@ struct Knowledge {
 /// Of wgmmas of two warpgroups either may begin first where neither knows, when it begins, that the other
 /// has begun. A warpgroup's first thread stands for it. (Again the one that begins second counts the pair.)
 ///
-/// Bytes in flight are those of all copies of the block. FLOPs are during copies by thread: where one is in
-/// flight that the thread could wait for, by cp.async its own, by TMA any. Those of mma, where a lane's own
-/// copies by cp.async alone are looked at, mma.cpp counts.
+/// Bytes in flight are those of all copies to the block. (Where another block of its cluster begins some,
+/// how many are in flight at a __syncthreads is a matter of the schedule.) FLOPs are during copies by
+/// thread: where one is in flight that the thread could wait for, by cp.async its own, by TMA any. Those of
+/// mma, where a lane's own copies by cp.async alone are looked at, mma.cpp counts.
 class Flight {
  public:
   /// A block begins, `in_cluster` one of several that learn from each other.

@@ -79,6 +79,10 @@ class SharedRaces {
   }
   /// A warp begins a step: those who know it know what the warp has done before.
   std::uint32_t begin_step(unsigned warp) { return ++clocks_[warp][warp]; }
+  /// Whether a warp knows that a phase of an mbarrier has ended.
+  bool knows_phase(unsigned warp, unsigned mbarrier, std::uint64_t phase) const {
+    return clocks_[warp][32 + mbarrier] >= step_of(phase);
+  }
   /// The step that a warp is in.
   std::uint32_t step_of_warp(unsigned warp) const { return clocks_[warp][warp]; }
   /// Whether a warp knows that another one's step has happened.
@@ -154,7 +158,7 @@ class SharedRaces {
   std::optional<Conflict> unordered_read(std::uint32_t granule, unsigned warp, unsigned lane) const;
 
   unsigned warps_ = 0;
-  std::uint32_t first_step_ = 1;  ///< Of this block: marks of blocks before it are older.
+  std::uint32_t first_step_ = 1;  ///< Of this cluster: marks of those before it are older.
   std::array<Clock, 32> clocks_ = {};
   std::array<std::uint32_t, 32> epochs_ = {};  ///< The step of each warp at which its lanes met last.
   std::uint32_t last_phase_ = 0;               ///< The latest step of an mbarrier.

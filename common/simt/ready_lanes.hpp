@@ -8,7 +8,7 @@
 
 namespace flashladder::simt {
 
-/// Which lanes of which warps of a block can run, and who is next.
+/// Which lanes of which warps of a cluster can run, and who is next.
 class ReadyLanes {
  public:
   /// A lane of a warp.

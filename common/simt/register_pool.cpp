@@ -14,7 +14,7 @@ std::string name_of(int registers, bool up) {
   return (up ? "registers_up<" : "registers_down<") + std::to_string(registers) + ">";
 }
 std::string warp_name(unsigned warp) {
-  return "warp " + std::to_string(warp);
+  return "warp " + std::to_string(warp % (running.cluster->block_threads / warp_size));
 }
 [[noreturn]] void fail_misused(Where where, const std::string& details, Where other = {}) {
   fail(ErrorKind::register_misuse, where, "", details, other);

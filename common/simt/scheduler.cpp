@@ -67,7 +67,15 @@ std::string state_of(const Mbarrier& bar, unsigned parity) {
             std::string(meeting.name) + " waits for lanes of its mask that do not come:" + where_all_are());
       }
   cluster.registers.report_shortage();
+  // In a cluster bytes may be missing because another block waits for arrivals: then that is what is wrong.
+  bool arrivals_are_missing = false;
   for (unsigned t = 0; t < cluster.threads; ++t) {
+    const Thread& thread = *cluster.thread[t];
+    const bool waits = !thread.exited && thread.mbarrier != nullptr;
+    arrivals_are_missing = arrivals_are_missing || (waits && thread.mbarrier->pending != 0);
+  }
+  for (unsigned t = 0; t < cluster.threads; ++t) {
+    if (cluster.block.size() > 1 && arrivals_are_missing) break;
     const Thread& thread = *cluster.thread[t];
     if (thread.exited || thread.mbarrier == nullptr || thread.mbarrier->begun >= thread.mbarrier->expected)
       continue;

@@ -21,7 +21,7 @@ void wake(unsigned warp, std::uint32_t lanes);
 /// What is known of an error in a thread of the running cluster.
 KernelFault fault_in(const Thread& thread, ErrorKind kind, Where where, const std::string& buffer,
                      const std::string& details, Where other = {});
-/// These warps synchronise: throws KernelError if one of them made Block::early_read.
+/// These warps synchronise: throws KernelError if one of them made Cluster::early_read.
 void report_early_read(std::uint32_t warps);
 /// "full[1]", of the mbarrier at a byte of the cluster's shared memory.
 std::string name_of_mbarrier(const SharedArray& array, std::uint32_t offset);

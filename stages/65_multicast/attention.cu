@@ -24,8 +24,10 @@ struct Tile {
   static constexpr int Br = 64 * warpgroups;              // rows of a tile of Q, 64 of each warpgroup
   static constexpr int Bc = of_d.Bc, num_buffers = of_d.num_buffers, Q_buffers = of_d.Q_buffers;
   static constexpr int registers = of_d.registers, producer_registers = of_d.producer_registers;
-  // From so many keys on a cluster pays where d is an odd multiple of 8; 0: never. Measured on an H200.
-  static constexpr int cluster_from = d == 96 ? 1024 : d > 128 ? 1 : 0;
+  // From so many rows and keys on a cluster pays where d is an odd multiple of 8; 0: never. Measured on an
+  // H200. With fewer rows than one block has the other would have none.
+  static constexpr int cluster_from = d == 96 ? 1024 : d > 128 ? Br + 1 : 0;
+  static_assert(cluster_from == 0 || Bc % 16 == 0, "half a tile is whole patterns of 8 rows");
 };
 
 // Of its 64 rows a warp has 16, as wgmma's fragments are laid out: the four lanes of a quad have rows quad
@@ -518,7 +520,7 @@ void forward(const Forward& f) {
   for_half_dtype(p.dtype, [&]<class T>(T) {
     for_head_dim<T, 64, 96, 128, 192, 256>(p.d, [&](auto d) {
       if constexpr (Tile<d>::cluster_from > 0) {
-        if (p.d % 16 != 0 && p.Nk >= Tile<d>::cluster_from) return run<T, d, 2>(f);
+        if (p.d % 16 != 0 && std::min(p.Nq, p.Nk) >= Tile<d>::cluster_from) return run<T, d, 2>(f);
       }
       run<T, d, 1>(f);
     });

@@ -1,5 +1,7 @@
 // What this stage moves, computes and allocates: what changed since the stage before. Where blocks come in
 // clusters, a tile is the cluster's: the rows of all its blocks, and all their warpgroups.
+#include <algorithm>
+
 #include "common/claims/closed_form.hpp"
 #include "common/kernel/host.hpp"
 #include "stages/51_deeper_pipeline/table.hpp"
@@ -13,7 +15,7 @@ namespace {
 /// Blocks of a cluster.
 std::int64_t blocks_of_cluster(const Problem& p) {
   const int D = tiles_51::row_for(p.d).d;
-  const bool pays = D == 96 ? p.Nk >= 1024 : D > 128;
+  const bool pays = std::min(p.Nq, p.Nk) >= (D == 96 ? 1024 : 129) && (D == 96 || D > 128);
   return pays && p.d % 16 != 0 ? 2 : 1;
 }
 

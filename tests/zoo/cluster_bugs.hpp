@@ -89,7 +89,7 @@ __global__ void read_by_the_other(const __grid_constant__ tensor_map x, gmem<f32
     const bool too_early = !right && rank == 1;
     if (round == 0 && too_early) mbarrier_arrive_in(0, empty.at(0, 0));
     b[128 * rank + t] = tile[t];  // bug: read_by_the_other
-    __syncwarp();  // thread 0 of the first block is one of those who read
+    __syncwarp();                 // thread 0 of the first block is one of those who read
     if (round == 0 && !too_early) mbarrier_arrive_in(0, empty.at(0, 0));
   }
   cluster_sync();
@@ -110,6 +110,79 @@ __global__ void told_of_half(const __grid_constant__ tensor_map x, gmem<f32> b) 
   mbarrier_wait(full.at(0, 0), 0);
   b[128 * rank + t] = tile[t];
   (void)empty;
+}
+
+/// The fence of what a block has initialised stands behind the barrier at which others learn of it.
+template <bool right>
+__global__ void fenced_too_late(gmem<f32> b) {
+  FLASHLADDER_CLUSTER_TILES;
+  if (t == 0) {
+    mbarrier_init(full.at(0, 0), 1);
+    if (right) fence_mbarrier_init();
+  }
+  cluster_sync();
+  if (t == 0) {
+    if (!right) fence_mbarrier_init();
+    mbarrier_arrive_in(1 - rank, full.at(0, 0));  // bug: fenced_too_late
+  }
+  mbarrier_wait(full.at(0, 0), 0);
+  b[128 * rank + t] = 1.f;
+  (void)tile, (void)empty;
+}
+
+/// The threads of a block say that they have read a number, and then read it.
+template <bool right>
+__global__ void number_still_read(gmem<f32> b) {
+  FLASHLADDER_CLUSTER_TILES;
+  auto&& number = dynamic_tile<int, 1, 1, "number">(2 * part_bytes + 32);
+  if (t == 0) {
+    mbarrier_init(full.at(0, 0), 1);
+    mbarrier_init(empty.at(0, 0), 128);
+    fence_mbarrier_init();
+  }
+  cluster_sync();
+  for (int round = 0; round < 2; ++round) {
+    if (rank == 0) {
+      if (t > 0) continue;
+      if (round == 1) mbarrier_wait(empty.at(0, 0), 0);
+      store_in(1, number.at(0, 0), 7, full.at(0, 0));  // other: number_still_read
+      continue;
+    }
+    if (t == 0) mbarrier_arrive_expect_store(full.at(0, 0));
+    mbarrier_wait(full.at(0, 0), round);
+    if (round == 0 && !right) mbarrier_arrive_in(0, empty.at(0, 0));
+    const int x = number(0, 0);  // bug: number_still_read
+    b[t] = static_cast<float>(x);
+    __syncwarp();
+    if (round == 0 && right) mbarrier_arrive_in(0, empty.at(0, 0));
+  }
+  cluster_sync();
+  (void)tile;
+}
+
+/// Nobody of the other block waits for what comes there.
+template <bool right>
+__global__ void brought_to_nobody(const __grid_constant__ tensor_map x, gmem<f32> b) {
+  FLASHLADDER_CLUSTER_TILES;
+  if (t == 0) {
+    mbarrier_init(full.at(0, 0), 1);
+    fence_mbarrier_init();
+  }
+  cluster_sync();
+  if (t == 0) {
+    mbarrier_arrive_expect_tx(full.at(0, 0), part_bytes);
+    if (rank == 0) bring(tile.at(0, 0), x, full.at(0, 0), 0);  // bug: brought_to_nobody
+  }
+  if (right || rank == 0) mbarrier_wait(full.at(0, 0), 0);
+  b[128 * rank + t] = 1.f;
+  (void)empty;
+}
+
+/// One block comes to a barrier of the cluster that the other one leaves out.
+template <bool right>
+__global__ void one_block_comes(gmem<f32> b) {
+  if (right || blockIdx.x == 0) cluster_sync();  // bug: one_block_comes
+  b[128 * blockIdx.x + threadIdx.x] = 1.f;
 }
 
 /// A block that is not there.
