@@ -111,7 +111,7 @@ class MovieTest(CountedTest):
                 self.holds(rung_of(*words_of(stage)), ledger_of(stage.number, "--random", "1,2,256,64", "--causal"))
 
     def test_the_last_frame_is_what_the_ledger_counted_where_blocks_come_in_clusters(self):
-        for problem in (("1,3,700,200",), ("1,1,100,136", "--key-len", "300")):
+        for problem in (("1,3,700,200",), ("1,1,140,136", "--key-len", "300")):
             with self.subTest(problem=problem):
                 rung = rung_of("65", "--random", *problem)
                 self.holds(rung, ledger_of(65, "--random", *problem, "--causal"))
