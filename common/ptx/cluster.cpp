@@ -18,33 +18,41 @@ Block& other_block(int rank, Where where) {
   return block;
 }
 
+/// A place in a shared array.
+struct Place {
+  SharedArray* array;
+  std::byte* at;
+};
+
+/// Where a block has what the running one has at a place.
+Place place_in(const Block& block, const Place& mine) {
+  SharedArray* const array = running.cluster->shared.of_block(block.rank, *mine.array);
+  return {array, array->data + (mine.at - mine.array->data)};
+}
+
 }  // namespace
 
 void arrive_in_block(int rank, SharedArray* array, std::byte* at, Where where) {
   Block& block = other_block(rank, where);
   Cluster& cluster = *running.cluster;
   const Thread& me = *running.thread;
-  SharedMemory& shared = cluster.shared;
   if (cluster.launch->options->check && me.block != &block)
     block.arrived[me.warp] = {cluster.races.step_of_warp(me.warp), where};
-  SharedArray* const there = shared.of_block(block.rank, *array);
-  std::byte* const bar = there->data + (at - array->data);
-  require_fenced(find_mbarrier(there, bar, "mbarrier_arrive_in", where), "another block", where);
-  arrive_at_mbarrier(there, bar, where);
+  const Place bar = place_in(block, {array, at});
+  require_fenced(find_mbarrier(bar.array, bar.at, "mbarrier_arrive_in", where), "another block", where);
+  arrive_at_mbarrier(bar.array, bar.at, where);
 }
 
 void store_in_block(int rank, SharedArray* array, std::byte* at, int x, SharedArray* bar_array,
                     std::byte* bar_at, Where where) {
   const Block& block = other_block(rank, where);
-  SharedMemory& shared = running.cluster->shared;
-  SharedArray& there = *shared.of_block(block.rank, *array);
-  SharedArray* const bar_there = shared.of_block(block.rank, *bar_array);
-  Mbarrier& bar = find_mbarrier(bar_there, bar_there->data + (bar_at - bar_array->data), "store_in", where);
-  std::byte* const to = there.data + (at - array->data);
+  Cluster& cluster = *running.cluster;
+  const Place to = place_in(block, {array, at}), its_bar = place_in(block, {bar_array, bar_at});
+  Mbarrier& bar = find_mbarrier(its_bar.array, its_bar.at, "store_in", where);
   begin_bytes(bar, sizeof x, where);
-  write_by_unit(bar, there, shared.offset_of(to), sizeof x, 0, where);
-  running.cluster->units.add([to, x, &bar] {
-    std::memcpy(to, &x, sizeof x);
+  write_by_unit(bar, *to.array, cluster.shared.offset_of(to.at), sizeof x, 0, where);
+  cluster.units.add([at_there = to.at, x, &bar] {
+    std::memcpy(at_there, &x, sizeof x);
     end_bytes(bar, sizeof x);
   });
 }
