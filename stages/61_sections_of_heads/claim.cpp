@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "common/claims/closed_form.hpp"
+#include "common/claims/key_tile_order.hpp"
 #include "common/kernel/host.hpp"
 
 namespace flashladder::stage_61 {
@@ -11,15 +12,6 @@ namespace flashladder::stage_61 {
 using namespace claims;
 
 namespace {
-
-/// Key/value heads of a section: without the mask blocks have the same work, and their order is nothing.
-std::int64_t heads_of_section(const Symbols& n) {
-  const std::int64_t bytes = (2 + 2 + 4) * (n.BH / n.BHkv) * n.Nq * n.D;  // of Q, dO and dQ_sum
-  for (std::int64_t heads = n.problem.kv_heads; heads > 1; --heads) {
-    if (n.problem.kv_heads % heads == 0 && heads * bytes <= L2_bytes() / 4 * 3) return heads;
-  }
-  return 1;
-}
 
 /// The most tiles that a multiprocessor gets, where each takes the next block when it is done: in each
 /// section the first key tiles of all its heads come first. A block has the rows that see its keys, of all
@@ -30,12 +22,8 @@ std::int64_t most_tiles(Symbols n) {
     for (std::int64_t j = 0; j < n.live(); ++j) tiles_of_block[j] += n.BH / n.BHkv;
   }
   std::array<std::int64_t, multiprocessors()> tiles = {};
-  const std::int64_t together = heads_of_section(n);
-  for (std::int64_t section = 0; section < n.BHkv / together; ++section) {
-    for (const std::int64_t more : tiles_of_block) {
-      for (std::int64_t head = 0; head < together; ++head) *std::ranges::min_element(tiles) += more;
-    }
-  }
+  for (const std::int64_t j : key_tiles_in_order(n, L2_bytes()))
+    *std::ranges::min_element(tiles) += tiles_of_block[j];
   return std::ranges::max(tiles);
 }
 

@@ -1,0 +1,16 @@
+#pragma once
+// In which order a backward pass takes the tiles of keys.
+#include <cstdint>
+#include <vector>
+
+#include "common/claims/symbols.hpp"
+
+namespace flashladder::claims {
+
+/// The tiles of keys of all heads, each by its number j in its head, in the order in which blocks take
+/// them: under the mask the first ones of all heads of a section come first, without it head after head. A
+/// section are the most heads that divide those of a batch entry, and whose Q, dO and dQ_sum take at most
+/// three quarters of `L2_bytes`, or one.
+std::vector<std::int64_t> key_tiles_in_order(const Symbols& n, std::int64_t L2_bytes);
+
+}  // namespace flashladder::claims
