@@ -380,12 +380,17 @@ Packing packing_of(const Problem& p, Packed how) {
 }
 
 bool blocks_stay(const Stage& stage) {
-  Problem many;  // row tiles: a head has one
+  Problem many;  // tiles of rows, and of keys: a head has one
   many.q_heads = many.kv_heads = 99;
   many.Nq = many.Nk = 1;
   many.d = 64;
-  const ClosedForm* blocks = claim_of(stage)->forward.find("blocks");
-  return blocks != nullptr && blocks->value(claim_of(stage)->symbols(many)) < many.q_heads;
+  // Backward other kernels have blocks, too; where blocks stay, one thread of each brings tiles.
+  for (const auto& [pass, counter] :
+       {std::pair(Pass::forward, "blocks"), {Pass::backward, "copying_threads"}}) {
+    const ClosedForm* form = claim_of(stage)->of(pass).find(counter);
+    if (form != nullptr && form->value(claim_of(stage)->symbols(many, pass)) < many.q_heads) return true;
+  }
+  return false;
 }
 
 std::vector<Case> make_cases(const Stage& stage, Pass pass) {

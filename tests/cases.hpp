@@ -67,7 +67,8 @@ enum class Packed {
 /// Sequences that fill the rows and keys of p in this way.
 Packing packing_of(const Problem& p, Packed how);
 
-/// Whether a block of this stage of kernels computes several row tiles, where there are many.
+/// Whether a block of this stage of kernels computes several tiles of rows, or backward of keys, where
+/// there are many.
 bool blocks_stay(const Stage& stage);
 
 /// The cases of a stage's forward or backward pass.

@@ -19,7 +19,8 @@ from pathlib import Path
 from bench.report import gpu_pictures
 from bench.report.markers import NoMarkers, with_block
 from bench.results import atomics
-from bench.results.gpu import (FOLDER, HOPPER, HOPPER_BACKWARD, HOPPER_BUSY, HOPPER_ODD, HOPPER_OTHER, HOPPER_PEERS, KINDS,
+from bench.results.gpu import (FOLDER, HOPPER, HOPPER_BACKWARD, HOPPER_BUSY, HOPPER_ODD, HOPPER_OTHER, HOPPER_PEERS,
+                               HOPPER_PERSISTENT, KINDS,
                                PACKAGES, BadResult, Measured, kind_text, load, others, pace, positive, read, require, spread)
 from bench.results.losses import FACTOR, FLOOR, allowed, away, most_of, so_far
 from common.course import ledger, registry
@@ -690,7 +691,8 @@ class Results:
         both = [[of_scripts(one / name) for name in (HOPPER_PEERS, HOPPER_BUSY)] for one in dict.fromkeys((hopper, folder))]
         self.busy = [runs for runs in both if all(runs)]  # rested, and busy, of a GPU
         self.hopper_runs = [run for run in map(of_scripts, dict.fromkeys(one / HOPPER_PEERS for one in (hopper, folder))) if run]
-        self.odd = of_scripts(folder / HOPPER_ODD)
+        # Runs of a stage beside the one before, which has its own table.
+        self.steps = [run for run in (of_scripts(folder / name) for name in (HOPPER_ODD, HOPPER_PERSISTENT)) if run]
         self.other = others(folder / HOPPER_OTHER) if (folder / HOPPER_OTHER).exists() else None
         self.policies = [of_policies(path) for one in (hopper, folder) for path in sorted(one.glob("policies_*.json"))]
         self.host = if_there(folder / HOST, "results")
@@ -711,8 +713,7 @@ class Results:
                 *((stage.readme, "peers", step_table(peers, stage))
                   for peers in filter(None, (self.hopper_peers, self.hopper_backward))
                   for stage in measured_in(peers) if stage.gpu == "hopper"),
-                *((stage.readme, "peers", step_table(self.odd, stage))  # beside the stage before, which has its own table
-                  for stage in (measured_in(self.odd)[-1:] if self.odd else [])),
+                *((stage.readme, "peers", step_table(run, stage)) for run in self.steps for stage in measured_in(run)[-1:]),
                 *((MEASURED_PAGE, name, short_peers_table(peers) if peers else NOT_YET)
                   for name, peers in (("peers", self.peers), ("hopper_peers", self.hopper_peers),
                                       ("hopper_backward", self.hopper_backward))),

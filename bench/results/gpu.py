@@ -11,6 +11,7 @@ HOPPER = FOLDER.parent / "h100_80gb_hbm3"  # all stages that need Hopper beside 
 HOPPER_PEERS = "peers_hopper_bf16.json"  # that run
 HOPPER_OTHER = "other.json"  # the fastest of them on problems that are no whole tiles
 HOPPER_ODD = "peers_hopper_odd_bf16.json"  # the last two forward where d is an odd multiple of 8
+HOPPER_PERSISTENT = "backward_persistent_bf16.json"  # the backward pass whose blocks stay, and the one before
 HOPPER_BUSY = "busy_bf16.json"  # the same with launches back to back
 TOKENS, WIDTH = 16384, 2048  # batch * N and heads * d of the papers' grid
 NAME = re.compile(r"(\d+) (\w+)/(grid|heads|backward)/d:(\d+)/N:(\d+)/BH:(\d+)/(full|causal)")

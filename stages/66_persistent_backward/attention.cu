@@ -6,7 +6,6 @@
 #include "common/ptx/atomic_add4.hpp"
 #include "common/ptx/dependent_launch.hpp"
 #include "common/ptx/exp2.hpp"
-#include "common/ptx/named_barrier.hpp"
 #include "common/ptx/registers.hpp"
 #include "common/ptx/stmatrix.hpp"
 #include "common/ptx/wgmma.hpp"
@@ -20,10 +19,9 @@ struct Tile {
   static constexpr int warpgroups = 2;                    // that multiply
   static constexpr int threads = 128 * (1 + warpgroups);  // with the producer's
   static constexpr int Bc = 64 * warpgroups;              // keys of a tile of K and V, 64 of each warpgroup
-  static constexpr int Br = d <= 64 ? 128 : 64;           // rows of a tile of Q and dO
+  static constexpr int Br = 128;                          // rows of a tile of Q and dO
   static constexpr int registers = 240;                   // of a thread that multiplies
   static constexpr int producer_registers = 24;           // of one of the producer
-  static constexpr bool early_scores = d > 64;            // S of a tile in the one before
   static constexpr int column_blocks = d / 64;            // of 64 columns of dQ
   static_assert(Br / 64 * column_blocks == warpgroups, "of dQ a warpgroup has 64 rows and 64 columns");
 };
@@ -53,6 +51,12 @@ struct Shared {
                        dS_empty = dS_full + 8 * num_buffers, KV_empty = dS_empty + 8 * num_buffers,
                        key_tile = KV_empty + 8 * num_buffers, bytes = key_tile + 16 * num_buffers;
 };
+
+/// The first row that sees key j, or 0.
+template <class Sizes>
+__host__ __device__ __forceinline__ auto first_row(decltype(Sizes::Nq) j, const Sizes& n) {
+  return n.causal && j + n.Nq > n.Nk ? j + n.Nq - n.Nk : 0;
+}
 
 /// A tile of keys of one head.
 struct KeyTile {
@@ -84,16 +88,6 @@ struct Order {
     return {tile * Bc, head, head / kv_heads};
   }
 };
-
-/// to = from, which lets the compiler give the same registers to both.
-template <int chunks>
-__device__ __forceinline__ void copy_tile(f32 (&to)[chunks][4], const f32 (&from)[chunks][4]) {
-#pragma unroll
-  for (int c = 0; c < chunks; ++c) {
-#pragma unroll
-    for (int e = 0; e < 4; ++e) to[c][e] = from[c][e];
-  }
-}
 
 /// P = exp(S - L), as a power of 2.
 template <int row_chunks, int Br>
@@ -194,12 +188,10 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
   // they add to the same dK and dV. `tile` counts the tiles of rows of all keys that the block takes.
   int tile = 0;
   const auto for_each_tile = [&](const KeyTile& keys, auto step) {
-    const int first = n.causal && keys.j0 + n.Nq > n.Nk ? (keys.j0 + n.Nq - n.Nk) / Br * Br : 0;
-    const int first_h = keys.kv_head * n.group, last_h = first_h + n.group - 1;
-    for (int h = first_h; h <= last_h; ++h) {
+    const int first = first_row(keys.j0, n) / Br * Br, first_h = keys.kv_head * n.group;
+    for (int h = first_h; h < first_h + n.group; ++h) {
 #pragma unroll 1  // the producer has no registers for several tiles at a time
-      for (int i0 = first; i0 < n.Nq; i0 += Br, ++tile)
-        step(h, i0, h == first_h && i0 == first, h == last_h && i0 + Br >= n.Nq);
+      for (int i0 = first; i0 < n.Nq; i0 += Br, ++tile) step(h, i0, h == first_h && i0 == first);
     }
   };
   // Tells TMA to bring Q and L2, or dO and D, of a tile, as soon as their buffer is empty; in the first
@@ -252,7 +244,7 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
     KeyTile keys = order.at<Bc>(blockIdx.x, n);
     for (; keys.j0 != none; ++turn) {
       announce(keys);
-      for_each_tile(keys, [&](int h, int i0, bool begins, bool) {
+      for_each_tile(keys, [&](int h, int i0, bool begins) {
         bring(Q, Q_map, L2, L2_map, K, K_map, of_Q, keys, turn % num_buffers, begins, h, i0);
         bring(dO, dO_map, D, D_map, V, V_map, of_dO, keys, turn % num_buffers, begins, h, i0);
       });
@@ -323,29 +315,17 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
   const auto keys_of = [&](int buffer) {
     return KeyTile{key_tile(buffer, 0), key_tile(buffer, 1), key_tile(buffer, 2)};
   };
-  const auto wait_for_keys = [&](int buffer, int first) {
-    mbarrier_wait(full.at(first % num_buffers, of_Q), first / num_buffers % 2);
-    return keys_of(buffer);
-  };
-  f32 next_S[Br / 8][4];  // S^T of the tile that comes next
-  if constexpr (Tile<d>::early_scores) {
-    begin_S(next_S, 0, 0);
-    wgmma_wait<0>(next_S);
-  }
   int K_before = 0;  // where K of the tile before lies
-  const auto step = [&](const KeyTile& keys, int KV_buffer, int h, int i0, bool ends) {
+  const auto step = [&](const KeyTile& keys, int KV_buffer, int h, int i0) {
     const int j0 = keys.j0, KV_at = KV_buffer * KVt::bytes;  // where K and V lie
     const int buffer = tile % num_buffers, parity = tile / num_buffers % 2;
     const int now = buffer * Qt::bytes;                // where this tile's Q and dO lie
     const bool masked = j0 + Bc > n.visible_keys(i0);  // the first row sees the least
     count_tile(masked);
 
-    // S^T = K Q^T, which may be there already, and dP^T = V dO^T begin
+    // S^T = K Q^T and dP^T = V dO^T begin
     f32 P[Br / 8][4], dP[Br / 8][4];  // S^T, then P^T; dP^T, then dS^T
-    if constexpr (Tile<d>::early_scores)
-      copy_tile(P, next_S);
-    else
-      begin_S(P, tile, KV_at);
+    begin_S(P, tile, KV_at);
     mbarrier_wait(full.at(buffer, of_dO), parity);
     wgmma_fence();
 #pragma unroll
@@ -353,7 +333,7 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
       wgmma<T>(dP, V_keys + KV_at + KVt::at_column(k), dO_first + now + Qt::at_column(k), k > 0);
     wgmma_commit();
     // P = exp(S - L), while dP^T is under way
-    if constexpr (!Tile<d>::early_scores) wgmma_wait<1>(P);
+    wgmma_wait<1>(P);
     probabilities(P, L2, buffer, scale_log2, quad_lane);
     if (masked && n.causal) mask_tile<true>(P, n, i0 + 2 * quad_lane, j0 + k0 + quad);
     if (masked && !n.causal) mask_tile<false>(P, n, i0 + 2 * quad_lane, j0 + k0 + quad);
@@ -398,19 +378,8 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
     }
     dQ_sum = dQ_sumg + (std::int64_t{h} * padded_Nq + i0 + part_row + warp % 4 * 16) * d + part_column * 16;
     K_before = KV_at;
-    if (Tile<d>::early_scores && (!ends || wait_for_keys(1 - KV_buffer, tile + 1).j0 != none)) {
-      f32 S[Br / 8][4];  // of the next tile, while dK is under way
-      begin_S(S, tile + 1, ends ? KVt::bytes - KV_at : KV_at);
-      wgmma_wait<1>(dK);
-      release(of_Q, buffer);
-      wgmma_wait<0>(S);  // ptxas serialises products that are under way when a loop begins again
-      copy_tile(next_S, S);
-    } else {
-      wgmma_wait<0>(dK);
-      release(of_Q, buffer);
-      // S is used no more: else the compiler would keep the old one beside the new one
-      if constexpr (Tile<d>::early_scores) copy_tile<Br / 8>(next_S, {});
-    }
+    wgmma_wait<0>(dK);
+    release(of_Q, buffer);
   };
   // dK and dV of a tile of keys go to memory. A quad exchanges what it has of a key, so that each lane
   // stores 16 bytes.
@@ -440,9 +409,10 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
     }
   };
   for (int buffer = 0;; buffer = 1 - buffer) {
-    const KeyTile keys = wait_for_keys(buffer, tile);
+    mbarrier_wait(full.at(tile % num_buffers, of_Q), tile / num_buffers % 2);  // they are announced
+    const KeyTile keys = keys_of(buffer);
     if (keys.j0 == none) break;
-    for_each_tile(keys, [&](int h, int i0, bool, bool ends) { step(keys, buffer, h, i0, ends); });
+    for_each_tile(keys, [&](int h, int i0, bool) { step(keys, buffer, h, i0); });
     store(keys_of(buffer));  // else the compiler would keep what it is all along
   }
   f32 dQ[8][4];  // of the last tile
@@ -460,10 +430,21 @@ unsigned heads_of_section(const Problem& p, int d) {
   return static_cast<unsigned>(heads);
 }
 
+/// Whether blocks are to stay: where one for each tile of keys would have few tiles of rows. With many what
+/// lies between two blocks is little, and stage 63 is as fast or faster; above 64 columns it always is.
+bool stays(const Problem& p) {
+  constexpr int Br = Tile<64>::Br, Bc = Tile<64>::Bc;
+  std::int64_t row_tiles = 0;  // of a key/value head
+  for (std::int64_t j0 = 0; j0 < p.Nk; j0 += Bc)
+    row_tiles += p.q_heads / p.kv_heads * (tiles(p.Nq, Br) - first_row(j0, p) / Br);
+  return p.d <= 64 && row_tiles <= 12 * tiles(p.Nk, Bc);
+}
+
 void backward(const Backward& f) {
+  if (!stays(f.problem)) return on_backend(find_stage(63), kernel_backend).backward(f);
   for_half_dtype(f.problem.dtype, [&]<class T>(T) {
     const BackwardBuffers<T> x(f);
-    for_head_dim<T, 64, 128>(f.problem.d, [&](auto d) {
+    for_head_dim<T, 64>(f.problem.d, [&](auto d) {
       constexpr int Br = Tile<d>::Br, Bc = Tile<d>::Bc;
       const unsigned heads = x.heads, kv_heads = x.kv_heads, batch = x.batch, Tc = tiles(f.problem.Nk, Bc);
       const int padded_Nq = Br * static_cast<int>(tiles(f.problem.Nq, Br));  // of whole tiles
@@ -501,7 +482,7 @@ const Stage stage{
     .idea =
         "a block for each multiprocessor, which draws tile after tile of keys; the next K and V come while "
         "it multiplies the last rows of those before",
-    .claim = "blocks of the kernel of the products BHkv Tc -> at most the multiprocessors",
+    .claim = "blocks BHkv Tc -> at most the multiprocessors; K and V come while dK and dV are stored",
     .before = 63,
     .supports = {.dtypes = half_dtypes, .head_dims = multiples_of_8_up_to<128>},
     .backend = kernel_backend,

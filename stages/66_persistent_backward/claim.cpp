@@ -78,26 +78,32 @@ const Expr several =
 const Expr told_late =
     sum_of_blocks("told_late", [](const RowTiles& tiles) { return std::int64_t{tiles.back().alone}; });
 
-const Expr is_wide("[D > 64]", [](const Symbols& n) { return n.D > 64 ? 1 : 0; });
+/// "a if blocks stay, else b": they do where a tile of keys has at most 12 tiles of rows in the mean.
+Expr if_blocks_stay(const Expr& a, const Expr& b) {
+  const Expr row_tiles = BH * sum(live_i), key_tiles = BHkv * Tc;
+  const auto value = [=](const Symbols& n) {
+    const bool stay = n.d <= 64 && row_tiles.value(n) <= 12 * key_tiles.value(n);
+    return (stay ? a : b).value(n);
+  };
+  return {a.text() + " if blocks stay, else " + b.text_within(Expr::Bond::sum), value, Expr::Bond::choice};
+}
 
-}  // namespace
-
-Claim claim() {
-  Claim claim;
+/// What is so where blocks stay.
+std::vector<ClosedForm> persistent_forms() {
   const Expr blocks = named("blocks", min(multiprocessors(), BHkv * Tc)), tiles = BH * sum(live_i);
   const Expr all = named("all", 2 * BH * sum(live_i * rows_i) * d + 4 * tiles * Br + 2 * BHkv * Nk * d);
-  claim.backward.as_before = true;
-  claim.backward.forms = {
+  return {
       {"blocks", blocks + BH * (Tr * Br * 8 / 128 + ceil_div(ceil_div(Nq, 16) * D, 128))},
       {"barriers", blocks},
+      {"named_barriers", 0},
       {"copying_threads", blocks},
       {"atomics", tiles * Br * D + drawn(BHkv * Tc, multiprocessors())},
       {"device_bytes", 4 * BH * Tr * Br * (2 + D) + 4},
       // A tile of keys gives its place back in the next one: not the last one of a block. And all are told
       // that none is left.
       {"mbarrier_arrivals", tiles * (2 + 16 * warpgroups) + (BHkv * Tc - blocks) * 4 * warpgroups + blocks},
-      {"mbarrier_waits", tiles * (2 + 512 * warpgroups) + BHkv * Tc + 2 * blocks +
-                             128 * warpgroups * ((1 + is_wide) * BHkv * Tc + blocks)},
+      {"mbarrier_waits",
+       tiles * (2 + 512 * warpgroups) + BHkv * Tc + 2 * blocks + 128 * warpgroups * (BHkv * Tc + blocks)},
       {"shared_bytes_per_block",
        4 * num_buffers * (Bc + Br) * D + 2 * num_buffers * Br * Bc + 8 * num_buffers * (Br + 9)},
       // dK and dV do not go through shared memory.
@@ -108,16 +114,30 @@ Claim claim() {
        warps * ((D + Br) / 4 * (all - first) + D / 16 * all + Bc / 8 * (all - first - second) -
                 (2 * D + Br + Bc) / 8 * late_bytes)},
       {"flops_during_copies", Br * Bc * D * (10 * tiles - 8 * blocks - 2 * several - 6 * late)},
-      {"unordered_wgmmas", ((tiles - blocks) * (2 * D + 2 * Br + Bc) * (6 * D + 4 * Br + Bc) +
-                            blocks * (4 * (D + Br) * (D + Br) + Bc * (Bc + 2 * Br)) +
-                            2 * several * (Br * Br + Bc * Bc - 2 * D * Bc)) /
-                                   256 -
-                               is_wide * (tiles - blocks - several) * (D * (2 * D + Br) / 128) -
-                               late * ((2 * D + Br) * (2 * D + 2 * Br + Bc - is_wide * D) / 128) -
-                               told_late * (Bc * (Br + Bc) / 128)},
+      {"unordered_wgmmas",
+       ((tiles - blocks) * (2 * D + 2 * Br + Bc) * (6 * D + 4 * Br + Bc) +
+        blocks * (4 * (D + Br) * (D + Br) + Bc * (Bc + 2 * Br)) +
+        2 * several * (Br * Br + Bc * Bc - 2 * D * Bc) - 2 * late * (2 * D + Br) * (2 * D + 2 * Br + Bc) -
+        2 * told_late * Bc * (Br + Bc)) /
+           256},
   };
+}
+
+/// Where blocks do not stay it is as in the stage before.
+void where_blocks_stay(ClosedForm& form) {
+  static const std::vector<ClosedForm> persistent = persistent_forms();
+  const auto found = std::ranges::find(persistent, form.counter, &ClosedForm::counter);
+  if (found != persistent.end()) form.count = if_blocks_stay(found->count, form.count);
+}
+
+}  // namespace
+
+Claim claim() {
+  Claim claim;
+  claim.backward.as_before = true;
+  claim.backward.change = where_blocks_stay;
   // Which block has which tiles is another matter on a GPU.
-  claim.backward.dropped = {"named_barriers", "most_tiles_of_multiprocessor"};
+  claim.backward.dropped = {"most_tiles_of_multiprocessor"};
   return claim;
 }
 
