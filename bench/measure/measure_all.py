@@ -40,6 +40,8 @@ RESULTS = {
     "peers_hopper_bf16.json": module("measure.compare", "--hopper"),
     "backward_hopper_bf16.json": module("measure.compare", "--backward", "--stages", "38",
                                         *(str(number) for number in for_hopper("backward") if number < FIRST_VARIANT)),
+    "backward_persistent_bf16.json": module("measure.compare", "--backward", "--d", "64", "128", "--stages", "63", "66",
+                                            "--peers", "fa2", "cudnn", "flash-attn-4"),
     "other.json": bench("/(other|host)/"),
     "peers_hopper_odd_bf16.json": module("measure.compare", "--stages", "51", "65", "--d", "72", "88", "136", "184", "200"),
     "host.json": module("measure.host_time"),

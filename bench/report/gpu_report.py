@@ -30,7 +30,7 @@ STAGES, BACKWARD = "stages.json", "backward.json"
 PEERS, BACKWARD_PEERS = "peers_bf16.json", "backward_peers_bf16.json"
 LOSSES, TRAINING = ("train_gpt.json", "train_gpt_bf16.json"), "training.json"
 ATOMICS, NSIGHT, HOST = "atomics.json", "nsight.json", "host.json"
-# Head dimensions, a backward pass that gives the same bits every time there, and the fastest whose bits change.
+# Head dimensions, a backward pass that gives the same bits every time there, and the fastest whose bits change, of a run that all are in.
 IN_ORDER = (((64, 128), 57, 63), ((64, 128), 64, 63), ((256,), 58, 56))
 BESIDE = ("fa2", "cudnn", "flash-attn-4")  # the peers that stand beside each of them
 BETTER_FROM = 1024  # the means over N of what is set beside the better of the last two begin here

@@ -140,8 +140,8 @@ __device__ __forceinline__ void round_tile(std::uint32_t (&a)[row_chunks / 2][4]
   }
 }
 
-/// A warp's 16 keys of dS^T, of dV or of dK go to shared memory from key k0 on, in panels from row `to` of
-/// the array on: four 8 x 8 matrices at a time, as ldmatrix would read them.
+/// A warp's 16 keys of dS^T go to shared memory from key k0 on, in panels from row `to` of the array on:
+/// four 8 x 8 matrices at a time, as ldmatrix would read them.
 template <class Panels, class T, int chunks, int rows>
 __device__ __forceinline__ void store_keys(smem_tile<T, rows, Panels::columns>& tile, int to,
                                            const std::uint32_t (&a)[chunks][4], int k0, int lane) {
