@@ -8,9 +8,9 @@
 namespace flashladder::claims {
 
 /// The tiles of keys of all heads, each by its number j in its head, in the order in which blocks take
-/// them: under the mask the first ones of all heads of a section come first, without it head after head. A
-/// section are the most heads that divide those of a batch entry, and whose Q, dO and dQ_sum take at most
-/// three quarters of `L2_bytes`, or one.
+/// them: without the mask head after head; under it the first ones of all heads of a section come first. A
+/// section has as many heads as possible: their number divides that of a batch entry, and their Q, dO and
+/// dQ_sum take at most three quarters of `L2_bytes`. It has one where no more fit.
 std::vector<std::int64_t> key_tiles_in_order(const Symbols& n, std::int64_t L2_bytes);
 
 }  // namespace flashladder::claims

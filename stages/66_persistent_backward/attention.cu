@@ -248,7 +248,8 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
         bring(Q, Q_map, L2, L2_map, K, K_map, of_Q, keys, turn % num_buffers, begins, h, i0);
         bring(dO, dO_map, D, D_map, V, V_map, of_dO, keys, turn % num_buffers, begins, h, i0);
       });
-      // Not earlier: the block that is ahead should draw first. With one for each block none is left.
+      // Not earlier: the block that is ahead should draw first. Where each has one tile of keys, there is
+      // none to draw.
       const int next = static_cast<int>(gridDim.x) < order.all ? draw(drawn) : 0;
       keys = order.at<Bc>(gridDim.x + next, n);
     }
@@ -311,7 +312,8 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
                k > 0);
     wgmma_commit();
   };
-  // Which keys K and V of a buffer are. They are announced before the first Q that comes with them.
+  // To which tile of keys K and V of a buffer belong. It is announced before the first Q of that tile
+  // comes.
   const auto keys_of = [&](int buffer) {
     return KeyTile{key_tile(buffer, 0), key_tile(buffer, 1), key_tile(buffer, 2)};
   };
@@ -413,7 +415,7 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
     const KeyTile keys = keys_of(buffer);
     if (keys.j0 == none) break;
     for_each_tile(keys, [&](int h, int i0, bool) { step(keys, buffer, h, i0); });
-    store(keys_of(buffer));  // else the compiler would keep what it is all along
+    store(keys_of(buffer));  // read again: else they would be kept in registers through all rows
   }
   f32 dQ[8][4];  // of the last tile
   begin_dQ(dQ, tile - 1, K_before);
@@ -430,18 +432,26 @@ unsigned heads_of_section(const Problem& p, int d) {
   return static_cast<unsigned>(heads);
 }
 
-/// Whether blocks are to stay: where one for each tile of keys would have few tiles of rows. With many what
-/// lies between two blocks is little, and stage 63 is as fast or faster; above 64 columns it always is.
+/// Whether blocks are to stay: where a tile of keys has few tiles of rows. With many, the time between two
+/// blocks is a small part, and stage 63 is as fast or faster. At d = 128 it was faster at every shape that
+/// was measured.
 bool stays(const Problem& p) {
+  if (p.d > 64) return false;
   constexpr int Br = Tile<64>::Br, Bc = Tile<64>::Bc;
   std::int64_t row_tiles = 0;  // of a key/value head
   for (std::int64_t j0 = 0; j0 < p.Nk; j0 += Bc)
     row_tiles += p.q_heads / p.kv_heads * (tiles(p.Nq, Br) - first_row(j0, p) / Br);
-  return p.d <= 64 && row_tiles <= 12 * tiles(p.Nk, Bc);
+  return row_tiles <= 12 * tiles(p.Nk, Bc);
+}
+
+/// The stage for all else.
+const Stage& before() {
+  static const Stage& stage = on_backend(find_stage(63), kernel_backend);
+  return stage;
 }
 
 void backward(const Backward& f) {
-  if (!stays(f.problem)) return on_backend(find_stage(63), kernel_backend).backward(f);
+  if (!stays(f.problem)) return before().backward(f);
   for_half_dtype(f.problem.dtype, [&]<class T>(T) {
     const BackwardBuffers<T> x(f);
     for_head_dim<T, 64>(f.problem.d, [&](auto d) {
@@ -482,7 +492,10 @@ const Stage stage{
     .idea =
         "a block for each multiprocessor, which draws tile after tile of keys; the next K and V come while "
         "it multiplies the last rows of those before",
-    .claim = "blocks BHkv Tc -> at most the multiprocessors; K and V come while dK and dV are stored",
+    .claim =
+        "with few tiles of rows: blocks BHkv Tc -> at most the multiprocessors; K and V come beside the "
+        "last "
+        "products of the keys before",
     .before = 63,
     .supports = {.dtypes = half_dtypes, .head_dims = multiples_of_8_up_to<128>},
     .backend = kernel_backend,

@@ -20,7 +20,7 @@ struct RowTile {
   /// Whether it has to wait for the place of K and V: behind keys with a single tile of rows, whose first
   /// tile, in which the keys before them are used for the last time, is the tile before.
   bool late;
-  bool alone;  ///< Whether no other tile of the block has the same keys, and it is not the first one.
+  bool alone;  ///< Whether it is the only tile of rows of its keys, and they are not the first ones.
 };
 using RowTiles = std::vector<RowTile>;
 
@@ -78,7 +78,8 @@ const Expr several =
 const Expr told_late =
     sum_of_blocks("told_late", [](const RowTiles& tiles) { return std::int64_t{tiles.back().alone}; });
 
-/// "a if blocks stay, else b": they do where a tile of keys has at most 12 tiles of rows in the mean.
+/// "a if blocks stay, else b": they do where d <= 64 and a tile of keys has at most 12 tiles of rows in the
+/// mean, BH sum(live_i) <= 12 BHkv Tc.
 Expr if_blocks_stay(const Expr& a, const Expr& b) {
   const Expr row_tiles = BH * sum(live_i), key_tiles = BHkv * Tc;
   const auto value = [=](const Symbols& n) {
@@ -123,7 +124,7 @@ std::vector<ClosedForm> persistent_forms() {
   };
 }
 
-/// Where blocks do not stay it is as in the stage before.
+/// Where blocks stay a counter has its persistent form, if there is one; else that of the stage before.
 void where_blocks_stay(ClosedForm& form) {
   static const std::vector<ClosedForm> persistent = persistent_forms();
   const auto found = std::ranges::find(persistent, form.counter, &ClosedForm::counter);
@@ -136,7 +137,7 @@ Claim claim() {
   Claim claim;
   claim.backward.as_before = true;
   claim.backward.change = where_blocks_stay;
-  // Which block has which tiles is another matter on a GPU.
+  // Not claimed: on a GPU the block that is ready first draws next.
   claim.backward.dropped = {"most_tiles_of_multiprocessor"};
   return claim;
 }
