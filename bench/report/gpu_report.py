@@ -20,8 +20,8 @@ from bench.report import gpu_pictures
 from bench.report.markers import NoMarkers, with_block
 from bench.results import atomics
 from bench.results.gpu import (FOLDER, HOPPER, HOPPER_BACKWARD, HOPPER_BUSY, HOPPER_ODD, HOPPER_OTHER, HOPPER_PEERS,
-                               HOPPER_PERSISTENT, KINDS,
-                               PACKAGES, BadResult, Measured, kind_text, load, others, pace, positive, read, require, spread)
+                               HOPPER_PERSISTENT, KINDS, PACKAGES, BadResult, Measured, kind_text, load, others, pace,
+                               positive, read, require, spread)
 from bench.results.losses import FACTOR, FLOOR, allowed, away, most_of, so_far
 from common.course import ledger, registry
 from common.course.registry import ROOT, Failure
@@ -30,7 +30,8 @@ STAGES, BACKWARD = "stages.json", "backward.json"
 PEERS, BACKWARD_PEERS = "peers_bf16.json", "backward_peers_bf16.json"
 LOSSES, TRAINING = ("train_gpt.json", "train_gpt_bf16.json"), "training.json"
 ATOMICS, NSIGHT, HOST = "atomics.json", "nsight.json", "host.json"
-# Head dimensions, a backward pass that gives the same bits every time there, and the fastest whose bits change, of a run that all are in.
+# Head dimensions, a backward pass that gives the same bits every time there, and the fastest whose bits change, of a run
+# that all are in.
 IN_ORDER = (((64, 128), 57, 63), ((64, 128), 64, 63), ((256,), 58, 56))
 BESIDE = ("fa2", "cudnn", "flash-attn-4")  # the peers that stand beside each of them
 BETTER_FROM = 1024  # the means over N of what is set beside the better of the last two begin here

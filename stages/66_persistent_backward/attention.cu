@@ -494,8 +494,7 @@ const Stage stage{
         "it multiplies the last rows of those before",
     .claim =
         "with few tiles of rows: blocks BHkv Tc -> at most the multiprocessors; K and V come beside the "
-        "last "
-        "products of the keys before",
+        "last products of the keys before",
     .before = 63,
     .supports = {.dtypes = half_dtypes, .head_dims = multiples_of_8_up_to<128>},
     .backend = kernel_backend,
