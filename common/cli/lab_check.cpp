@@ -244,10 +244,21 @@ std::vector<Sample> samples_of(const Lab& lab, const CheckOptions& options) {
   return samples;
 }
 
+/// The first that the grader says is missing, or "".
+std::string first_feedback(const Grade& grade) {
+  for (const Part& part : grade.parts) {
+    for (const Item& item : part.items) {
+      if (!item.feedback.empty()) return fmt::format("{}, {}: {}", part.name, item.name, item.feedback);
+    }
+  }
+  return "";
+}
+
 /// A row of the table, whether it is as it should be, and whether its mistake is to be named and is.
 struct Row {
   std::vector<std::string> cells;
   bool good, to_name, named;
+  std::string feedback;  ///< What the grader said first.
 };
 
 Row row_of(const Lab& lab, const Sample& sample, const Grade& grade) {
@@ -265,7 +276,8 @@ Row row_of(const Lab& lab, const Sample& sample, const Grade& grade) {
                     : "NO"},
           why.empty(),
           to_name,
-          named};
+          named,
+          first_feedback(grade)};
   for (const char* part : {"correct", "idea", "claim", "clean"}) {
     const bool known =
         !grade.part(part).items.empty() && (grade.whole || part == std::string_view("correct"));
@@ -369,8 +381,10 @@ int check_labs(const CheckOptions& options) {
       for (const Row& row : check(find_lab(*chosen[i]), options, progress)) {
         table.push_back(row.cells);
         ++graded;
-        if (!row.good)
-          wrong.push_back(fmt::format("lab {}: {}: {}", row.cells[0], row.cells[1], row.cells[2]));
+        if (!row.good) {
+          wrong.push_back(fmt::format("lab {}: {}: {}{}", row.cells[0], row.cells[1], row.cells[2],
+                                      row.feedback.empty() ? "" : "; first feedback: " + row.feedback));
+        }
         to_name += row.to_name;
         named += row.named;
       }

@@ -6,6 +6,7 @@ as a whole, and the rest is compared without it: its loops look like those of a 
 """
 
 import difflib
+import functools
 import os
 import re
 import subprocess
@@ -311,9 +312,16 @@ class Diff:
         apart = POLICY if is_variant(after) and (before.folder / POLICY).is_file() else "kernel.hpp"
         self.old, self.new = read_lines(before.source, apart), read_lines(after.source, apart)
         self.changes = changes_of(self.old, self.new)
-        self.moved = moved_lines(self.old, self.new, self.changes)  # index in old -> index in new
-        self.moved_from = {new: old for old, new in self.moved.items()}
-        self.parts = self._parts()
+
+    @functools.cached_property
+    def moved(self) -> dict[int, int]:
+        """Lines that go in one place and come in another: index in old -> index in new."""
+        return moved_lines(self.old, self.new, self.changes)
+
+    @functools.cached_property
+    def moved_from(self) -> dict[int, int]:
+        """By index in new."""
+        return {new: old for old, new in self.moved.items()}
 
     @property
     def name(self) -> str:
@@ -352,7 +360,8 @@ class Diff:
                  for stage, lines, changed in sides if any(line.file for line in lines) for i in changed}
         return f" in {' and '.join(sorted(files))}" if files else ""
 
-    def _parts(self) -> list[Hunk | list[Row]]:
+    @functools.cached_property
+    def parts(self) -> list[Hunk | list[Row]]:
         """Both sources from top to bottom: hunks, and between them stretches of unchanged rows."""
         rows: list[Row] = []
         i = 0

@@ -1,5 +1,6 @@
 """What the ledger says of one stage or of two side by side: the counts, the closed forms of their claims, the ratio."""
 
+import functools
 import json
 import re
 import subprocess
@@ -21,30 +22,35 @@ TOTALS = {f"{memory}, all {what}: {end}": (f"{memory}.", f".{end}")
 
 def answer(program: str | Path, arguments: list[str]) -> Any:
     """What the program says as JSON."""
+    return json.loads(said(str(program), *arguments, "--json"))
+
+
+@functools.cache  # a stage is on several pages of the guide, and the program always says the same of it
+def said(program: str, *arguments: str) -> str:
     try:
-        result = subprocess.run([program, *arguments, "--json"], capture_output=True, text=True)
+        result = subprocess.run([program, *arguments], capture_output=True, text=True)
     except OSError as error:
         raise Failure(f"{program} cannot be run ({error.strerror}): ./ladder setup builds it") from error
     if result.returncode != 0:
-        raise Failure(f"{program} {' '.join(arguments)} --json failed: {result.stderr.strip()}")
-    return json.loads(result.stdout)
+        raise Failure(f"{program} {' '.join(arguments)} failed: {result.stderr.strip()}")
+    return result.stdout
 
 
 def ledgers(program: str | Path, numbers: list[int], more: list[str]) -> tuple[list[dict[str, Any]], str]:
     """What the program says of these stages, in the order of their numbers, and the command that asks it. --variant among
     the options is for the last of them, and those that take all that it takes: the others do plain attention."""
     problem = [*([] if "--random" in more else PROBLEM), *more]
-    asked = [["ledger", *map(digits, numbers), *problem]]
+    asked = [(numbers, problem)]
     if "--variant" in more:
         takes = {stage["number"]: {*stage["features"]} for stage in answer(program, ["list"])}
         plain = [number for number in numbers if not takes[numbers[-1]] <= takes[number]]
         if plain:
             at = problem.index("--variant")
             others = [number for number in numbers if number not in plain]
-            asked = [["ledger", *map(digits, plain), *problem[:at], *problem[at + 2:]], ["ledger", *map(digits, others), *problem]]
-    stages = [stage for arguments in asked
-              for stage in sorted(answer(program, arguments)["stages"], key=lambda s: s["number"])]
-    command = "` beside `".join("./ladder " + " ".join(arguments) for arguments in asked)
+            asked = [(plain, [*problem[:at], *problem[at + 2:]]), (others, problem)]
+    stages = [stage for of, options in asked for number in sorted(of)
+              for stage in answer(program, ["ledger", digits(number), *options])["stages"]]
+    command = "` beside `".join(" ".join(["./ladder ledger", *map(digits, of), *options]) for of, options in asked)
     if [s["number"] for s in stages] != numbers:
         raise Failure(f"{command} --json told of other stages than it was asked for")
     return stages, command

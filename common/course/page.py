@@ -1,6 +1,7 @@
 """What the HTML pages of the course share: one file each, which needs no network and no other file; the colours, by day and
 by night; code in colours. page.css and page.js are parts of each."""
 
+import functools
 import html
 import re
 from collections.abc import Iterable
@@ -83,20 +84,28 @@ class Painted:
 def coloured(lines: list[Line]) -> list[Painted]:
     """The lines with the colours of Pygments, to which CUDA's words are keywords too."""
     painted = [Painted(line) for line in lines]
+    for row, begin, end, name in colours_of("\n".join(line.shown for line in lines)):
+        painted[row].colours.append((begin, end, name))
+    return painted
+
+
+@functools.cache  # a stage's source is on several pages of the guide
+def colours_of(text: str) -> list[tuple[int, int, int, str]]:
+    """(row, begin, end, class) of all parts of a source that have a colour, from top to bottom."""
+    found: list[tuple[int, int, int, str]] = []
     row, column = 0, 0
-    for kind, value in CppLexer(stripnl=False, ensurenl=False).get_tokens("\n".join(line.shown for line in lines)):
+    for kind, value in CppLexer(stripnl=False, ensurenl=False).get_tokens(text):
         name = colour_name(kind, value)
         for turn, piece in enumerate(value.split("\n")):
             if turn:
                 row, column = row + 1, 0
             if name and piece.strip():
-                colours = painted[row].colours
-                if colours and colours[-1][1:] == (column, name):
-                    colours[-1] = (colours[-1][0], column + len(piece), name)
+                if found and (found[-1][0], *found[-1][2:]) == (row, column, name):
+                    found[-1] = (row, found[-1][1], column + len(piece), name)
                 else:
-                    colours.append((column, column + len(piece), name))
+                    found.append((row, column, column + len(piece), name))
             column += len(piece)
-    return painted
+    return found
 
 
 def colour_name(kind: Token, value: str) -> str:

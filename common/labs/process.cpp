@@ -131,9 +131,10 @@ double processor_seconds(pid_t process) {
 }
 
 /// Whether a program that has its time by the clock behind it is to be stopped. One that computes is left
-/// to the limit of its processor time, however busy the machine is.
+/// to the limit of its processor time, however busy the machine is. Nor is one over that a machine with too
+/// much to do has not let begin: so it has three times its time.
 bool is_over(pid_t process, double passed, const Limits& limits) {
-  if (limits.seconds == 0 || passed < limits.seconds) return false;
+  if (limits.seconds == 0 || passed < 3 * limits.seconds) return false;
   return passed > 10 * limits.seconds ||
          (limits.must_compute && processor_seconds(process) < 0.05 * passed);
 }

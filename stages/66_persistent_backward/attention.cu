@@ -61,7 +61,7 @@ __host__ __device__ __forceinline__ auto first_row(decltype(Sizes::Nq) j, const 
 /// A tile of keys of one head.
 struct KeyTile {
   int j0;       ///< Its first key; `none` where no tile is left.
-  int kv_head;  ///< Key/value head, of all batch entries.
+  int kv_head;  ///< Key/value head, of its batch entry.
   int b;        ///< Batch entry.
 };
 constexpr int none = -1;
@@ -85,7 +85,7 @@ struct Order {
       tile = in_section / section;
       head = first + in_section % section;
     }
-    return {tile * Bc, head, head / kv_heads};
+    return {tile * Bc, head % kv_heads, head / kv_heads};
   }
 };
 
@@ -188,10 +188,12 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
   // they add to the same dK and dV. `tile` counts the tiles of rows of all keys that the block takes.
   int tile = 0;
   const auto for_each_tile = [&](const KeyTile& keys, auto step) {
-    const int first = first_row(keys.j0, n) / Br * Br, first_h = keys.kv_head * n.group;
+    const int first_h = keys.kv_head * n.group;
+    bool begins = true;
     for (int h = first_h; h < first_h + n.group; ++h) {
 #pragma unroll 1  // the producer has no registers for several tiles at a time
-      for (int i0 = first; i0 < n.Nq; i0 += Br, ++tile) step(h, i0, h == first_h && i0 == first);
+      for (int i0 = first_row(keys.j0, n) / Br * Br; i0 < n.Nq; i0 += Br, ++tile, begins = false)
+        step(h, i0, begins);
     }
   };
   // Tells TMA to bring Q and L2, or dO and D, of a tile, as soon as their buffer is empty; in the first
@@ -205,11 +207,10 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
     mbarrier_arrive_expect_tx(bar, Qt::bytes + 4 * Br + (begins ? KVt::bytes : 0));
     for (int p = 0; begins && p < KVt::panels; ++p)
       tma_load<T>(KV.at((KV_buffer * KVt::panels + p) * Bc, 0), KV_map, bar, p * KVt::columns, keys.j0,
-                  keys.kv_head - keys.b * order.kv_heads, keys.b);
+                  keys.kv_head, keys.b);
     for (int p = 0; p < Qt::panels; ++p)
-      tma_load<T>(rows.at((to * Qt::panels + p) * Br, 0), map, bar, p * Qt::columns, i0,
-                  h - keys.b * n.q_heads, keys.b);
-    tma_load<f32>(numbers.at(to, 0), numbers_map, bar, i0, h - keys.b * n.q_heads, keys.b, 0);
+      tma_load<T>(rows.at((to * Qt::panels + p) * Br, 0), map, bar, p * Qt::columns, i0, h, keys.b);
+    tma_load<f32>(numbers.at(to, 0), numbers_map, bar, i0, h, keys.b, 0);
   };
   if (threadIdx.x == 0) {
     launch_dependents();  // what converts dQ may take the place of blocks that have ended
@@ -339,7 +340,7 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
     probabilities(P, L2, buffer, scale_log2, quad_lane);
     if (masked && n.causal) mask_tile<true>(P, n, i0 + 2 * quad_lane, j0 + k0 + quad);
     if (masked && !n.causal) mask_tile<false>(P, n, i0 + 2 * quad_lane, j0 + k0 + quad);
-    probe_transposed("P", h, i0, j0 + k0, P, lane);
+    probe_transposed("P", n.head(keys.b, h), i0, j0 + k0, P, lane);
     std::uint32_t P_rounded[Br / 16][4], dS_rounded[Br / 16][4];
     round_tile<T>(P_rounded, P);
 
@@ -378,7 +379,9 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
       wgmma_fence();
       begin_dK();
     }
-    dQ_sum = dQ_sumg + (std::int64_t{h} * padded_Nq + i0 + part_row + warp % 4 * 16) * d + part_column * 16;
+    const int head = keys.b * n.q_heads + h;  // of all; n.head would take registers that are not there
+    dQ_sum =
+        dQ_sumg + (std::int64_t{head} * padded_Nq + i0 + part_row + warp % 4 * 16) * d + part_column * 16;
     K_before = KV_at;
     wgmma_wait<0>(dK);
     release(of_Q, buffer);
@@ -386,8 +389,7 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
   // dK and dV of a tile of keys go to memory. A quad exchanges what it has of a key, so that each lane
   // stores 16 bytes.
   const auto store = [&](const KeyTile& keys) {
-    const gmem<T> dKh = dKg + n.dK.at(keys.b, keys.kv_head - keys.b * order.kv_heads),
-                  dVh = dVg + n.dV.at(keys.b, keys.kv_head - keys.b * order.kv_heads);
+    const gmem<T> dKh = dKg + n.dK.at(keys.b, keys.kv_head), dVh = dVg + n.dV.at(keys.b, keys.kv_head);
 #pragma unroll
     for (int a = 0; a < 2; ++a) {
       const int j = keys.j0 + k0 + quad + 8 * a;
