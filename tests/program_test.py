@@ -801,10 +801,11 @@ class ProgramTest(unittest.TestCase):
         self.assertIn("masked tiles", html)
 
     def test_a_climb_of_the_backward_pass(self):
-        result = self.climb("--backward", "--random", "1,4,70,32", "--kv-heads", 2, "--causal", "--backend", "emulator",
-                            "--memory", "--memory-up-to", 8192)
+        problem = ("--backward", "--random", "1,4,70,32", "--kv-heads", 2, "--causal", "--backend", "emulator")
+        result = self.climb(*problem)
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn("backward pass", result.stdout.splitlines()[0])
+        self.assertIn("<h1>A climb of the backward pass</h1>", (self.folder / "out/report.html").read_text())
         report = self.report()
         self.assertEqual(report["pass"], "backward")
         numbers = [s["number"] for s in STAGES if s["backward"]]
@@ -821,15 +822,19 @@ class ProgramTest(unittest.TestCase):
                 counts = counted[stage["number"]]["counts"]
                 self.assertEqual(stage["ledger"]["matmul_flops"], counts["flops_cuda_cores"] + counts["flops_tensor_cores"])
                 self.assertEqual(stage["extra_bytes"], counts["device_bytes"])
+
+    def test_a_climb_of_the_backward_pass_and_its_memory(self):
+        result = self.climb("--backward", "--random", "1,4,70,32", "--stages", "10,30,31", "--backend", "emulator", "--memory",
+                            "--memory-up-to", 8192)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        report = self.report()
         memory = {one["number"]: {point["N"]: point["bytes"] for point in one["points"]}
                   for one in report["memory"]["stages"]}
         self.assertEqual(memory[10], {N: 4 * 2 * N * N for N in (1024, 2048, 4096)})
         self.assertEqual(memory[30], {N: 4 * 2 * N for N in (1024, 2048, 4096)})
         self.assertEqual(memory[31], {N: 4 * N for N in (1024, 2048, 4096)})
         self.assertIn("backward passes up to N = 4096", result.stdout)
-        html = (self.folder / "out/report.html").read_text()
-        self.assertIn("<h1>A climb of the backward pass</h1>", html)
-        self.assertGreaterEqual(html.count("data:image/png;base64,"), 2)
+        self.assertGreaterEqual((self.folder / "out/report.html").read_text().count("data:image/png;base64,"), 2)
         # In 16 bits too: D and dQ in fp32, and from base 2 on L with the factor of its base.
         result = self.climb("--backward", "--random", "1,1,64,32", "--stages", "32-39", "--backend",
                             "emulator", "--memory", "--memory-up-to", 2048)
