@@ -37,7 +37,7 @@ asan() {
   # The allocator of a sanitizer must be able to fail as the real one does.
   export ASAN_OPTIONS=allocator_may_return_null=1
   ctest --test-dir build/asan -L quick \
-    -E "^(gpu_claims|front_door|site_parts|exercises|wrong|stage_($left_out))$" \
+    -E "^(gpu_claims|front_door|site_parts|exercises|wrong|stage_($left_out)|stage_.*_claim)$" \
     --output-on-failure -j "$jobs"
 }
 
