@@ -6,11 +6,10 @@
 #include <cstring>
 #include <utility>
 
+#include "common/ptx/vectors.hpp"
+
 namespace flashladder::simt {
 namespace {
-
-/// A row of B or C: the compiler, g++ or clang, makes vector instructions of what is done with it.
-typedef float Eight __attribute__((vector_size(32)));
 
 /// The numbers of `count` registers, two in each, as fp32.
 template <class T, int count>
@@ -44,14 +43,17 @@ void multiply_fragments(MmaOperands mine, Where where) {
     float B_columns[8][16];
     widen<T>(A_pairs, A[0]);
     widen<T>(B_pairs, B_columns[0]);
-    Eight B[16];
+    constexpr int parts = 8 / vector_floats;  // of a row of B or C
+    FloatVector B[16][parts];
     for (int k = 0; k < 16; ++k)
-      for (int column = 0; column < 8; ++column) B[k][column] = B_columns[column][k];
-    Eight C[16];
+      for (int column = 0; column < 8; ++column)
+        B[k][column / vector_floats][column % vector_floats] = B_columns[column][k];
+    float C[16][8];
     for (int row = 0; row < 16; ++row) {
-      Eight sum = {};
-      for (int k = 0; k < 16; ++k) sum += A[row][k] * B[k];
-      C[row] = sum;
+      FloatVector sums[parts] = {};
+      for (int k = 0; k < 16; ++k)
+        for (int i = 0; i < parts; ++i) sums[i] += A[row][k] * B[k][i];
+      std::memcpy(C[row], sums, sizeof sums);
     }
     for (int lane = 0; lane < 32; ++lane) {
       const int g = lane / 4, t = lane % 4;

@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "common/ptx/vectors.hpp"
+
 namespace flashladder::simt {
 
 namespace {
@@ -105,24 +107,24 @@ void widen_chunk(const std::byte* at, bool bf16, float (&numbers)[8]) {
   for (int i = 0; i < 8; ++i) numbers[i] = bf16 ? widen_bf16(bits[i]) : widen_f16_by_product(bits[i]);
 }
 
-/// A column block of B or C: the compiler makes vector instructions of what is done with it.
-typedef float Eight __attribute__((vector_size(32)));
-
-/// C += A B for `count` blocks of 8 columns from block `first` on.
+/// C += A B for `count` vectors of columns from column `first` on.
 template <int count>
-void multiply_blocks(float* C, int columns, const float (&A)[rows][inner], const float* B, int first) {
+void multiply_columns(float* C, int columns, const float (&A)[rows][inner], const float* B, int first) {
   for (int row = 0; row < rows; ++row) {
-    Eight sums[count] = {};
+    FloatVector sums[count] = {};
     for (int k = 0; k < inner; ++k) {
       for (int i = 0; i < count; ++i) {
-        Eight b;
-        std::memcpy(&b, B + k * columns + 8 * (first + i), sizeof b);
+        FloatVector b;
+        std::memcpy(&b, B + k * columns + first + i * vector_floats, sizeof b);
         sums[i] += A[row][k] * b;
       }
     }
     for (int i = 0; i < count; ++i) {
-      float* c = C + row * columns + 8 * (first + i);
-      for (int e = 0; e < 8; ++e) c[e] += sums[i][e];
+      float* const at = C + row * columns + first + i * vector_floats;
+      FloatVector c;
+      std::memcpy(&c, at, sizeof c);
+      c += sums[i];
+      std::memcpy(at, &c, sizeof c);
     }
   }
 }
@@ -249,9 +251,11 @@ void WarpgroupState::do_next() {
   decode(what.B, columns, what.bf16, true, B.data());
   std::vector<float>& C = of_chain(one.chain).C;
   if (!what.add) std::ranges::fill(C, 0.f);
+  constexpr int many = 32 / vector_floats;
   int first = 0;
-  for (; first + 4 <= columns / 8; first += 4) multiply_blocks<4>(C.data(), columns, A, B.data(), first);
-  for (; first < columns / 8; ++first) multiply_blocks<1>(C.data(), columns, A, B.data(), first);
+  for (; first + 32 <= columns; first += 32) multiply_columns<many>(C.data(), columns, A, B.data(), first);
+  for (; first < columns; first += vector_floats)
+    multiply_columns<1>(C.data(), columns, A, B.data(), first);
 }
 
 MatrixInShared describe(SharedArray* array, const std::byte* at, std::int64_t row_bytes,
