@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -483,6 +484,19 @@ TEST_CASE("file: one that cannot be written leaves nothing", "[io]") {
     CHECK_THROWS_AS(write_file(wrong, "x"), Error);
     CHECK_THROWS_AS(require_writable(wrong), Error);
   }
+  // Where stdout is a file, /dev/stdout is a link, which a file must not take the place of.
+  const std::filesystem::path link = folder / "stdout";
+  std::filesystem::create_symlink("/proc/self/fd/1", link);
+  const int before = dup(STDOUT_FILENO), to = open(path.c_str(), O_WRONLY);
+  dup2(to, STDOUT_FILENO);
+  for (const std::filesystem::path& printed : {link, path}) {
+    CHECK_THROWS_AS(write_file(printed, "x"), Error);
+    CHECK_THROWS_AS(require_writable(printed), Error);
+  }
+  dup2(before, STDOUT_FILENO);
+  close(before), close(to);
+  CHECK(std::filesystem::is_symlink(link));
+  std::filesystem::remove(link);
   CHECK_NOTHROW(require_writable(path));
   CHECK_NOTHROW(require_writable(folder / "y.txt"));
   CHECK(file_bytes(path) == "old");

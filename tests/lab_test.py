@@ -412,6 +412,9 @@ class LabTest(unittest.TestCase):
         self.refuses(2, "cannot make a folder", arguments=("new", CPU, self.folder / "missing" / "x"))
         self.refuses(2, "cannot make a folder", arguments=("new", CPU, "/proc/lab"))
         self.refuses(2, "cannot write", arguments=("grade", self.made / CPU, "--json", self.folder / "missing" / "x"))
+        for own in ("attention.cpp", "lab.json"):
+            self.refuses(2, "would take the place of that file",
+                         arguments=("grade", self.made / CPU, "--json", self.made / CPU / own))
 
     def test_folders_that_are_no_labs(self):
         self.refuses(2, "nothing is there", arguments=("grade", self.folder / "missing"))

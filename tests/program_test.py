@@ -381,9 +381,25 @@ class ProgramTest(unittest.TestCase):
                 ("bias:1:2", "give bias, one of the batch's, or bias:BATCH:HEADS:ROWS"), ("bias:1:3:1", "the bias is [1, 3, 1, 300]"),
                 ("blocks", "give blocks:SHARE or blocks:SHARE:SEED"), ("blocks:2", "from 0 to 1"), ("blocks:nan", "from 0 to 1"),
                 ("blocks:0.5,documents:100", "a block map and packed sequences do not go together"),
+                ("documents:100:4000", "the documents have 4100 rows and the input has 300"),
+                ("window:3,sinks,window:4", "'window:4' is not understood: each variant can be given once"),
                 ("window:3,", "--variant window:3,: '' is not understood")):
             with self.subTest(variant=variant):
                 self.refuses(2, part, verb="ledger", arguments=("80", "--random", "1,2,300,64", "--variant", variant))
+        for sizes, variant, part in (("1,1,0,32", "documents:4", "query length Nq is 0"),
+                                     ("1,1,9000000000000000000,32", "documents:4", "64-bit"),
+                                     ("1,1,4000000000,32", "blocks:0.5", "more than is free"),
+                                     ("1,64,300000,32", "bias", "more than is free")):
+            with self.subTest(sizes=sizes, variant=variant):
+                self.refuses(2, part, verb="ledger", arguments=("80", "--random", sizes, "--variant", variant))
+
+    def test_a_prefix_is_climbed_under_the_causal_mask(self):
+        small = ("73", "--random", "1,2,64,32", "--variant", "prefix:4", "--backend", "emulator")
+        for options in ((), ("--backward",)):
+            result = self.climb(*small, "--causal", *options, python="true")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertEqual([stage["status"] for stage in self.results("causal")], ["passed"])
+        self.refuses(2, "a prefix makes rows see more", arguments=[*small, "--full", "--causal", "--out", "no"])
 
     def test_a_variant_is_shown_beside_its_peers_or_refused(self):
         from bench.report import gpu_report
@@ -1072,6 +1088,9 @@ class ProgramTest(unittest.TestCase):
             (["list", "--json", "--markdown"], "--json excludes --markdown"),
             (["lab", "list", "new", "00", "x"], "there is no place for 'new'"),
             (["lab", "grade", "x", "--seed", "99999999999999999999"], "is not a whole number below 2^64"),
+            (["lab", "check", "01", "--sample", "-1"], "--sample: -1 is not a whole number"),
+            (["lab", "check", "01", "--mutants", ""], "--mutants: is empty"),
+            (["ledger", "13", "--json", "--trace", "--row", ""], "--row: is empty"),
         ):
             with self.subTest(call=call):
                 result = self.run_program(*call)
@@ -1394,6 +1413,9 @@ class ProgramTest(unittest.TestCase):
             (["--random", "-1,2,8,4"], "batch is -1"),
             ([*SMALL, "--kv-heads", "3"], "not a multiple"),
             ([*SMALL, "--key-len", "0"], "Nk is 0"),
+            ([*SMALL, "--key-len", "99999999999999999999"], "--key-len: 99999999999999999999 is no whole number"),
+            *(([*SMALL, option, ""], f"{option}: is empty")
+              for option in ("--kv-heads", "--key-len", "--seed", "--scale", "--judge-within")),
             (["--random", "1,1,4000000000000000000,256"], "64-bit"),
             ([*SMALL, "--dtype", "fp8"], "fp8", "bf16"),
             ([*SMALL, "--stages", "00-97"], "97 does not exist", "00-02, 10-15"),

@@ -525,6 +525,7 @@ class RefusalTest(unittest.TestCase):
             (["15", "--backward"], "has no backward pass"),
             (["15", "--out", ""], "--out is empty"),
             (["15", "--out", "no/page.html"], "cannot write no/page.html"),
+            (["15", "--random", ""], "--random: is empty"),
             (["15", "--random", "1,1,100000,64"], "more than 8192 tiles"),
             (["15", "--random", "1,1"], "four whole numbers"),
             (["15", "--row", "512"], "--row 512: there are rows 0 to 511"),
@@ -549,6 +550,27 @@ class RefusalTest(unittest.TestCase):
                 for part in parts:
                     self.assertIn(part, done.stderr)
         self.assertEqual([*FOLDER.glob("watch_*")], [], "nothing is half written")
+
+    @unittest.skipUnless(HAS_LABS, "this build has no labs")
+    def test_a_page_does_not_take_the_place_of_a_students_file(self):
+        folder = FOLDER / "kept"
+        subprocess.run([PROGRAM, "lab", "new", "15", folder], check=True, capture_output=True)
+        for name in ("attention.cu", "lab.json"):
+            before = (folder / name).read_bytes()
+            done = watch("kept", "--out", f"kept/{name}")
+            self.assertEqual((done.returncode, done.stdout), (2, ""))
+            self.assertIn(f"--out kept/{name} would take the place of that file", done.stderr)
+            self.assertEqual((folder / name).read_bytes(), before)
+
+    def test_a_page_does_not_take_the_place_of_what_is_printed_to(self):
+        (FOLDER / "link").symlink_to("/proc/self/fd/1")  # as /dev/stdout is
+        for out in ("link", "printed"):
+            with open(FOLDER / "printed", "w") as printed:
+                done = subprocess.run([sys.executable, "-B", "-m", "common.course.watch", "15", "--random", "1,1,64,32", "--out",
+                                       out], stdout=printed, stderr=subprocess.PIPE, text=True, cwd=FOLDER)
+            self.assertEqual((done.returncode, (FOLDER / "printed").read_text()), (2, ""))
+            self.assertIn(f"cannot write {out}: stdin, stdout or stderr is there", done.stderr)
+        self.assertTrue((FOLDER / "link").is_symlink())
 
     def test_what_is_missing_is_named(self):
         self.assertIn("/nowhere/flashladder", watch("15", FLASHLADDER_PROGRAM="/nowhere/flashladder").stderr)

@@ -65,6 +65,7 @@ Problem small_part(const Problem& problem, std::int64_t Nq, std::int64_t Nk) {
   small.Nq = std::min(problem.Nq, Nq);
   small.Nk = std::min(problem.Nk, Nk);
   small.causal = false;
+  small.prefix = 0;  // of the causal mask
   small.packing = {};
   small.block_map = {};
   small.bias_batch = std::min<std::int64_t>(problem.bias_batch, 1);

@@ -162,6 +162,11 @@ int climb(const ClimbOptions& options) {
   LoadedInputs loaded = load_inputs(options.input);
   loaded.inputs.problem.causal = masks.size() == 1 && masks[0].causal;
   const Problem& problem = loaded.inputs.problem;
+  for (const MaskClimb& mask : masks) {  // a prefix needs the causal one
+    Problem one = problem;
+    one.causal = mask.causal;
+    one.validate();
+  }
   Json report = {{"format", 2},
                  {"date", fmt::format("{:%Y-%m-%d %H:%M:%S}", fmt::localtime(std::time(nullptr)))},
                  {"machine", {}},

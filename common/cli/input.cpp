@@ -6,7 +6,9 @@
 #include <charconv>
 #include <cmath>
 #include <filesystem>
+#include <limits>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "common/attention/workspace.hpp"
 #include "common/check/inputs.hpp"
@@ -56,8 +58,8 @@ Packing documents(const Problem& problem, std::vector<std::int64_t> lengths) {
   std::vector<int> begins = {0};
   std::int64_t end = 0;
   for (const std::int64_t length : lengths) {
-    end += std::min(length, problem.Nq + 1);
-    begins.push_back(static_cast<int>(end));
+    end += std::min(length, std::numeric_limits<std::int64_t>::max() - end);
+    begins.push_back(static_cast<int>(std::min(end, problem.Nq)));
   }
   if (end != problem.Nq) {
     throw UsageError(
@@ -71,11 +73,13 @@ Packing documents(const Problem& problem, std::vector<std::int64_t> lengths) {
 /// Puts what --variant says, "window:256,softcap:30,sinks", into a problem.
 void set_variant(Problem& problem, const std::string& variant) {
   if (variant.empty()) return;
+  std::set<std::string> given;
   for (const std::string& part : split(variant, ',')) {
     const std::vector<std::string> words = split(part, ':');
     const auto fail = [&](const char* how) {
       throw UsageError(fmt::format("--variant {}: '{}' is not understood: {}", variant, part, how));
     };
+    if (!given.insert(words[0]).second) fail("each variant can be given once");
     if (words[0] == "window") {
       const auto left = number_in<std::int64_t>(words.size() > 1 ? words[1] : "");
       const auto right = words.size() > 2 ? number_in<std::int64_t>(words[2]) : left;
@@ -136,6 +140,20 @@ void set_variant(Problem& problem, const std::string& variant) {
           "the variants are window:KEYS, softcap:LIMIT, prefix:KEYS, dropout:SHARE, documents:LENGTH, "
           "blocks:SHARE, alibi, bias and sinks, such as window:256,softcap:30");
     }
+  }
+}
+
+/// Throws Error where inputs and oracle of a problem do not fit into memory.
+void require_memory(const Problem& p) {
+  const auto elements = [](auto... factors) { return (static_cast<double>(factors) * ...); };
+  const double bytes =
+      4 * (elements(2, p.batch, p.q_heads, p.Nq, p.d) + elements(2, p.batch, p.kv_heads, p.Nk, p.d) +
+           elements(p.bias_batch, p.bias_heads, p.bias_rows, p.Nk));
+  // The inputs, the oracle in fp64 and a stage's own copy: about five times the tensors themselves.
+  if (5 * bytes > static_cast<double>(Workspace::available_memory())) {
+    throw Error(
+        fmt::format("{} needs about {:.1f} GiB for inputs and oracle, more than is free: use smaller sizes",
+                    to_string(p), 5 * bytes / 0x1p30));
   }
 }
 
@@ -240,17 +258,11 @@ LoadedInputs load_inputs(const InputOptions& options) {
     problem.causal = options.causal;
     problem.scale = options.scale;
     problem.dtype = dtype;
+    problem.validate();  // a variant counts on sizes that can be
+    require_memory(problem);
     set_variant(problem, options.variant);
     problem.validate();
-    const double bytes = 4.0 * static_cast<double>(problem.batch) * static_cast<double>(problem.d) *
-                         (2.0 * static_cast<double>(problem.q_heads * problem.Nq) +
-                          2.0 * static_cast<double>(problem.kv_heads * problem.Nk));
-    // The inputs, the oracle in fp64 and a stage's own copy: about five times the tensors themselves.
-    if (5 * bytes > static_cast<double>(Workspace::available_memory())) {
-      throw Error(fmt::format(
-          "{} needs about {:.1f} GiB for inputs and oracle, more than is free: use smaller sizes",
-          to_string(problem), 5 * bytes / 0x1p30));
-    }
+    require_memory(problem);
     return {random_inputs(problem, options.seed.value_or(1)),
             fmt::format("random, seed {}", options.seed.value_or(1))};
   }
@@ -270,6 +282,7 @@ LoadedInputs load_inputs(const InputOptions& options) {
   problem.scale = options.scale;
   set_variant(problem, options.variant);
   problem.validate();
+  require_memory(problem);
   round_inputs(loaded.inputs, dtype, options.npz.empty() && !files ? shipped.string() : loaded.source,
                options.allow_nonfinite);
   fill_variant(loaded.inputs, 1);

@@ -149,7 +149,14 @@ std::string keep_log(const fs::path& folder, const std::string& log) {
 int grade_folder(const GradeOptions& options) {
   const Uninterrupted whole;  // an interrupt ends what runs, and leaves nothing behind
   const Submission submission = read_folder(options.folder);
-  if (!options.json.empty() && options.json != "-") require_writable(options.json);
+  if (!options.json.empty() && options.json != "-") {
+    for (const fs::path& own : {fs::path(submission.path), fs::path(options.folder) / "lab.json"}) {
+      if (std::error_code error; fs::equivalent(options.json, own, error))
+        throw UsageError(
+            fmt::format("--json {} would take the place of that file: name another", options.json));
+    }
+    require_writable(options.json);
+  }
   const GradeSettings settings{
       options.seed, {.seconds = options.seconds, .memory = std::int64_t{options.mebibytes} << 20}};
   const Grader grader(submission.lab);

@@ -32,6 +32,14 @@ std::string is_seed(const std::string& text) {
              : text + " is not a whole number below 2^64";
 }
 
+std::string is_whole(const std::string& text) {
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() && end == text.data() + text.size()
+             ? ""
+             : text + " is no whole number that it takes";
+}
+
 /// What CLI11 says, in words that name the option first.
 std::string what_is_wrong(const CLI::ParseError& error) {
   std::string said = error.what();
@@ -55,14 +63,22 @@ void add_input_options(CLI::App* app, flashladder::InputOptions& input, const ch
   app->add_option("--random", input.random, random_help)->type_name("B,H,N,d")->check(not_empty);
   app->add_option("--kv-heads", input.kv_heads,
                   "Key/value heads of the random input; divides H (default: H)")
-      ->type_name("H");
-  app->add_option("--key-len", input.key_len, "Keys of the random input (default: N)")->type_name("N");
-  app->add_option("--seed", input.seed, "Seed of the random input (default: 1)")->check(is_seed);
+      ->type_name("H")
+      ->check(not_empty)
+      ->check(is_whole);
+  app->add_option("--key-len", input.key_len, "Keys of the random input (default: N)")
+      ->type_name("N")
+      ->check(not_empty)
+      ->check(is_whole);
+  app->add_option("--seed", input.seed, "Seed of the random input (default: 1)")
+      ->check(not_empty)
+      ->check(is_seed);
   app->add_option("--dtype", input.dtype,
                   "Round the input to fp32, fp16 or bf16; a stage that does not take it gets the same "
                   "values widened to fp32 or, where it takes 16 bits alone, rounded")
       ->capture_default_str();
   app->add_option("--scale", input.scale, "Factor on the scores (default: 1/sqrt(d))")
+      ->check(not_empty)
       ->check([](const std::string& text) {  // also 1e-50, which is 0 as a float
         char* end = nullptr;
         const bool zero = std::strtof(text.c_str(), &end) == 0 && end == text.c_str() + text.size();
@@ -132,8 +148,10 @@ struct LabVerbs {
     add_input_options(trace, traced.input, "Arrays q, k, v, each [batch, heads, rows, d], instead",
                       "Normal random input of these sizes (default: 1,2,256,64)");
     trace->add_flag("--causal", traced.input.causal, "Query i sees key j when j <= i + Nk - Nq");
-    trace->add_option("--row", traced.row,
-                      "The row of the first head whose m, l and O~ it follows (default: the last)");
+    trace
+        ->add_option("--row", traced.row,
+                     "The row of the first head whose m, l and O~ it follows (default: the last)")
+        ->check(not_empty);
     check = lab->add_subcommand(
         "check",
         "Prove that skeleton, reference, the stage before, wrong kernels (tests/mutants/) and students' "
@@ -143,11 +161,15 @@ struct LabVerbs {
     check
         ->add_option("--sample", checked.most,
                      "Try only N wrong kernels and N students' mistakes of each lab (default: all)")
-        ->type_name("N");
+        ->type_name("N")
+        ->check(not_empty)
+        ->check(is_seed);
     check
         ->add_option("--mutants", checked.most_mutants,
                      "Try only N wrong kernels of each lab, and all mistakes (default: all)")
-        ->type_name("N");
+        ->type_name("N")
+        ->check(not_empty)
+        ->check(is_seed);
     check
         ->add_option_function<std::string>(
             "--turn", [this](const std::string& text) { checked.turn = flashladder::parse_turn(text); },
@@ -224,6 +246,7 @@ int run(int argc, char** argv) {
                    "Judge a sample of the rows where the fp64 oracles of all take longer than this, in "
                    "seconds; not of the backward pass")
       ->type_name("S")
+      ->check(not_empty)
       ->capture_default_str();
   climb->add_flag("--memory", options.memory,
                   "Also measure the peak extra memory over N, up to 64k, or 4k of the backward pass");
@@ -259,6 +282,7 @@ int run(int argc, char** argv) {
       ->add_option(
           "--row", counted.row,
           "With --trace: the row of the first head whose m, l and O~ it follows (default: the last)")
+      ->check(not_empty)
       ->needs("--trace");
   ledger
       ->add_option("--backend", counted.backend,

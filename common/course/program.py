@@ -29,12 +29,21 @@ def write_file(path: Path, data: str | bytes) -> None:
     """All of it or nothing: written beside its place, then moved there. What was there before stays until then."""
     if path.exists() and not path.is_file():
         raise OSError(22, "it is a folder" if path.is_dir() else "it is a pipe or a device", str(path))
+    if path.exists() and any(is_stream(path, number) for number in range(3)):  # such as /dev/stdout, which is a link
+        raise OSError(22, "stdin, stdout or stderr is there", str(path))
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         part.write_bytes(data.encode() if isinstance(data, str) else data)
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def is_stream(path: Path, number: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(number))
+    except OSError:  # it is closed
+        return False
 
 
 class Parser(argparse.ArgumentParser):

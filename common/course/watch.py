@@ -110,7 +110,7 @@ def pass_of(subjects: list[Subject], backward: bool) -> str:
 
 def problem_of(arguments: argparse.Namespace, which: str) -> list[str]:
     """The options for the ledger."""
-    sizes = arguments.random or DEFAULT[which]
+    sizes = DEFAULT[which] if arguments.random is None else arguments.random
     try:
         batch, heads, rows, _ = (int(size) for size in sizes.split(","))
         keys = int(arguments.key_len or rows)
@@ -204,6 +204,9 @@ def run(arguments: argparse.Namespace) -> None:
     gpu, stamps = stamps_of(subjects, arguments)
     options = measured.OPTIONS if gpu else problem_of(arguments, which)
     path = Path(arguments.out or f"watch_{'_'.join(one.name for one in subjects)}.html")
+    for one in subjects:
+        if one.folder and any(path.resolve() == (one.folder / own).resolve() for own in (one.stage.source.name, "lab.json")):
+            raise Failure(f"--out {path} would take the place of that file: name another.")
     rungs = []
     for one, own in zip(subjects, stamps or [None] * len(subjects)):
         if sys.stderr.isatty():

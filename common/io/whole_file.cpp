@@ -1,5 +1,6 @@
 #include "common/io/whole_file.hpp"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -29,13 +30,26 @@ std::filesystem::path part_of(const std::filesystem::path& path) {
   return path.string() + "." + std::to_string(getpid()) + ".part";
 }
 
-/// What is at `path` that no file may take the place of: renaming would, of a device such as /dev/null.
+/// Whether a stream of this program is at `path`: /dev/stdout, where that is a file.
+bool has_stream(const std::filesystem::path& path) {
+  struct stat there, stream;
+  if (stat(path.c_str(), &there) != 0) return false;
+  for (const int number : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fstat(number, &stream) == 0 && stream.st_dev == there.st_dev && stream.st_ino == there.st_ino)
+      return true;
+  }
+  return false;
+}
+
+/// What is at `path` that no file may take the place of: renaming would, of a device such as /dev/null, of
+/// the link /dev/stdout, or of a file that what is printed goes to.
 std::string in_the_way(const std::filesystem::path& path) {
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
   if (std::filesystem::is_directory(status)) return "it is a folder";
   const bool other = std::filesystem::exists(status) && !std::filesystem::is_regular_file(status);
-  return other ? "it is a pipe or a device" : "";
+  if (other) return "it is a pipe or a device";
+  return has_stream(path) ? "stdin, stdout or stderr is there" : "";
 }
 
 [[noreturn]] void refuse(const std::filesystem::path& path, const std::string& reason) {
