@@ -8,10 +8,12 @@ what is when.
 """
 
 import argparse
+import io
 import sys
 from pathlib import Path
 
 from common.course import registry
+from common.course.diff import write
 from common.course.registry import ROOT, Failure
 from common.course.watch import Subject, traced
 
@@ -66,8 +68,10 @@ def main():
     # The later stages are done in a tenth of the first one's time: the clock slows down where they work.
     times = [end * (frame / (FRAMES - 1)) ** 2 for frame in range(FRAMES)]
     pictures = [draw(rungs, time, end, fonts).quantize(32) for time in times]
-    pictures[0].save(chosen.to, save_all=True, append_images=pictures[1:], loop=0, optimize=True,
+    gif = io.BytesIO()
+    pictures[0].save(gif, "GIF", save_all=True, append_images=pictures[1:], loop=0, optimize=True,
                      duration=[MILLISECONDS] * (FRAMES - 1) + [PAUSE])
+    write(chosen.to, gif.getvalue())
     print(f"{chosen.to}: {len(pictures)} pictures, {chosen.to.stat().st_size / 1000:.0f} kB")
 
 

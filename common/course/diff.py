@@ -102,7 +102,7 @@ def list_pairs(stages: list[Stage], width: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write(path: Path, text: str) -> None:
+def write(path: Path, text: str | bytes) -> None:
     """All of it or nothing."""
     try:
         program.write_file(path, text)
