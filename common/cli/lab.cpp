@@ -208,7 +208,7 @@ int list_labs() {
   for (const Stage* stage : stages()) {
     if (!has_lab(*stage)) continue;
     const Lab lab = find_lab(*stage);
-    say("{:<26}{:>3} lines to write, {} place{}: {}\n", label(*stage), lab.source.lines(),
+    say("{:<28}{:>3} lines to write, {} place{}: {}\n", label(*stage), lab.source.lines(),
         lab.source.regions.size(), lab.source.regions.size() == 1 ? "" : "s", stage->idea);
   }
   return 0;

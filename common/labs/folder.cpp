@@ -4,9 +4,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <system_error>
 #include <vector>
 
 #include "common/error.hpp"
@@ -221,11 +223,15 @@ void write_folder(const Lab& lab, const std::string& readme, const fs::path& fol
 
 Submission read_folder(const fs::path& folder) {
   const std::string shown = folder.string();
-  if (!fs::is_directory(folder)) {
+  std::error_code error;
+  if (!fs::is_directory(folder, error)) {
     throw UsageError(fmt::format("{} is no folder{}: name the one that ./ladder lab new has written", shown,
-                                 fs::exists(folder) ? " but a file" : ", and nothing is there"));
+                                 fs::exists(folder, error) ? " but a file" : ", and nothing is there"));
   }
-  if (!fs::is_regular_file(folder / lab_file)) {
+  const bool has_lab_file = fs::is_regular_file(folder / lab_file, error);
+  if (error == std::errc::permission_denied)
+    throw UsageError(fmt::format("cannot look into {} (permission denied): make it readable", shown));
+  if (!has_lab_file) {
     throw UsageError(
         fmt::format("{} is not the folder of a lab, which has a {}: make one with ./ladder lab new STAGE "
                     "FOLDER",
@@ -279,7 +285,8 @@ std::string text_of(const fs::path& path, std::size_t most) {
     file.read(part, static_cast<std::streamsize>(std::min(sizeof part, most - text.size())));
     text.append(part, static_cast<std::size_t>(file.gcount()));
   }
-  if (!file.eof() && !file) throw Error(fmt::format("cannot read {}", path.string()));
+  if (!file.eof() && !file)
+    throw Error(fmt::format("cannot read {}: {}", path.string(), std::generic_category().message(errno)));
   return text;
 }
 
