@@ -375,7 +375,8 @@ class ProgramTest(unittest.TestCase):
         for variant, part in (
                 ("windo:3", "the variants are window:KEYS, softcap:LIMIT"), ("window:x", "give window:KEYS or window:LEFT:RIGHT"),
                 ("window:-2", "the window's left side is -2"), ("softcap:1:2", "give softcap:LIMIT, a number"),
-                ("softcap:-1", "the softcap is -1"), ("prefix:", "give prefix:KEYS"), ("prefix:3", "ask for that mask, too"),
+                ("softcap:-1", "the softcap is -1"), ("softcap:1e-39", "give a larger one"),
+                ("prefix:", "give prefix:KEYS"), ("prefix:3", "ask for that mask, too"),
                 ("dropout:0.1:a", "give dropout:SHARE or dropout:SHARE:SEED"), ("dropout:1", "the dropout is 1"),
                 ("documents:0", "give documents:LENGTH"), ("documents:100:100", "the documents have 200 rows and the input has 300"),
                 ("bias:1:2", "give bias, one of the batch's, or bias:BATCH:HEADS:ROWS"), ("bias:1:3:1", "the bias is [1, 3, 1, 300]"),
@@ -838,6 +839,10 @@ class ProgramTest(unittest.TestCase):
                 counts = counted[stage["number"]]["counts"]
                 self.assertEqual(stage["ledger"]["matmul_flops"], counts["flops_cuda_cores"] + counts["flops_tensor_cores"])
                 self.assertEqual(stage["extra_bytes"], counts["device_bytes"])
+
+    def test_a_large_softcap_whose_tanh_errs_more_than_L_may_else(self):
+        result = self.climb("75", "--random", "1,2,64,32", "--variant", "softcap:1e3", "--causal", "--backend", "emulator")
+        self.assertEqual(result.returncode, 0, result.stdout)
 
     def test_a_climb_of_the_backward_pass_and_its_memory(self):
         result = self.climb("--backward", "--random", "1,4,70,32", "--stages", "10,30,31", "--backend", "emulator", "--memory",

@@ -230,6 +230,10 @@ void Problem::validate() const {
     throw UsageError("the softcap is " + in_words(softcap) +
                      ": give a finite number above 0, or 0 for none");
   }
+  if (softcap != 0 && !std::isfinite(1 / softcap)) {
+    throw UsageError("the softcap is " + in_words(softcap) +
+                     ", and scores are divided by it: give a larger one");
+  }
   if (prefix < 0) {
     throw UsageError("the prefix is " + std::to_string(prefix) +
                      ": give how many keys all rows see, or 0 for none");
