@@ -249,6 +249,7 @@ int climb(const ClimbOptions& options) {
     }
     write_file(out / "climb.json", json_text(report));
   }
+  const Uninterrupted whole;  // an interrupt ends the drawing, and this program when it has said so
   say("wrote {}\n", (out / "climb.json").string());
   bool good = std::ranges::all_of(masks, [](const MaskClimb& mask) {
     return std::ranges::none_of(mask.all, [](const Climbed& one) {
@@ -256,7 +257,6 @@ int climb(const ClimbOptions& options) {
     });
   });
   const fs::path html = out / "report.html";
-  const Uninterrupted whole;  // an interrupt ends the drawing, and this program when it has said so
   if (const int status = draw_report(out / "climb.json", html); status == 0) {
     say("wrote {} (open it in a browser)\n", html.string());
   } else {
