@@ -2,8 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <map>
 #include <span>
 #include <stdexcept>
+#include <tuple>
+#include <type_traits>
 #include <utility>
 
 #include "common/claims/closed_form.hpp"
@@ -60,17 +64,16 @@ bool is_large(const Problem& p) {
 /// chosen.
 ///
 /// Where sanitizers watch the memory, one family for all: the same memory is used whatever the numbers are.
-std::vector<Case> begin_cases(const Stage& stage, Pass pass) {
-  const std::span<const std::int64_t> dims = stage.supports.head_dims.empty()
-                                                 ? std::span<const std::int64_t>(head_dims)
-                                                 : stage.supports.head_dims;
-  const auto& dtypes = stage.supports.dtypes;
+std::vector<Case> begin_cases(const Support& supports, Pass pass) {
+  const std::span<const std::int64_t> dims =
+      supports.head_dims.empty() ? std::span<const std::int64_t>(head_dims) : supports.head_dims;
+  const auto& dtypes = supports.dtypes;
   const std::size_t families = input_families().size();
   std::vector<Case> cases;
   std::size_t place = 0;
   const auto add = [&](const Shape& shape, bool causal, std::size_t family) {
     // Any two of shape, mask and family meet each head dimension and dtype in turn.
-    if (causal && !stage.supports.features.causal) return;
+    if (causal && !supports.features.causal) return;
     const std::size_t turn = 11 * place + (causal ? 7 : 0) + 3 * family;
     Case one{};
     one.family = family;
@@ -296,6 +299,51 @@ Case of_many_heads(const Case& begun) {
   return many;
 }
 
+/// The cases of a pass, and how many choices have each pair.
+struct Made {
+  Counts possible;
+  std::vector<Case> cases;
+
+  Made(const Support& supports, Pass pass) : cases(begin_cases(supports, pass)) {
+    possible = possible_pairs(cases, supports, pass);
+    // Greedily: of each case the choice with the most pairs that no case has yet, the rarest first.
+    const std::array<bool, traits> varied = varied_traits(possible);
+    Counts met;
+    std::size_t turn = 0;
+    for (Case& one : cases) {
+      const std::vector<Case> all = choices(one, supports, pass);
+      double most = -1;
+      for (std::size_t i = 0; i < all.size(); ++i) {
+        const Case& choice = all[(i + 7 * turn) % all.size()];  // of equals another one each time
+        double gain = 0;
+        for_each_pair(choice.levels(), [&](const Pair& pair) {
+          if (met[pair] == 0 && varied[pair[0]] && varied[pair[1]]) gain += 1.0 / possible[pair];
+        });
+        if (gain <= most) continue;
+        most = gain;
+        one = choice;
+      }
+      for_each_pair(one.levels(), [&](const Pair& pair) { ++met[pair]; });
+      ++turn;
+    }
+    cases.push_back(of_many_heads(cases.front()));
+  }
+};
+
+/// Made once for all stages that take the same: it takes up to seconds.
+const Made& made(const Support& supports, Pass pass) {
+  static_assert(std::has_unique_object_representations_v<Features>);
+  using Key =
+      std::tuple<Pass, std::vector<Dtype>, std::vector<std::int64_t>, std::array<char, sizeof(Features)>>;
+  static std::map<Key, Made> all;
+  const Key key{pass,
+                {supports.dtypes.begin(), supports.dtypes.end()},
+                {supports.head_dims.begin(), supports.head_dims.end()},
+                std::bit_cast<std::array<char, sizeof(Features)>>(supports.features)};
+  const auto known = all.find(key);
+  return known != all.end() ? known->second : all.emplace(key, Made(supports, pass)).first->second;
+}
+
 }  // namespace
 
 const TraitText& text_of(Trait trait) {
@@ -393,43 +441,20 @@ bool blocks_stay(const Stage& stage) {
   return false;
 }
 
-std::vector<Case> make_cases(const Stage& stage, Pass pass) {
-  // Greedily: of each case the choice with the most pairs that no case has yet, the rarest first.
-  std::vector<Case> cases = begin_cases(stage, pass);
-  const Counts possible = possible_pairs(cases, stage.supports, pass);
-  const std::array<bool, traits> varied = varied_traits(possible);
-  Counts met;
-  std::size_t turn = 0;
-  for (Case& one : cases) {
-    const std::vector<Case> all = choices(one, stage.supports, pass);
-    double most = -1;
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      const Case& choice = all[(i + 7 * turn) % all.size()];  // of equals another one each time
-      double gain = 0;
-      for_each_pair(choice.levels(), [&](const Pair& pair) {
-        if (met[pair] == 0 && varied[pair[0]] && varied[pair[1]]) gain += 1.0 / possible[pair];
-      });
-      if (gain <= most) continue;
-      most = gain;
-      one = choice;
-    }
-    for_each_pair(one.levels(), [&](const Pair& pair) { ++met[pair]; });
-    ++turn;
-  }
-  cases.push_back(of_many_heads(cases.front()));
-  return cases;
+const std::vector<Case>& make_cases(const Stage& stage, Pass pass) {
+  return made(stage.supports, pass).cases;
 }
 
 std::array<std::array<Coverage, traits>, traits> coverage_of(const Stage& stage, Pass pass) {
+  const Made& of = made(stage.supports, pass);
   Counts met;
-  for (const Case& one : make_cases(stage, pass))
-    for_each_pair(one.levels(), [&](const Pair& pair) { ++met[pair]; });
+  for (const Case& one : of.cases) for_each_pair(one.levels(), [&](const Pair& pair) { ++met[pair]; });
   std::array<std::array<Coverage, traits>, traits> all{};
   for (auto& row : all) row.fill({.fewest = 1 << 30});
-  possible_pairs(begin_cases(stage, pass), stage.supports, pass).for_each([&](const Pair& pair, int) {
-    Coverage& of = all[pair[0]][pair[1]];
-    of.fewest = std::min(of.fewest, met[pair]);
-    of.missing += met[pair] == 0 ? 1 : 0;
+  of.possible.for_each([&](const Pair& pair, int) {
+    Coverage& here = all[pair[0]][pair[1]];
+    here.fewest = std::min(here.fewest, met[pair]);
+    here.missing += met[pair] == 0 ? 1 : 0;
   });
   return all;
 }

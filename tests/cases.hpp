@@ -71,8 +71,8 @@ Packing packing_of(const Problem& p, Packed how);
 /// there are many.
 bool blocks_stay(const Stage& stage);
 
-/// The cases of a stage's forward or backward pass.
-std::vector<Case> make_cases(const Stage& stage, Pass pass);
+/// The cases of a stage's forward or backward pass, the same ones for all that take the same.
+const std::vector<Case>& make_cases(const Stage& stage, Pass pass);
 
 /// In how many of `cases` levels of two traits come together; `possible` are all the pairs that some choice
 /// of what is chosen has.

@@ -530,7 +530,7 @@ TEST_CASE("a stage that takes less than others says so, and gets no cases that i
   CHECK(contains(refusal(true, 2),
                  "stage 99  takes no causal mask, and B=1 H=2 N=1 d=64 causal fp32 has that"));
   CHECK(contains(refusal(true, 1), "takes no causal mask and no grouped heads, and"));
-  const std::vector<Case> cases = make_cases(stage, Pass::forward);
+  const std::vector<Case>& cases = make_cases(stage, Pass::forward);
   CHECK(cases.size() > all_cases / 4);  // most shapes have neither
   CHECK(cases.size() < all_cases);
   for (const Case& one : cases) {

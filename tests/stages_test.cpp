@@ -199,7 +199,7 @@ void check_cases(Pass pass, bool quick, Check check) {
   for (const Stage* stage : tested_stages()) {
     DYNAMIC_SECTION(folder(*stage)) {
       if (!takes_part(*stage, stage->has(pass))) continue;
-      const std::vector<Case> cases = make_cases(*stage, pass);
+      const std::vector<Case>& cases = make_cases(*stage, pass);
       std::size_t checked = 0;
       for (std::size_t i = 0; i < cases.size(); ++i) {
         if (is_quick(*stage, i) != quick || (!quick && !has_its_turn(*stage, i))) continue;
