@@ -397,9 +397,10 @@ int check_labs(const CheckOptions& options) {
     print("lab {}: the feedback names the mistake of {} of {} solutions{}\n\n", label(*chosen[i]), named,
           to_name, enough ? "" : ", which is less than 9 of 10");
   }
+  if (graded == 0) throw UsageError("that turn has none of these labs: take another one, or more labs");
   print("{} graded, {} not as it should be; seconds are of processor time\n", graded, wrong.size());
   for (const std::string& line : wrong) print("{}\n", line);
-  return wrong.empty() && graded > 0 ? 0 : 1;
+  return wrong.empty() ? 0 : 1;
 }
 
 }  // namespace flashladder::lab

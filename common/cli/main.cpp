@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <exception>
 #include <new>
+#include <type_traits>
 
 #include "common/cli/climb.hpp"
 #include "common/cli/lab.hpp"
@@ -23,21 +24,14 @@ std::string not_empty(const std::string& text) {
   return text.empty() ? "is empty" : "";
 }
 
-/// 64 bits of it; a number that is larger would become another.
-std::string is_seed(const std::string& text) {
-  std::uint64_t seed = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seed);
-  return error == std::errc() && end == text.data() + text.size()
-             ? ""
-             : text + " is not a whole number below 2^64";
-}
-
+/// All of it is a whole number of that type: one that is larger would become another.
+template <class Whole>
 std::string is_whole(const std::string& text) {
-  std::int64_t number = 0;
+  Whole number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return error == std::errc() && end == text.data() + text.size()
-             ? ""
-             : text + " is no whole number that it takes";
+  if (error == std::errc() && end == text.data() + text.size()) return "";
+  return text + (std::is_signed_v<Whole> ? " is no whole number that it takes"
+                                         : " is not a whole number below 2^64");
 }
 
 /// What CLI11 says, in words that name the option first.
@@ -65,14 +59,14 @@ void add_input_options(CLI::App* app, flashladder::InputOptions& input, const ch
                   "Key/value heads of the random input; divides H (default: H)")
       ->type_name("H")
       ->check(not_empty)
-      ->check(is_whole);
+      ->check(is_whole<std::int64_t>);
   app->add_option("--key-len", input.key_len, "Keys of the random input (default: N)")
       ->type_name("N")
       ->check(not_empty)
-      ->check(is_whole);
+      ->check(is_whole<std::int64_t>);
   app->add_option("--seed", input.seed, "Seed of the random input (default: 1)")
       ->check(not_empty)
-      ->check(is_seed);
+      ->check(is_whole<std::uint64_t>);
   app->add_option("--dtype", input.dtype,
                   "Round the input to fp32, fp16 or bf16; a stage that does not take it gets the same "
                   "values widened to fp32 or, where it takes 16 bits alone, rounded")
@@ -129,7 +123,7 @@ struct LabVerbs {
         ->check(not_empty);
     grade->add_option("--seed", graded.seed, "Of the inputs (default: a hash of the file)")
         ->type_name("N")
-        ->check(is_seed);
+        ->check(is_whole<std::uint64_t>);
     grade
         ->add_option("--time-limit", graded.seconds,
                      "Seconds of processor time for each run of the code (default: 10)")
@@ -163,13 +157,13 @@ struct LabVerbs {
                      "Try only N wrong kernels and N students' mistakes of each lab (default: all)")
         ->type_name("N")
         ->check(not_empty)
-        ->check(is_seed);
+        ->check(is_whole<std::uint64_t>);
     check
         ->add_option("--mutants", checked.most_mutants,
                      "Try only N wrong kernels of each lab, and all mistakes (default: all)")
         ->type_name("N")
         ->check(not_empty)
-        ->check(is_seed);
+        ->check(is_whole<std::uint64_t>);
     check
         ->add_option_function<std::string>(
             "--turn", [this](const std::string& text) { checked.turn = flashladder::parse_turn(text); },
