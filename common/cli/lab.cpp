@@ -150,7 +150,7 @@ int grade_folder(const GradeOptions& options) {
   const Uninterrupted whole;  // an interrupt ends what runs, and leaves nothing behind
   const Submission submission = read_folder(options.folder);
   if (!options.json.empty() && options.json != "-") {
-    for (const fs::path& own : {fs::path(submission.path), fs::path(options.folder) / "lab.json"}) {
+    for (const fs::path& own : {fs::path(submission.path), fs::path(options.folder) / lab_file}) {
       if (std::error_code error; fs::equivalent(options.json, own, error))
         throw UsageError(
             fmt::format("--json {} would take the place of that file: name another", options.json));

@@ -21,7 +21,6 @@ namespace {
 namespace fs = std::filesystem;
 
 const fs::path sources = FLASHLADDER_SOURCE_DIR;
-constexpr const char* lab_file = "lab.json";
 constexpr int lab_format = 1;
 
 fs::path source_path(const Stage& stage) {

@@ -9,6 +9,9 @@
 
 namespace flashladder::lab {
 
+/// In the folder of a lab: which one it is.
+inline constexpr const char* lab_file = "lab.json";
+
 /// A stage as a lab.
 struct Lab {
   const Stage* stage;  ///< Whose idea is left out.
