@@ -14,6 +14,11 @@ __device__ __forceinline__ int nearest_integer(float x) {
   return __float2int_rn(x);
 }
 
+/// The 32 bits of x.
+__device__ __forceinline__ unsigned bits_of(float x) {
+  return __float_as_uint(x);
+}
+
 /// The four integers from p on, as one access of 16 bytes.
 __device__ __forceinline__ int4 load4(const int* p) {
   return *reinterpret_cast<const int4*>(p);
@@ -48,6 +53,11 @@ inline int nearest_integer(f32 x) {
   return static_cast<int>(std::nearbyint(number));
 }
 
+/// The 32 bits of x.
+inline unsigned bits_of(f32 x) {
+  return std::bit_cast<unsigned>(simt::Plain::number(x));
+}
+
 /// Four integers.
 struct int4 {
   int x;  ///< The first.
@@ -79,6 +89,24 @@ inline namespace for_cuda {
 #else
 inline namespace for_emulator {
 #endif
+
+/// What nearest_integer_by_fma() takes its higher bits in multiples of.
+constexpr float high_integer = 2048.f;
+
+/// The integer nearest to x * units, by the units that multiply and add: those that convert are fewer, and
+/// are those of exponentials, too. |x * units| must be less than 2^31, and `coarse` units / high_integer.
+///
+/// Neighbouring floats from 2^23 to 2^24 differ by 1. So 1.5 * 2^23 + y, for a small y, is rounded to a
+/// whole number, which its last bits have. So are the multiples of 2048 in x * units, and then what is
+/// left. 2048 times the bits of the one, and the bits of the other, are the integer, modulo 2^32: `high` is
+/// less than 1.5 * 2^23 by what the exponent of `low` has too much.
+__device__ __forceinline__ int nearest_integer_by_fma(f32 x, f32 units, f32 coarse) {
+  constexpr int bits_of_low = 0x4b400000;
+  constexpr float low = 0x1.8p23f, high = low - bits_of_low / 2048;
+  const f32 multiples = fmaf(x, coarse, high);
+  const f32 rest = fmaf(x, units, fmaf(multiples, -high_integer, high * high_integer)) + low;
+  return static_cast<int>(2048u * bits_of(multiples) + bits_of(rest));
+}
 
 /// The sums of two pairs, to which atomic_add2() has added. The first sum of a pair is what its 32 bits
 /// say. If it is negative, the second one is one too small: bits above the sign are part of a negative

@@ -25,6 +25,7 @@ struct Tile {
   static constexpr int producer_registers = 24;           // of one of the producer
   static constexpr bool early_scores = d > 64;            // S of a tile in the one before
   static constexpr int column_blocks = d / 64;            // of 64 columns of dQ
+  static constexpr int by_fma = d <= 64 ? 5 : 4;          // of 8 numbers of dQ that become integers
   static_assert(Br / 64 * column_blocks == warpgroups, "of dQ a warpgroup has 64 rows and 64 columns");
 };
 constexpr int num_buffers = 2;  // of Q, dO, L2, D and dS
@@ -126,7 +127,7 @@ __device__ __forceinline__ void store_keys(smem_tile<T, rows, Panels::columns>& 
   }
 }
 
-/// The largest |x| of many numbers; NaN if one of them is no finite number.
+/// The largest |x| of many numbers; infinity if one of them is no finite number.
 struct Largest {
   f32 most = 0.f;
   f32 zero = 0.f;  // 0 times each of them: NaN, if there is a NaN or an infinity
@@ -135,7 +136,10 @@ struct Largest {
     zero = fmaf(0.f, x, zero);
   }
   /// Of all that the lanes of a warp have taken.
-  __device__ __forceinline__ f32 of_warp() const { return lanes_max<32>(most) + lanes_sum<32>(zero); }
+  __device__ __forceinline__ f32 of_warp() const {
+    const f32 largest = lanes_max<32>(most);
+    return lanes_sum<32>(zero) == 0.f ? largest : f32(INFINITY);
+  }
 };
 
 constexpr int part = 128;  // keys of which a warp takes the largest numbers
@@ -159,15 +163,22 @@ __global__ void __launch_bounds__(helpers)
   const int c = past ? 0 : lane % lanes * 8;
   const gmem<const T> K = Kg + (n.K.at(b, h) + c), V = Vg + (n.V.at(b, h) + c);
   Largest most_of_K, most_of_V;
-#pragma unroll 4
-  for (int k = lane / lanes; k < part; k += 32 / lanes) {
-    const int key = number * part + k, j = key < n.Nk ? key : n.Nk - 1;
-    f32 of_K[8], of_V[8], sum = 0.f;
-    load_eight<T>(of_K, K + j * n.K.row);
-    load_eight<T>(of_V, V + j * n.V.row);
+  constexpr int step = 32 / lanes, ahead = 4;  // keys at a time, and how many times are loaded together
+  for (int k = lane / lanes; k < part; k += ahead * step) {
+    f32 of_K[ahead][8], of_V[ahead][8];
 #pragma unroll
-    for (int e = 0; e < 8; ++e) most_of_K.take(of_K[e]), sum += fabsf(of_V[e]);
-    most_of_V.take(lanes_sum<lanes>(past ? f32(0.f) : sum));
+    for (int a = 0; a < ahead; ++a) {
+      const int key = number * part + k + a * step, j = key < n.Nk ? key : n.Nk - 1;
+      load_eight<T>(of_K[a], K + j * n.K.row);
+      load_eight<T>(of_V[a], V + j * n.V.row);
+    }
+#pragma unroll
+    for (int a = 0; a < ahead; ++a) {
+      f32 sum = 0.f;
+#pragma unroll
+      for (int e = 0; e < 8; ++e) most_of_K.take(of_K[a][e]), sum += fabsf(of_V[a][e]);
+      most_of_V.take(lanes_sum<lanes>(past ? f32(0.f) : sum));
+    }
   }
   const f32 of_K = most_of_K.of_warp(), of_V = most_of_V.of_warp();
   if (lane == 0) {
@@ -202,15 +213,15 @@ __global__ void __launch_bounds__(helpers)
   const gmem<int> dQ_sum = dQ_sumg + (n.head(b, h) * padded_Nq + first) * d;
 #pragma unroll
   for (int e = 4 * threadIdx.x; e < helpers / helper_lanes * d; e += 4 * helpers) store4(dQ_sum + e, {});
-  Largest K, V;
+  f32 K = 0.f, V = 0.f;
   grid_dependency_wait();  // all of `largest` is there when the kernel before has ended
   const gmem<const f32> largest = largestg + (b * (n.q_heads / n.group) + n.kv_head(h)) * parts * 2;
   for (int p = threadIdx.x % 32; p < parts; p += 32) {
-    K.take(largest[2 * p]);
-    V.take(largest[2 * p + 1]);
+    K = fmaxf(K, largest[2 * p]);
+    V = fmaxf(V, largest[2 * p + 1]);
   }
   // |dQ| / scale = |dS K| is at most rowsum(P) max|dP - D| max|K|, and |dP| at most max|dO| sum(|V|).
-  const f32 most = (dO * V.of_warp() + fabsf(D)) * K.of_warp();
+  const f32 most = (dO * lanes_max<32>(V) + fabsf(D)) * lanes_max<32>(K);
   // It is a little less than 2^30 units, and an int has 2^31: dS in fp16 may be rounded to twice as much.
   // What is no finite number gives NaN.
   if (lane == 0) unitsg[n.head(b, h) * padded_Nq + i] = 0x1.fp29f / fmaxf(most, 0x1p-96f) + 0.f * most;
@@ -377,12 +388,16 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
   const auto add_dQ = [&](const f32(&dQ)[8][4], const f32(&units)[2], int tile) {
     if (lane == 0) mbarrier_arrive(dS_empty.at(tile % num_buffers, 0));
     const gmem<int> dQ_sum = dQ_sumg + row0 * d + part_column * 16;
+    const f32 coarse[2] = {units[0] * (1.f / high_integer), units[1] * (1.f / high_integer)};
+    const auto integer = [&](int x, int e) {
+      if (x < Tile<d>::by_fma) return nearest_integer_by_fma(dQ[x][e], units[e / 2], coarse[e / 2]);
+      return nearest_integer(dQ[x][e] * units[e / 2]);
+    };
 #pragma unroll
     for (int x = 0; x < 8; ++x) {
 #pragma unroll
       for (int a = 0; a < 2; ++a)
-        atomic_add2(dQ_sum + (128 * x + 64 * a + 2 * lane), nearest_integer(dQ[x][2 * a] * units[a]),
-                    nearest_integer(dQ[x][2 * a + 1] * units[a]));
+        atomic_add2(dQ_sum + (128 * x + 64 * a + 2 * lane), integer(x, 2 * a), integer(x, 2 * a + 1));
     }
   };
   // S^T = K Q^T of a tile begins.

@@ -11,7 +11,9 @@ Claim claim() {
   const Expr parts = ceil_div(Nk, 128);        // of 128 keys, whose largest numbers are found together
   const Expr rows = BH * Tr * Br;              // each with a unit of its own
   const Expr keys = BHkv * (128 * parts) * D;  // numbers of K, and of V, that are looked at: whole parts
-  const Expr looked_at = keys + keys / 8 + rows / 2 * parts;  // and of V sums of 8 lanes' numbers
+  const Expr looked_at = keys + keys / 8;      // and of V sums of 8 numbers
+  const Expr dQ = BH * sum(live_i) * Br * D;   // numbers that become integers
+  const Expr by_fma = dQ / 8 * (6 - D / 64);   // of these 5 of 8 where D = 64, and 4 where D = 128
   claim.integer_sums = true;
   claim.backward.as_before = true;
   claim.backward.forms = {
@@ -25,8 +27,8 @@ Claim claim() {
       {"device_bytes", 4 * rows * (3 + D) + 8 * BHkv * parts},
       {"blocks", BHkv * (Tc + ceil_div(parts, 4)) + BH * (Tr * Br / 16 + ceil_div(fragments * D, 128))},
       {"div", rows + 2 * BH * fragments * D},
-      {"fma", BH * sum(live_i) * Br * Bc + looked_at},
-      {"mul", BH * sum(live_i) * Br * (2 * Bc + D) + looked_at + 25 * rows +
+      {"fma", BH * sum(live_i) * Br * Bc + 3 * by_fma + looked_at},
+      {"mul", BH * sum(live_i) * (2 * Br * Bc + 256 * warpgroups) + dQ + 2 * by_fma + looked_at + 25 * rows +
                   BH * (Nq * (2 + d) + 16 * fragments * D) + BHkv * Tc * Bc * D},
       {"atomics", BH * sum(live_i) * Br * D / 2},  // two integers each
       {"dependent_launches", 3},
