@@ -149,8 +149,9 @@ std::vector<Problem> problems_of_many_tiles(const Stage& stage, Pass pass) {
   return {// Keys with one tile of rows, behind which the place of K and V is waited for.
           problem(1, 14, 7, 600, 600, 64, true), problem(1, 9, 9, 600, 600, 40, true),
           problem(2, 20, 20, 33, 130, 64, false), problem(1, 40, 40, 60, 140, 32, true),
-          // As many tiles of rows as stage 66 stays for, and one more.
-          problem(1, 2, 2, 1536, 130, 64, false), problem(1, 1, 1, 1600, 130, 64, false)};
+          // As many tiles of rows as stage 66 stays for, and one more; and as stage 67 does.
+          problem(1, 2, 2, 1536, 130, 64, false), problem(1, 1, 1, 1600, 130, 64, false),
+          problem(1, 32, 1, 60, 130, 64, false), problem(1, 33, 1, 60, 130, 64, false)};
 }
 
 TEST_CASE("every closed form is what the ledger says", "[stage-claim]") {
@@ -488,6 +489,13 @@ TEST_CASE(
         p.Nk = 2 * claim_of(*stage)->symbols(p, Pass::backward).Bc + 30;
         p.dtype = stage->supports.dtypes[problems.size() / 2 % stage->supports.dtypes.size()];
         problems.push_back(p);
+      }
+    }
+    // More tiles of keys than multiprocessors: which block draws which is chance.
+    if (blocks_stay(*stage)) {
+      for (const bool causal : {false, true}) {
+        problems.push_back(problem(1, 10, 10, 203, 286, 64, causal));
+        problems.back().dtype = stage->supports.dtypes.front();
       }
     }
     if (adds_in_any_order(*stage, problems.front())) {

@@ -464,7 +464,8 @@ void judge_by_claim(const Stage& stage, int most_d, Caught& caught) {
     if (blocks_stay(stage)) problems.push_back(problem(1, 2, 1, 200, 600, 96, causal));  // another tile
     // Backward more tiles of rows for a tile of keys than blocks stay for.
     if (blocks_stay(stage) && stage.backward != nullptr)
-      problems.push_back(problem(1, 7, 1, 300, 31, 32, causal));
+      for (const std::int64_t heads : {7, 12})  // 21 and 36 of them
+        problems.push_back(problem(1, heads, 1, 300, 31, 32, causal));
     if (has_clusters(stage)) {
       problems = {problem(1, 2, 1, 300, 290, cluster_d, causal),
                   problem(1, 14, 7, 600, 300, cluster_d, causal)};

@@ -1,0 +1,655 @@
+// Persistent, in fixed point: blocks that add to dQ in integers stay. Each draws tile after tile of keys,
+// and the next K and V come while the last rows of the one before are still multiplied.
+#include "common/kernel/dq_sum.hpp"
+#include "common/kernel/host.hpp"
+#include "common/kernel/tensor_maps.hpp"
+#include "common/ptx/dependent_launch.hpp"
+#include "common/ptx/exp2.hpp"
+#include "common/ptx/fixed_point.hpp"
+#include "common/ptx/registers.hpp"
+#include "common/ptx/stmatrix.hpp"
+#include "common/ptx/wgmma.hpp"
+
+namespace flashladder::stage_67 {
+namespace {
+
+/// What a block works on, and what its threads have for it.
+template <int d>
+struct Tile {
+  static constexpr int warpgroups = 2;                    // that multiply
+  static constexpr int threads = 128 * (1 + warpgroups);  // with the producer's
+  static constexpr int Bc = 64 * warpgroups;              // keys of a tile of K and V, 64 of each warpgroup
+  static constexpr int Br = 128;                          // rows of a tile of Q and dO
+  static constexpr int registers = 240;                   // of a thread that multiplies
+  static constexpr int producer_registers = 24;           // of one of the producer
+  static constexpr int column_blocks = d / 64;            // of 64 columns of dQ
+  static constexpr int by_fma = 5;                        // of 8 numbers of dQ that become integers
+  static_assert(Br / 64 * column_blocks == warpgroups, "of dQ a warpgroup has 64 rows and 64 columns");
+};
+constexpr int num_buffers = 2;  // of Q, dO, L2, D and dS, and of K and V
+constexpr int of_Q = 0, of_dO = 1;
+
+// Of its 64 keys a warp has 16, as wgmma's fragments are laid out: the four lanes of a quad have keys quad
+// and quad + 8, each rows 2 quad_lane and 2 quad_lane + 1 of every 8.
+constexpr int row_lanes = 4;
+
+template <int d>
+using QTile = Panels<Tile<d>::Br, d>;
+template <int d>
+using KVTile = Panels<Tile<d>::Bc, d>;
+template <int d>
+using STile = Panels<Tile<d>::Bc, Tile<d>::Br>;  // dS^T
+
+/// Where the tiles and the mbarriers begin in dynamic shared memory, in bytes, and how many bytes they
+/// take.
+template <int d>
+struct Shared {
+  static constexpr int K = 0, V = K + num_buffers * KVTile<d>::bytes,
+                       Q = V + num_buffers * KVTile<d>::bytes, dO = Q + num_buffers * QTile<d>::bytes,
+                       dS = dO + num_buffers * QTile<d>::bytes, L2 = dS + num_buffers * STile<d>::bytes,
+                       D = L2 + 4 * num_buffers * Tile<d>::Br, full = D + 4 * num_buffers * Tile<d>::Br,
+                       empty = full + 16 * num_buffers, dS_full = empty + 16 * num_buffers,
+                       dS_empty = dS_full + 8 * num_buffers, KV_empty = dS_empty + 8 * num_buffers,
+                       key_tile = KV_empty + 8 * num_buffers, bytes = key_tile + 16 * num_buffers;
+};
+
+/// The first row that sees key j, or 0.
+template <class Sizes>
+__host__ __device__ __forceinline__ auto first_row(decltype(Sizes::Nq) j, const Sizes& n) {
+  return n.causal && j + n.Nq > n.Nk ? j + n.Nq - n.Nk : 0;
+}
+
+/// A tile of keys of one head.
+struct KeyTile {
+  int j0;       ///< Its first key; `none` where no tile is left.
+  int kv_head;  ///< Key/value head, of its batch entry.
+  int b;        ///< Batch entry.
+};
+constexpr int none = -1;
+
+/// In which order blocks take the tiles of keys of all heads.
+struct Order {
+  int Tc;        ///< Tiles of keys of a head.
+  int kv_heads;  ///< Of a batch entry.
+  int all;       ///< Tiles of keys of all heads of all batch entries.
+  int section;   ///< Heads that come together under the mask.
+
+  /// Tile `number` of all. Without the mask head after head. Under it heads come in sections, whose Q, dO
+  /// and dQ_sum the L2 cache holds. Of a section the first keys of all heads come first, since the most
+  /// rows see them.
+  template <int Bc>
+  __device__ __forceinline__ KeyTile at(int number, const Sizes& n) const {
+    if (number >= all) return {none, 0, 0};
+    int tile = number % Tc, head = number / Tc;
+    if (n.causal) {
+      const int first = number / (Tc * section) * section, in_section = number - first * Tc;
+      tile = in_section / section;
+      head = first + in_section % section;
+    }
+    return {tile * Bc, head % kv_heads, head / kv_heads};
+  }
+};
+
+/// P = exp(S - L), as a power of 2.
+template <int row_chunks, int Br>
+__device__ __forceinline__ void probabilities(f32 (&x)[row_chunks][4],  // S^T, then P^T
+                                              smem_tile<f32, num_buffers, Br>& L2, int buffer,
+                                              float scale_log2, int quad_lane) {
+#pragma unroll
+  for (int c = 0; c < row_chunks; ++c) {
+    const float2 l = load2(L2.at(buffer, 8 * c + 2 * quad_lane));
+#pragma unroll
+    for (int e = 0; e < 4; ++e) x[c][e] = ex2_approx(fmaf(x[c][e], scale_log2, -(e % 2 == 0 ? l.x : l.y)));
+  }
+}
+
+/// P = 0 where a row does not see a key.
+template <bool causal, int row_chunks>
+__device__ __forceinline__ void mask_tile(f32 (&p)[row_chunks][4], Sizes n, int i, int j) {
+  n.causal = causal;  // known when this is compiled: else each row would branch
+#pragma unroll
+  for (int c = 0; c < row_chunks; ++c) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      if (j + e / 2 * 8 >= n.visible_keys(i + 8 * c + e % 2)) p[c][e] = 0.f;
+    }
+  }
+}
+
+/// dS = P * (dP - D), element by element.
+template <int row_chunks, int Br>
+__device__ __forceinline__ void multiply(f32 (&x)[row_chunks][4],        // dP^T, then dS^T
+                                         const f32 (&p)[row_chunks][4],  // P^T
+                                         smem_tile<f32, num_buffers, Br>& D, int buffer, int quad_lane) {
+#pragma unroll
+  for (int c = 0; c < row_chunks; ++c) {
+    const float2 sum = load2(D.at(buffer, 8 * c + 2 * quad_lane));
+#pragma unroll
+    for (int e = 0; e < 4; ++e) x[c][e] = p[c][e] * (x[c][e] - (e % 2 == 0 ? sum.x : sum.y));
+  }
+}
+
+/// P^T or dS^T, rounded: the operand A of the product with dO or Q.
+template <class T, int row_chunks>
+__device__ __forceinline__ void round_tile(std::uint32_t (&a)[row_chunks / 2][4],
+                                           const f32 (&x)[row_chunks][4]) {
+#pragma unroll
+  for (int c = 0; c < row_chunks / 2; ++c) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e)
+      a[c][e] = round_pair<T>(x[2 * c + e / 2][e % 2 * 2], x[2 * c + e / 2][e % 2 * 2 + 1]);
+  }
+}
+
+/// A warp's 16 keys of dS^T go to shared memory from key k0 on, in panels from row `to` of the array on:
+/// four 8 x 8 matrices at a time, as ldmatrix would read them.
+template <class Panels, class T, int chunks, int rows>
+__device__ __forceinline__ void store_keys(smem_tile<T, rows, Panels::columns>& tile, int to,
+                                           const std::uint32_t (&a)[chunks][4], int k0, int lane) {
+#pragma unroll
+  for (int c = 0; c < chunks; ++c) {
+    const int key = k0 + lane % 16, column = 16 * c + lane / 16 * 8;
+    stmatrix_x4<T>(tile.at(to + Panels::row(key, column), Panels::column(key, column)), a[c]);
+  }
+}
+
+/// The largest |x| of many numbers; infinity if one of them is no finite number.
+struct Largest {
+  f32 most = 0.f;
+  f32 zero = 0.f;  // 0 times each of them: NaN, if there is a NaN or an infinity
+  __device__ __forceinline__ void take(f32 x) {
+    most = fmaxf(most, fabsf(x));
+    zero = fmaf(0.f, x, zero);
+  }
+  /// Of all that the lanes of a warp have taken.
+  __device__ __forceinline__ f32 of_warp() const {
+    const f32 largest = lanes_max<32>(most);
+    return lanes_sum<32>(zero) == 0.f ? largest : f32(INFINITY);
+  }
+};
+
+constexpr int part = 128;  // keys of which a warp takes the largest numbers
+
+/// The largest |K| of `part` keys each, and their largest sum(|V|): what dQ can be at most follows from
+/// them.
+template <class T, int d>
+__global__ void __launch_bounds__(helpers)
+    largest_of_keys(gmem<const T> Kg,    // [batch, kv_heads, Nk, d]
+                    gmem<const T> Vg,    // [batch, kv_heads, Nk, d]
+                    gmem<f32> largestg,  // [batch, kv_heads, parts, 2]
+                    BackwardSizes n, int parts) {
+  launch_dependents();
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, h = blockIdx.y, b = blockIdx.z;
+  const int number = blockIdx.x * (helpers / 32) + warp;
+  if (number >= parts) return;
+  constexpr int lanes = d / 8;  // of a row
+  // What is past the end is the last key, or column 0, once more: no load waits for a comparison. It
+  // changes no largest number, and the sum of V leaves it out.
+  const bool past = lane % lanes * 8 >= n.d;
+  const int c = past ? 0 : lane % lanes * 8;
+  const gmem<const T> K = Kg + (n.K.at(b, h) + c), V = Vg + (n.V.at(b, h) + c);
+  Largest most_of_K, most_of_V;
+  constexpr int step = 32 / lanes, ahead = 4;  // keys at a time, and how many times are loaded together
+  for (int k = lane / lanes; k < part; k += ahead * step) {
+    f32 of_K[ahead][8], of_V[ahead][8];
+#pragma unroll
+    for (int a = 0; a < ahead; ++a) {
+      const int key = number * part + k + a * step, j = key < n.Nk ? key : n.Nk - 1;
+      load_eight<T>(of_K[a], K + j * n.K.row);
+      load_eight<T>(of_V[a], V + j * n.V.row);
+    }
+#pragma unroll
+    for (int a = 0; a < ahead; ++a) {
+      f32 sum = 0.f;
+#pragma unroll
+      for (int e = 0; e < 8; ++e) most_of_K.take(of_K[a][e]), sum += fabsf(of_V[a][e]);
+      most_of_V.take(lanes_sum<lanes>(past ? f32(0.f) : sum));
+    }
+  }
+  const f32 of_K = most_of_K.of_warp(), of_V = most_of_V.of_warp();
+  if (lane == 0) {
+    const gmem<f32> largest = largestg + ((b * gridDim.y + h) * parts + number) * 2;
+    largest[0] = of_K;
+    largest[1] = of_V;
+  }
+}
+
+/// prepare_row for each row, the units of 1 that its dQ has, and dQ_sum = 0.
+template <class T, int d>
+__global__ void __launch_bounds__(helpers)
+    prepare_units(gmem<const T> Og,          // [batch, q_heads, Nq, d]
+                  gmem<const T> dOg,         // [batch, q_heads, Nq, d]
+                  gmem<const f32> Lg,        // [batch, q_heads, Nq]
+                  gmem<const f32> largestg,  // [batch, kv_heads, parts, 2]
+                  gmem<f32> Dg,              // [batch, q_heads, padded_Nq]
+                  gmem<f32> L2g,             // [batch, q_heads, padded_Nq]
+                  gmem<f32> unitsg,          // [batch, q_heads, padded_Nq]
+                  gmem<int> dQ_sumg,         // [batch, q_heads, padded_Nq, d]
+                  BackwardSizes n, int padded_Nq, int parts) {
+  launch_dependents();
+  // What came before `largest_of_keys`, which is launched plainly, has ended: nobody reads D, L2 or dQ_sum.
+  const int h = in_turn<true>(blockIdx.y, gridDim.y), b = in_turn<true>(blockIdx.z, gridDim.z);
+  const int first = blockIdx.x * (helpers / helper_lanes), lane = threadIdx.x % helper_lanes;
+  const int i = first + threadIdx.x / helper_lanes;
+  f32 dO = 0.f;  // the largest |dO| of the row, and NaN where D or L is no finite number
+  const f32 D = prepare_row<T, d>(Og, dOg, Lg, Dg, L2g, n, padded_Nq, b, h, i,
+                                  [&](f32 x) { dO = fmaxf(dO, fabsf(x)); });
+  dO = lanes_max<helper_lanes>(dO) + 0.f * D;
+  if (lane == 0 && i < n.Nq) dO += 0.f * finite(Lg[n.row0(b, h) + i]);
+  const gmem<int> dQ_sum = dQ_sumg + (n.head(b, h) * padded_Nq + first) * d;
+#pragma unroll
+  for (int e = 4 * threadIdx.x; e < helpers / helper_lanes * d; e += 4 * helpers) store4(dQ_sum + e, {});
+  f32 K = 0.f, V = 0.f;
+  grid_dependency_wait();  // all of `largest` is there when the kernel before has ended
+  const gmem<const f32> largest = largestg + (b * (n.q_heads / n.group) + n.kv_head(h)) * parts * 2;
+  for (int p = threadIdx.x % 32; p < parts; p += 32) {
+    K = fmaxf(K, largest[2 * p]);
+    V = fmaxf(V, largest[2 * p + 1]);
+  }
+  // |dQ| / scale = |dS K| is at most rowsum(P) max|dP - D| max|K|, and |dP| at most max|dO| sum(|V|).
+  const f32 most = (dO * lanes_max<32>(V) + fabsf(D)) * lanes_max<32>(K);
+  // It is a little less than 2^30 units, and an int has 2^31: dS in fp16 may be rounded to twice as much.
+  // What is no finite number gives NaN.
+  if (lane == 0) unitsg[n.head(b, h) * padded_Nq + i] = 0x1.fp29f / fmaxf(most, 0x1p-96f) + 0.f * most;
+}
+
+/// dQ = scale * dQ_sum, in 16 bits and in rows again: a thread for 8 columns of rows quad and quad + 8
+/// of 16.
+template <class T, int d>
+__global__ void __launch_bounds__(helpers)
+    convert_units(gmem<const int> dQ_sumg,  // [batch, q_heads, padded_Nq, d]
+                  gmem<const f32> unitsg,   // [batch, q_heads, padded_Nq]
+                  gmem<T> dQg,              // [batch, q_heads, Nq, d]
+                  BackwardSizes n, int padded_Nq) {
+  const int h = in_turn<true>(blockIdx.y, gridDim.y), b = in_turn<true>(blockIdx.z, gridDim.z);
+  const int e = blockIdx.x * helpers + threadIdx.x;
+  const int i0 = e / d * 16, x = e % d / 8, quad = e % 8;
+  if (i0 >= n.Nq) return;
+  grid_dependency_wait();  // dQ_sum is complete when the kernel before has ended
+  const gmem<const f32> units = unitsg + n.head(b, h) * padded_Nq + i0 + quad;
+  const gmem<const int> dQ_sum = dQ_sumg + ((n.head(b, h) * padded_Nq + i0) * d + x * 128 + 8 * quad);
+#pragma unroll
+  for (int a = 0; a < 2; ++a) {
+    const f32 unit = n.scale / units[8 * a];
+    f32 dq[8];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int4 sums = sums_of_pairs(load4(dQ_sum + (64 * a + 4 * half)));
+      dq[4 * half] = unit * sums.x, dq[4 * half + 1] = unit * sums.y;
+      dq[4 * half + 2] = unit * sums.z, dq[4 * half + 3] = unit * sums.w;
+    }
+    const int i = i0 + quad + 8 * a;
+    if (i < n.Nq && 8 * x < n.d) store_eight<T>(dQg + (n.dQ.at(b, h) + i * n.dQ.row + 8 * x), dq);
+  }
+}
+
+template <class T, int d>
+__global__ void __launch_bounds__(Tile<d>::threads, 1)
+    wgmma_backward(const __grid_constant__ tensor_map Q_map,   // [batch, q_heads, Nq, d]
+                   const __grid_constant__ tensor_map K_map,   // [batch, kv_heads, Nk, d]
+                   const __grid_constant__ tensor_map V_map,   // [batch, kv_heads, Nk, d]
+                   const __grid_constant__ tensor_map dO_map,  // [batch, q_heads, Nq, d]
+                   const __grid_constant__ tensor_map L2_map,  // [batch, q_heads, padded_Nq]
+                   const __grid_constant__ tensor_map D_map,   // [batch, q_heads, padded_Nq]
+                   gmem<const f32> unitsg,                     // [batch, q_heads, padded_Nq]
+                   gmem<int> dQ_sumg,  // [batch, q_heads, padded_Nq, d], 16 x 8 numbers after another
+                   gmem<T> dKg,        // [batch, kv_heads, Nk, d]
+                   gmem<T> dVg,        // [batch, kv_heads, Nk, d]
+                   gmem<int> drawn,    // [1]: tiles of keys that blocks have drawn
+                   BackwardSizes n, int padded_Nq, Order order) {
+  constexpr int Br = Tile<d>::Br, Bc = Tile<d>::Bc;
+  using Qt = QTile<d>;
+  using KVt = KVTile<d>;
+  using St = STile<d>;
+  using At = Shared<d>;
+  auto&& K = dynamic_tile<T, num_buffers * KVt::panels * Bc, KVt::columns, "K">(At::K);
+  auto&& V = dynamic_tile<T, num_buffers * KVt::panels * Bc, KVt::columns, "V">(At::V);
+  auto&& Q = dynamic_tile<T, num_buffers * Qt::panels * Br, Qt::columns, "Q">(At::Q);
+  auto&& dO = dynamic_tile<T, num_buffers * Qt::panels * Br, Qt::columns, "dO">(At::dO);
+  auto&& dS = dynamic_tile<T, num_buffers * St::panels * Bc, St::columns, "dS">(At::dS);
+  auto&& L2 = dynamic_tile<f32, num_buffers, Br, "L2">(At::L2);
+  auto&& D = dynamic_tile<f32, num_buffers, Br, "D">(At::D);
+  auto&& full = dynamic_tile<mbarrier, num_buffers, 2, "full">(At::full);     // of Q, and of dO
+  auto&& empty = dynamic_tile<mbarrier, num_buffers, 2, "empty">(At::empty);  // likewise
+  auto&& dS_full = dynamic_tile<mbarrier, num_buffers, 1, "dS_full">(At::dS_full);
+  auto&& dS_empty = dynamic_tile<mbarrier, num_buffers, 1, "dS_empty">(At::dS_empty);
+  auto&& KV_empty = dynamic_tile<mbarrier, num_buffers, 1, "KV_empty">(At::KV_empty);  // and key_tile
+  auto&& key_tile = dynamic_tile<int, num_buffers, 4, "key_tile">(At::key_tile);  // whose K and V these are
+
+  // The tiles of rows that see the first of some keys, of all query heads of the group one after the other:
+  // they add to the same dK and dV. `tile` counts the tiles of rows of all keys that the block takes.
+  int tile = 0;
+  const auto for_each_tile = [&](const KeyTile& keys, auto step) {
+    const int first_h = keys.kv_head * n.group;
+    bool begins = true;
+    for (int h = first_h; h < first_h + n.group; ++h) {
+#pragma unroll 1  // the producer has no registers for several tiles at a time
+      for (int i0 = first_row(keys.j0, n) / Br * Br; i0 < n.Nq; i0 += Br, ++tile, begins = false)
+        step(h, i0, begins);
+    }
+  };
+  // Tells TMA to bring Q and L2, or dO and D, of a tile, as soon as their buffer is empty; in the first
+  // round it is. With those of the first tile of new keys it brings K, or V.
+  const auto bring = [&](auto&& rows, const tensor_map& map, auto&& numbers, const tensor_map& numbers_map,
+                         auto&& KV, const tensor_map& KV_map, int of, const KeyTile& keys, int KV_buffer,
+                         bool begins, int h, int i0) {
+    const int to = tile % num_buffers, round = tile / num_buffers;
+    auto&& bar = full.at(to, of);
+    mbarrier_wait(empty.at(to, of), 1 - round % 2);
+    mbarrier_arrive_expect_tx(bar, Qt::bytes + 4 * Br + (begins ? KVt::bytes : 0));
+    for (int p = 0; begins && p < KVt::panels; ++p)
+      tma_load<T>(KV.at((KV_buffer * KVt::panels + p) * Bc, 0), KV_map, bar, p * KVt::columns, keys.j0,
+                  keys.kv_head, keys.b);
+    for (int p = 0; p < Qt::panels; ++p)
+      tma_load<T>(rows.at((to * Qt::panels + p) * Br, 0), map, bar, p * Qt::columns, i0, h, keys.b);
+    tma_load<f32>(numbers.at(to, 0), numbers_map, bar, i0, h, keys.b, 0);
+  };
+  if (threadIdx.x == 0) {
+    launch_dependents();  // what converts dQ may take the place of blocks that have ended
+    for (int buffer = 0; buffer < num_buffers; ++buffer) {
+      for (int of : {of_Q, of_dO}) {
+        mbarrier_init(full.at(buffer, of), 1);
+        mbarrier_init(empty.at(buffer, of),
+                      4 * Tile<d>::warpgroups);  // a warp that multiplies says so once
+      }
+      mbarrier_init(dS_full.at(buffer, 0), 4 * Tile<d>::warpgroups);
+      mbarrier_init(dS_empty.at(buffer, 0), 4 * Tile<d>::warpgroups);
+      mbarrier_init(KV_empty.at(buffer, 0), 4 * Tile<d>::warpgroups);
+    }
+    fence_mbarrier_init();
+  }
+  __syncthreads();  // the mbarriers must be initialised
+
+  if (threadIdx.x < 128) {  // the producer's warpgroup, of which one thread has something to do
+    registers_down<Tile<d>::producer_registers>();
+    if (threadIdx.x > 0) return;
+    grid_dependency_wait();  // L2, D, units and dQ_sum are there when `prepare` has ended
+    int turn = 0;            // tiles of keys that this block has taken
+    // Tells the others which keys are next. Their place is empty when dQ of its last rows is there; in the
+    // first round it is.
+    const auto announce = [&](const KeyTile& keys) {
+      const int to = turn % num_buffers;
+      mbarrier_wait(KV_empty.at(to, 0), 1 - turn / num_buffers % 2);
+      key_tile(to, 0) = keys.j0;
+      key_tile(to, 1) = keys.kv_head;
+      key_tile(to, 2) = keys.b;
+    };
+    KeyTile keys = order.at<Bc>(blockIdx.x, n);
+    for (; keys.j0 != none; ++turn) {
+      announce(keys);
+      for_each_tile(keys, [&](int h, int i0, bool begins) {
+        bring(Q, Q_map, L2, L2_map, K, K_map, of_Q, keys, turn % num_buffers, begins, h, i0);
+        bring(dO, dO_map, D, D_map, V, V_map, of_dO, keys, turn % num_buffers, begins, h, i0);
+      });
+      // Not earlier: the block that is ahead should draw first. Where each has one tile of keys, there is
+      // none to draw.
+      const int next = static_cast<int>(gridDim.x) < order.all ? draw(drawn) : 0;
+      keys = order.at<Bc>(gridDim.x + next, n);
+    }
+    announce(keys);
+    mbarrier_wait(empty.at(tile % num_buffers, of_Q), 1 - tile / num_buffers % 2);
+    mbarrier_arrive(full.at(tile % num_buffers, of_Q));  // no Q comes any more
+    return;
+  }
+
+  registers_up<Tile<d>::registers>();
+  const int warp = uniform(threadIdx.x / 32 - 4), warpgroup = warp / 4, lane = threadIdx.x % 32,
+            quad = lane / row_lanes, quad_lane = lane % row_lanes;
+  const int k0 = 16 * warp;  // its keys of a tile: k0 + quad and k0 + quad + 8
+  // Its part of dQ of a tile: 64 rows and 64 columns, of which each warp has 16 rows.
+  const int part_row = warpgroup / Tile<d>::column_blocks * 64,
+            part_column = warpgroup % Tile<d>::column_blocks * 64;
+  const float scale_log2 = n.scale * log2_e;
+  // What the tensor cores read, of the first buffer. As A: the warpgroup's keys of K and V, and its rows of
+  // dS.
+  const auto K_keys = k_major<KVt::row_bytes, T>(K.at(warpgroup * 64, 0));
+  const auto V_keys = k_major<KVt::row_bytes, T>(V.at(warpgroup * 64, 0));
+  const auto dS_part = mn_major<St::row_bytes, T>(dS.at(part_row / 64 * Bc, 0), St::panel_bytes);
+  // As B: Q and dO, for products over columns and over rows; its columns of K.
+  const auto Q_first = k_major<Qt::row_bytes, T>(Q), dO_first = k_major<Qt::row_bytes, T>(dO);
+  const auto Q_rows = mn_major<Qt::row_bytes, T>(Q, Qt::panel_bytes),
+             dO_rows = mn_major<Qt::row_bytes, T>(dO, Qt::panel_bytes);
+  const auto K_part = mn_major<KVt::row_bytes, T>(K.at(part_column / 64 * Bc, 0), KVt::panel_bytes);
+
+  f32 dV[d / 8][4] = {}, dK[d / 8][4] = {};  // of its keys, as wgmma has them
+  // This warp has read Q and L2, or dO and D.
+  const auto release = [&](int of, int buffer) {
+    if (lane == 0) mbarrier_arrive(empty.at(buffer, of));
+  };
+  // This warp's first row of dQ, of all heads, of the tile whose dQ comes next. (dQ_sum of 2^31 rows would
+  // have 512 GB, and 64 bits would take registers that are not there.)
+  int row0 = 0;
+  // dQ = dS K of a tile, of this warpgroup's rows and columns and all keys, begins. The units of rows quad
+  // and quad + 8 come meanwhile.
+  const auto begin_dQ = [&](f32(&dQ)[8][4], f32(&units)[2], int tile, int K_at) {
+    const int buffer = tile % num_buffers, parity = tile / num_buffers % 2;
+    units[0] = unitsg[row0 + quad], units[1] = unitsg[row0 + quad + 8];
+    mbarrier_wait(dS_full.at(buffer, 0), parity);  // dS is read: all warps must have written theirs
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < Bc; k += 16)
+      wgmma<T>(dQ, dS_part + buffer * St::bytes + St::at_row(k), K_part + K_at + KVt::at_row(k), k > 0);
+    wgmma_commit();
+  };
+  // It is there: this warp has read dS, and adds its part of dQ to what other blocks have added.
+  const auto add_dQ = [&](const f32(&dQ)[8][4], const f32(&units)[2], int tile) {
+    if (lane == 0) mbarrier_arrive(dS_empty.at(tile % num_buffers, 0));
+    const gmem<int> dQ_sum = dQ_sumg + std::int64_t{row0} * d + part_column * 16;
+    const f32 coarse[2] = {units[0] * (1.f / high_integer), units[1] * (1.f / high_integer)};
+    const auto integer = [&](int x, int e) {
+      if (x < Tile<d>::by_fma) return nearest_integer_by_fma(dQ[x][e], units[e / 2], coarse[e / 2]);
+      return nearest_integer(dQ[x][e] * units[e / 2]);
+    };
+#pragma unroll
+    for (int x = 0; x < 8; ++x) {
+#pragma unroll
+      for (int a = 0; a < 2; ++a)
+        atomic_add2(dQ_sum + (128 * x + 64 * a + 2 * lane), integer(x, 2 * a), integer(x, 2 * a + 1));
+    }
+  };
+  // S^T = K Q^T of a tile begins.
+  const auto begin_S = [&](f32(&S)[Br / 8][4], int tile, int K_at) {
+    const int buffer = tile % num_buffers, parity = tile / num_buffers % 2;
+    mbarrier_wait(full.at(buffer, of_Q), parity);
+    wgmma_fence();  // what the threads have done with the registers is done
+#pragma unroll
+    for (int k = 0; k < d; k += 16)
+      wgmma<T>(S, K_keys + K_at + KVt::at_column(k), Q_first + buffer * Qt::bytes + Qt::at_column(k),
+               k > 0);
+    wgmma_commit();
+  };
+  // To which tile of keys K and V of a buffer belong. It is announced before the first Q of that tile
+  // comes.
+  const auto keys_of = [&](int buffer) {
+    return KeyTile{key_tile(buffer, 0), key_tile(buffer, 1), key_tile(buffer, 2)};
+  };
+  int K_before = 0;  // where K of the tile before lies
+  const auto step = [&](const KeyTile& keys, int KV_buffer, int h, int i0) {
+    const int j0 = keys.j0, KV_at = KV_buffer * KVt::bytes;  // where K and V lie
+    const int buffer = tile % num_buffers, parity = tile / num_buffers % 2;
+    const int now = buffer * Qt::bytes;                // where this tile's Q and dO lie
+    const bool masked = j0 + Bc > n.visible_keys(i0);  // the first row sees the least
+    count_tile(masked);
+
+    // S^T = K Q^T and dP^T = V dO^T begin
+    f32 P[Br / 8][4], dP[Br / 8][4];  // S^T, then P^T; dP^T, then dS^T
+    begin_S(P, tile, KV_at);
+    mbarrier_wait(full.at(buffer, of_dO), parity);
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < d; k += 16)
+      wgmma<T>(dP, V_keys + KV_at + KVt::at_column(k), dO_first + now + Qt::at_column(k), k > 0);
+    wgmma_commit();
+    // P = exp(S - L), while dP^T is under way
+    wgmma_wait<1>(P);
+    probabilities(P, L2, buffer, scale_log2, quad_lane);
+    if (masked && n.causal) mask_tile<true>(P, n, i0 + 2 * quad_lane, j0 + k0 + quad);
+    if (masked && !n.causal) mask_tile<false>(P, n, i0 + 2 * quad_lane, j0 + k0 + quad);
+    probe_transposed("P", n.head(keys.b, h), i0, j0 + k0, P, lane);
+    std::uint32_t P_rounded[Br / 16][4], dS_rounded[Br / 16][4];
+    round_tile<T>(P_rounded, P);
+
+    // dV += P^T dO begins. dS = P * (dP - D), while it is under way
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < Br; k += 16) wgmma<T>(dV, P_rounded[k / 16], dO_rows + now + Qt::at_row(k));
+    wgmma_commit();
+    wgmma_wait<1>(dP);
+    multiply(dP, P, D, buffer, quad_lane);
+    round_tile<T>(dS_rounded, dP);
+    // this buffer of dS changes: all warps must have waited for the products that read it
+    mbarrier_wait(dS_empty.at(buffer, 0), 1 - parity);
+    store_keys<St, T>(dS, buffer * St::panels * Bc, dS_rounded, k0, lane);
+    fence_proxy_async();  // what this thread has written is for the tensor cores
+    __syncwarp();         // dS is given: all lanes must have written theirs
+    if (lane == 0) mbarrier_arrive(dS_full.at(buffer, 0));
+    wgmma_wait<0>(dV);
+    release(of_dO, buffer);
+
+    // dQ of the tile before and dK += dS^T Q of this one begin
+    f32 dQ[8][4], units[2];
+    const auto begin_dK = [&] {
+#pragma unroll
+      for (int k = 0; k < Br; k += 16) wgmma<T>(dK, dS_rounded[k / 16], Q_rows + now + Qt::at_row(k));
+      wgmma_commit();
+    };
+    if (tile > 0) {
+      begin_dQ(dQ, units, tile - 1, K_before);
+      begin_dK();
+      wgmma_wait<1>(dQ);
+      if (K_before != KV_at && lane == 0)
+        mbarrier_arrive(KV_empty.at(1 - KV_buffer, 0));  // of the keys before
+      add_dQ(dQ, units, tile - 1);                       // while dK is under way
+    } else {
+      wgmma_fence();
+      begin_dK();
+    }
+    const int head = keys.b * n.q_heads + h;  // of all; n.head would take registers that are not there
+    row0 = head * padded_Nq + i0 + part_row + warp % 4 * 16;
+    K_before = KV_at;
+    wgmma_wait<0>(dK);
+    release(of_Q, buffer);
+  };
+  // dK and dV of a tile of keys go to memory. A quad exchanges what it has of a key, so that each lane
+  // stores 16 bytes.
+  const auto store = [&](const KeyTile& keys) {
+    const gmem<T> dKh = dKg + n.dK.at(keys.b, keys.kv_head), dVh = dVg + n.dV.at(keys.b, keys.kv_head);
+#pragma unroll
+    for (int a = 0; a < 2; ++a) {
+      const int j = keys.j0 + k0 + quad + 8 * a;
+#pragma unroll
+      for (int x = 0; x < d / 8; x += 4) {
+        std::uint32_t row_dK[4], row_dV[4];  // of 32 columns
+#pragma unroll
+        for (int y = 0; y < 4; ++y) {
+          f32(&dk)[4] = dK[x + y], (&dv)[4] = dV[x + y];
+          row_dK[y] = round_pair<T>(dk[2 * a] * n.scale, dk[2 * a + 1] * n.scale);  // dS had no scale
+          row_dV[y] = round_pair<T>(dv[2 * a], dv[2 * a + 1]);
+          dk[2 * a] = dk[2 * a + 1] = dv[2 * a] = dv[2 * a + 1] = 0.f;  // for the next keys
+        }
+        transpose_quad(row_dK);
+        transpose_quad(row_dV);
+        const int c = 8 * (x + quad_lane);
+        const bool there = j < n.Nk && c < n.d;
+        store_16B<T>(dKh + (j * n.dK.row + c), row_dK, there);
+        store_16B<T>(dVh + (j * n.dV.row + c), row_dV, there);
+      }
+    }
+  };
+  for (int buffer = 0;; buffer = 1 - buffer) {
+    mbarrier_wait(full.at(tile % num_buffers, of_Q), tile / num_buffers % 2);  // they are announced
+    const KeyTile keys = keys_of(buffer);
+    if (keys.j0 == none) break;
+    for_each_tile(keys, [&](int h, int i0, bool) { step(keys, buffer, h, i0); });
+    store(keys_of(buffer));  // read again: else they would be kept in registers through all rows
+  }
+  f32 dQ[8][4], units[2];  // of the last tile
+  begin_dQ(dQ, units, tile - 1, K_before);
+  wgmma_wait<0>(dQ);
+  add_dQ(dQ, units, tile - 1);
+}
+
+/// How many key/value heads come together under the mask: the most that divide all, and of which Q, dO and
+/// dQ_sum take at most three quarters of L2, or one.
+unsigned heads_of_section(const Problem& p, int d) {
+  const std::int64_t bytes = 8 * (p.q_heads / p.kv_heads) * p.Nq * d;  // of one
+  std::int64_t heads = p.kv_heads;
+  while (heads > 1 && (p.kv_heads % heads != 0 || 4 * heads * bytes > 3 * L2_bytes())) --heads;
+  return static_cast<unsigned>(heads);
+}
+
+/// Whether blocks are to stay: where a tile of keys has not too many tiles of rows. With many, the time
+/// between two blocks is a small part, and stage 64 is as fast or faster.
+bool stays(const Problem& p) {
+  if (p.d > 64) return false;
+  constexpr int Br = Tile<64>::Br, Bc = Tile<64>::Bc;
+  std::int64_t row_tiles = 0;  // of a key/value head
+  for (std::int64_t j0 = 0; j0 < p.Nk; j0 += Bc)
+    row_tiles += p.q_heads / p.kv_heads * (tiles(p.Nq, Br) - first_row(j0, p) / Br);
+  return row_tiles <= 32 * tiles(p.Nk, Bc);
+}
+
+/// The stage for all else, which gives the same bits every time, too.
+const Stage& before() {
+  static const Stage& stage = on_backend(find_stage(64), kernel_backend);
+  return stage;
+}
+
+void backward(const Backward& f) {
+  if (!stays(f.problem)) return before().backward(f);
+  for_half_dtype(f.problem.dtype, [&]<class T>(T) {
+    const BackwardBuffers<T> x(f);
+    for_head_dim<T, 64>(f.problem.d, [&](auto d) {
+      constexpr int Br = Tile<d>::Br, Bc = Tile<d>::Bc;
+      const unsigned heads = x.heads, kv_heads = x.kv_heads, batch = x.batch, Tc = tiles(f.problem.Nk, Bc);
+      const int padded_Nq = Br * static_cast<int>(tiles(f.problem.Nq, Br));  // of whole tiles
+      const int parts = static_cast<int>(tiles(f.problem.Nk, part));
+      ExtraBuffer D(f, "D", heads * batch * std::int64_t{padded_Nq}), L2(f, "L2", D.elements()),
+          units(f, "units", D.elements()),
+          largest(f, "largest", 2 * kv_heads * batch * std::int64_t{parts});
+      ExtraBuffer<int> dQ_sum(f, "dQ_sum", D.elements() * d);
+      const Order order{static_cast<int>(Tc), static_cast<int>(kv_heads),
+                        static_cast<int>(Tc * kv_heads * batch),
+                        static_cast<int>(heads_of_section(f.problem, d))};
+      const int blocks = std::min(multiprocessors(), order.all);
+      ExtraBuffer<int> drawn(f, "drawn", 1);
+      if (blocks < order.all) drawn.fill_zero();
+      launch("largest_of_keys", largest_of_keys<T, d>, dim3(tiles(parts, helpers / 32), kv_heads, batch),
+             helpers, 0, x.K, x.V, largest, x.sizes, parts);
+      launch_dependent("prepare", prepare_units<T, d>,
+                       dim3(tiles(padded_Nq, helpers / helper_lanes), heads, batch), helpers, 0, x.O, x.dO,
+                       x.L, largest, D, L2, units, dQ_sum, x.sizes, padded_Nq, parts);
+      launch_dependent("wgmma_backward", wgmma_backward<T, d>, blocks, Tile<d>::threads, Shared<d>::bytes,
+                       map_of<QTile<d>>(f, "Q", x.Q), map_of<KVTile<d>>(f, "K", x.K),
+                       map_of<KVTile<d>>(f, "V", x.V), map_of<QTile<d>>(f, "dO", x.dO),
+                       map_of_rows("L2", L2, batch, heads, padded_Nq, Br),
+                       map_of_rows("D", D, batch, heads, padded_Nq, Br), units, dQ_sum, x.dK, x.dV, drawn,
+                       x.sizes, padded_Nq, order);
+      launch_dependent("convert", convert_units<T, d>,
+                       dim3(tiles(tiles(f.problem.Nq, 16) * std::int64_t{d}, helpers), heads, batch),
+                       helpers, 0, dQ_sum, units, x.dQ, x.sizes, padded_Nq);
+    });
+  });
+}
+
+}  // namespace
+
+extern const Stage stage;
+const Stage stage{
+    .number = 67,
+    .name = "persistent_fixed_point",
+    .title = "persistent, dQ in fixed point",
+    .idea =
+        "the blocks of stage 64 stay, and draw tile after tile of keys: integers add up to the same bits, "
+        "whoever draws first",
+    .claim =
+        "the same bits every time, and with up to 32 tiles of rows: blocks BHkv Tc -> at most the "
+        "multiprocessors; K and V come beside the last products of the keys before",
+    .before = 64,
+    .supports = {.dtypes = half_dtypes, .head_dims = multiples_of_8_up_to<128>},
+    .backend = kernel_backend,
+    .gpu = Gpu::hopper,
+    .backward = backward,
+};
+
+}  // namespace flashladder::stage_67
