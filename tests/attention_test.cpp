@@ -1,4 +1,4 @@
-// Problem, dtypes, workspace and registry.
+// Problem, dtypes, workspace and registry; the choice of a row in a table of tiles.
 #include <cmath>
 #include <filesystem>
 #include <limits>
@@ -8,6 +8,9 @@
 #include "common/attention/stage.hpp"
 #include "common/attention/workspace.hpp"
 #include "common/error.hpp"
+#include "stages/29_tuned/table.hpp"
+#include "stages/38_tuned_backward/table.hpp"
+#include "stages/39_deterministic_backward/table.hpp"
 
 namespace {
 
@@ -221,6 +224,49 @@ TEST_CASE("stages are selected by numbers, names and ranges", "[attention]") {
   CHECK(contains(error_of([] { select_stages("00-98"); }), "stage 98 does not exist"));
   CHECK(contains(error_of([] { select_stages("00,02-01"); }), "'02-01' runs backwards: give 01-02"));
   CHECK(contains(error_of([] { find_stage(-1); }), "does not exist"));
+}
+
+/// The architectures whose rows of `table` are those of any GPU that runs machine code for `codes`.
+template <class Row, int rows>
+std::set<int> architectures_for(const Row (&table)[rows], std::initializer_list<int> codes) {
+  std::set<int> chosen, left;
+  for (const Row& row : table)
+    (is_chosen_on_any(table, row, codes) ? chosen : left).insert(row.architecture);
+  for (const int one : chosen) CHECK(!left.contains(one));  // all rows of it, or none
+  return chosen;
+}
+
+TEST_CASE("a GPU runs machine code for its major version that is not newer", "[attention]") {
+  const std::set<std::pair<int, int>> run = {{80, 80},   {80, 86},   {80, 89},  {86, 86},
+                                             {86, 89},   {89, 89},   {90, 90},  {100, 100},
+                                             {100, 103}, {103, 103}, {120, 120}};
+  for (const int code : {80, 86, 89, 90, 100, 103, 120}) {
+    for (const int gpu : {70, 80, 86, 89, 90, 100, 103, 120})
+      CHECK(runs_code_for(code, gpu) == run.contains({code, gpu}));
+  }
+}
+
+TEST_CASE("machine code needs the rows of the GPUs that run it, and no others", "[attention]") {
+  const auto check = [](const auto& table) {
+    using Set = std::set<int>;
+    CHECK(architectures_for(table, {80}) == Set{80});
+    CHECK(architectures_for(table, {89}) == Set{80});
+    CHECK(architectures_for(table, {90}) == Set{90});
+    CHECK(architectures_for(table, {100}) == Set{90});  // as long as it has none of its own
+    CHECK(architectures_for(table, {120}) == Set{120});
+    CHECK(architectures_for(table, {80, 90}) == Set{80, 90});
+    CHECK(architectures_for(table, {70}) == Set{80});  // what is older than the table has its oldest
+  };
+  check(tiles_29::table);
+  check(tiles_38::table);
+  check(tiles_39::table);
+  // Of a GPU newer than its code, too, whose row comes between.
+  struct Tile {};
+  static constexpr TileRow<Tile> table[] = {
+      {80, Dtype::fp16, 64, false, {}}, {86, Dtype::fp16, 64, false, {}}, {90, Dtype::fp16, 64, false, {}}};
+  CHECK(architectures_for(table, {80}) == std::set{80, 86});
+  CHECK(architectures_for(table, {86}) == std::set{86});
+  static_assert(!is_chosen_on_any(table, table[2], {80, 86}));
 }
 
 }  // namespace

@@ -29,10 +29,18 @@ if(FLASHLADDER_CUDA AND NOT FLASHLADDER_SANITIZE AND NOT FLASHLADDER_FUZZ)
     if(architectures MATCHES "(^|;)(90a?(-real|-virtual)?|all|all-major)(;|$)")
       set(FLASHLADDER_WITH_HOPPER TRUE)
     endif()
+    set(compiled_for ${architectures})
     # Code for 90a is for a Hopper alone. Where there are other architectures, only the stages that need it have it.
     list(FILTER architectures EXCLUDE REGEX "^90a")
     if(architectures AND NOT CMAKE_CUDA_ARCHITECTURES STREQUAL "native")
       set(CMAKE_CUDA_ARCHITECTURES ${architectures})
+      set(compiled_for ${architectures})
+    endif()
+    # Of a stage with a table of tiles only the rows of GPUs that can run it are compiled (common/kernel/host.hpp): which
+    # these are, machine code alone says. PTX is for all: then the list is empty.
+    set(FLASHLADDER_CODE_FOR "")
+    if(compiled_for MATCHES "^[0-9]+[a-z]?-real(;[0-9]+[a-z]?-real)*$")
+      string(REGEX REPLACE "[a-z]?-real" "" FLASHLADDER_CODE_FOR "${compiled_for}")
     endif()
   else()
     message(STATUS "Left out: the GPU stages on a GPU (no nvcc: install the CUDA Toolkit); they run on the emulator")

@@ -282,27 +282,49 @@ constexpr bool is_row_asked_for() {
   });
 }
 
-/// Calls `body` with row i of `table` as a compile-time constant if it is the one that `chosen` points to.
-/// The emulator stands for one GPU: there a row for other GPUs is not compiled, nor is one that is not
-/// `wanted` or serves nothing that is asked for.
+/// Whether row i of `table` may be the one of a GPU that this program can run on. The emulator stands for
+/// one. Code without PTX, FLASHLADDER_CODE_FOR of common/cmake/Cuda.cmake, is for some GPUs, else it is for
+/// all.
+template <const auto& table, std::size_t i>
+constexpr bool is_row_of_a_gpu() {
+#if defined(__CUDACC__) && defined(FLASHLADDER_CODE_FOR)
+  return is_chosen_on_any(table, table[i], {FLASHLADDER_CODE_FOR});
+#elif defined(__CUDACC__)
+  return true;
+#else
+  return table[i].architecture == architecture();
+#endif
+}
+
+/// Calls `body` with row i of `table` as a compile-time constant if it is the one that `chosen` points to,
+/// and returns whether it did. A row of GPUs that this program is not for is not compiled, nor is one that
+/// is not `wanted` or serves nothing that is asked for.
 template <const auto& table, std::size_t i, auto wanted, class Row, class Body>
-void call_if_chosen(const Row* chosen, Body& body) {
-  constexpr bool is_compiled = kernel_backend == Backend::cuda || table[i].architecture == architecture();
-  if constexpr (is_compiled && is_row_asked_for<table, i>() && wanted(table[i])) {
-    if (chosen == &table[i]) body(std::integral_constant<Row, table[i]>());
+bool call_if_chosen(const Row* chosen, Body& body) {
+  if constexpr (is_row_of_a_gpu<table, i>() && is_row_asked_for<table, i>() && wanted(table[i])) {
+    if (chosen == &table[i]) {
+      body(std::integral_constant<Row, table[i]>());
+      return true;
+    }
   }
+  return false;
 }
 
 /// Calls `body` with the row of `table` that serves `p` on this GPU, as a compile-time constant:
 /// `for_row<table>(f.problem, [&](auto chosen) { constexpr Row row = chosen; run<row.d>(...); });`.
-/// Who needs only some of the kernels, a test, says which rows are `wanted`.
+/// Who needs only some of the kernels, a test, says which rows are `wanted`. Throws Error on a GPU that the
+/// kernels are not compiled for.
 template <const auto& table, auto wanted = EveryRow(), class Body>
 void for_row(const Problem& p, Body body) {
   const auto& chosen = row_for(table, architecture(), p.dtype, p.d, p.causal);
-  [&]<std::size_t... i>(std::index_sequence<i...>) {
-    (call_if_chosen<table, i, wanted>(&chosen, body), ...);
+  const bool called = [&]<std::size_t... i>(std::index_sequence<i...>) {
+    return (call_if_chosen<table, i, wanted>(&chosen, body) || ...);
   }
   (std::make_index_sequence<std::size(table)>());
+  if (kernel_backend == Backend::cuda && !called) {
+    throw Error("this build has no code for a GPU of compute capability " + capability(architecture()) +
+                ": build for it too (CMAKE_CUDA_ARCHITECTURES), or use --backend emulator");
+  }
 }
 
 /// As for_row, with the row for the causal mask, whether `p` has it or not.

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <initializer_list>
 
 #include "common/attention/dtype.hpp"
 
@@ -30,6 +31,24 @@ constexpr const Row& row_for(const Row (&table)[rows], int architecture, Dtype d
     if (better) best = &row;
   }
   return *best;
+}
+
+/// Whether a GPU of `architecture` runs machine code for `code`: one of the same major version that is not
+/// older.
+constexpr bool runs_code_for(int code, int architecture) {
+  return architecture / 10 == code / 10 && architecture >= code;
+}
+
+/// Whether row_for chooses `row`, one of `table`, on any GPU that runs machine code for one of `codes`.
+template <class Row, int rows>
+constexpr bool is_chosen_on_any(const Row (&table)[rows], const Row& row,
+                                std::initializer_list<int> codes) {
+  for (const int code : codes) {
+    for (int gpu = code; runs_code_for(code, gpu); ++gpu) {
+      if (&row_for(table, gpu, row.dtype, row.d, row.causal) == &row) return true;
+    }
+  }
+  return false;
 }
 
 }  // namespace flashladder
