@@ -88,12 +88,16 @@ constexpr bool is_compiled<stage_74::Documents<stage_73::Prefix<Plain<true>>>> =
 template <>
 constexpr bool is_compiled<stage_77::Sinks<stage_78::Dropout<Plain<false>>>> = true;
 
-template <class Policy>
-void start_any(const Forward& f, const Policy& policy) {
-  if constexpr (is_compiled<Policy>) return start_compiled(f, policy);
+void start_of_all(const Forward& f) {
   stage_82::with_all(f, [&](const auto& all) {
     stage_77::with_sinks(f, all, [&](const auto& policy) { start_compiled(f, policy); });
   });
+}
+
+template <class Policy>
+void start_any(const Forward& f, const Policy& policy) {
+  if constexpr (is_compiled<Policy>) return start_compiled(f, policy);
+  start_of_all(f);
 }
 #endif
 

@@ -84,10 +84,14 @@ constexpr bool is_compiled<stage_73::Prefix<Plain<true>>> = true;
 template <>
 constexpr bool is_compiled<stage_78::Dropout<Plain<false>>> = true;
 
+void start_of_all(const Backward& f) {
+  stage_82::with_all(f, [&](const auto& all) { start_compiled(f, all); });
+}
+
 template <class Policy>
 void start_any(const Backward& f, const Policy& policy) {
   if constexpr (is_compiled<Policy>) return start_compiled(f, policy);
-  stage_82::with_all(f, [&](const auto& all) { start_compiled(f, all); });
+  start_of_all(f);
 }
 #endif
 
