@@ -5,7 +5,6 @@ in the environment the second of three parts of the patches.
 Usage: python3 -m tests.every_variant_test BUILD [unittest options]
 """
 
-import os
 import tempfile
 import unittest
 
@@ -13,12 +12,7 @@ from bench.measure import ablation, atomics
 from bench.variants import variants
 from bench.variants.tuned import fastest_on_hopper, tuned
 from tests.tune_test import BUILD, FOR_ALL_GPUS, row
-
-
-def in_turn(patches: list) -> list:
-    """Those that FLASHLADDER_TURN says; all where it is not set."""
-    turn, of = map(int, os.environ.get("FLASHLADDER_TURN", "1/1").split("/"))
-    return patches[turn - 1::of]
+from tests.turn import in_turn
 
 
 class EveryVariantTest(unittest.TestCase):

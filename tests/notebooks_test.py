@@ -1,5 +1,5 @@
 """Tests of the notebooks: that all of them hold, that their exercises are judged as they should be, and that run.py and
-check() see what does not hold.
+check() see what does not hold. With FLASHLADDER_TURN=2/3 in the environment the second of three parts of the notebooks.
 
 Usage: python3 -m tests.notebooks_test SOURCE_DIR [unittest options]. CheckTest alone needs no Jupyter,
 and takes a second.
@@ -22,6 +22,7 @@ try:
 except ImportError as missing:
     sys.exit(f"notebooks_test: {missing}: ./ladder setup makes a Python that has it, .venv/bin/python")
 from tests.notebook_solutions import SOLUTIONS
+from tests.turn import in_turn
 
 has_jupyter = importlib.util.find_spec("nbclient")
 if has_jupyter:
@@ -155,7 +156,7 @@ class NotebookTest(unittest.TestCase):
         self.assertEqual(sorted(SOLUTIONS), run.names())
 
 
-for path in sorted(NOTEBOOKS.glob("*.ipynb")):
+for path in in_turn(sorted(NOTEBOOKS.glob("*.ipynb"))):
     setattr(NotebookTest, f"test_{path.stem}", lambda self, name=path.stem: self.holds(name))
 
 
