@@ -473,9 +473,9 @@ class DiffTest(unittest.TestCase):
                         if diff_of(before.number, after.number).counted > diff_model.BUDGET)
         # Forward on Hopper 65 has clusters: two blocks say to each other what one knows of itself. Backward there three stages
         # share out the same products in ways of their own: by roles, in two kernels, both; 64 has three kernels of its own
-        # around them, and 66 blocks that stay.
+        # around them, and 66 to 68 have blocks that stay, with sums of dQ of three kinds.
         for track, steps in above.items():
-            self.assertLessEqual(steps, {"forward on Hopper": 4, "backward on Hopper": 6}.get(track, 3), track)
+            self.assertLessEqual(steps, {"forward on Hopper": 4, "backward on Hopper": 8}.get(track, 3), track)
 
     def test_a_reader_may_stop_early(self):
         process = subprocess.Popen([sys.executable, "-B", *DIFF, "22", "29"], stdout=subprocess.PIPE,

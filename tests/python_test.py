@@ -1225,7 +1225,7 @@ class FlashAttnTest(unittest.TestCase):
             self.assertTrue(torch.equal(one, other))
         stages = [flashladder.torch.stages_for(q, None, True, frozenset(), asked)[1].number for asked in (None, False, True)]
         hopper = self.device == "cpu" or torch.cuda.get_device_capability() == (9, 0)  # it is emulated on a CPU
-        added, ordered = (63, 57) if hopper else (38, 39)
+        added, ordered = (66, 57) if hopper else (38, 39)
         self.assertEqual(stages, [added, added, ordered])
         with self.assertRaisesRegex(ValueError, "no stage has a backward pass with softcap that is known to give the same bits"):
             self.module.flash_attn_func(q, k, v, softcap=2.0, deterministic=True)
@@ -1482,7 +1482,7 @@ class TorchVariantsTest(unittest.TestCase):
         """Of this build's, as if there were a GPU: one of Hopper, and another one."""
         bias, cuda = {"bias"}, torch.device("cuda")
         for hopper, variants, numbers, *above_128 in (
-                (True, set(), (65, 63)), (True, {"window"}, (82, 83)), (True, {"dropout", "packed sequences"}, (82, 83)),
+                (True, set(), (65, 66)), (True, {"window"}, (82, 83)), (True, {"dropout", "packed sequences"}, (82, 83)),
                 (True, {"alibi", "sinks", "softcap"}, (82, 83)), (True, bias, (82, 81)), (True, bias | {"alibi", "window"}, (82, 81)),
                 (True, {"prefix"}, (82, 83)), (True, {"prefix"} | bias, (82, 81)), (True, {"block map"} | bias, (81, 81)),
                 (False, set(), (29, 38)), (False, {"window"}, (72, 72)), (False, {"prefix"}, (73, 73)), (False, {"prefix", "softcap"}, (81, 81)),

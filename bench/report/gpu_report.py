@@ -32,7 +32,7 @@ LOSSES, TRAINING = ("train_gpt.json", "train_gpt_bf16.json"), "training.json"
 ATOMICS, NSIGHT, HOST = "atomics.json", "nsight.json", "host.json"
 # Head dimensions, a backward pass that gives the same bits every time there, and the fastest whose bits change, of a run
 # that all are in.
-IN_ORDER = (((64, 128), 57, 63), ((64, 128), 64, 63), ((256,), 58, 56))
+IN_ORDER = (*(((64, 128), stage, 66) for stage in (57, 64, 67, 68)), ((256,), 58, 56))
 BESIDE = ("fa2", "cudnn", "flash-attn-4")  # the peers that stand beside each of them
 BETTER_FROM = 1024  # the means over N of what is set beside the better of the last two begin here
 HOST_PAGE = ROOT / "docs/flash_attn.md"
@@ -391,14 +391,16 @@ def peers_table(peers):
 
 
 def step_table(peers, stage):
-    """A stage and the one before it beside the fastest peers, interleaved in one run."""
+    """A stage and the one before it beside the fastest peers, and beside the fastest stage where this one gives the same bits
+    every time; interleaved in one run."""
     before, mine = name_of(registry.stage_of(stage.before)), name_of(stage)
     names = [one["name"] for one in peers["results"]]
     steps = [mine] if before not in names else [before, mine]
-    shown = [name for name in gpu_pictures.names_of(peers) if name in BESIDE]
     c = peers["context"]
+    fastest = [name_of(registry.fastest("backward", c["dtype"], measured_in(peers)))] if registry.is_deterministic(stage) else []
+    shown = [*(name for name in fastest if name not in steps), *(name for name in gpu_pictures.names_of(peers) if name in BESIDE)]
     spreads = spread_text(spread(one) for one in peers["results"] if one["name"] in (*steps, *shown))
-    heads = [*steps, *(["ratio"] if len(steps) == 2 else []), *(gpu_pictures.PEERS[name] for name in shown)]
+    heads = [*steps, *(["ratio"] if len(steps) == 2 else []), *(gpu_pictures.PEERS.get(name, name) for name in shown)]
     lines = [f"TFLOP/s in {c['dtype']} {origin(c)}; one interleaved run, {pace(c)}, median of {c['rounds']}"
              f"{spreads}.", "",
              "| d | mask | N | " + " | ".join(heads) + " |", "|--:|---|--:|" + "--:|" * len(heads)]
@@ -441,7 +443,7 @@ def short_peers_table(peers):
 
 def in_order_table(peers):
     """How many times as long a backward pass that gives the same bits every time takes as the fastest one, at each shape
-    of IN_ORDER's pairs."""
+    of those of IN_ORDER's pairs that this run has."""
     at = {(one["d"], one["causal"], one["N"], one["name"]): one["tflops"] for one in peers["results"] if "tflops" in one}
     lengths = sorted({N for _, _, N, _ in at})
     lines = [f"Times as long, in {peers['context']['dtype']} {origin(peers['context'])}; {pace(peers['context'])}:", "",
@@ -452,7 +454,7 @@ def in_order_table(peers):
             if any(all(pair) for pair in pairs):
                 cells = [f"{pair[0] / pair[1]:.2f}" if all(pair) else "" for pair in pairs]
                 lines.append(f"| {d} | {'causal' if causal else 'full'} | {ordered} over {atomic} | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n" if len(lines) > 4 else ""
 
 
 def better_table(runs):
@@ -694,6 +696,8 @@ class Results:
         self.hopper_runs = [run for run in map(of_scripts, dict.fromkeys(one / HOPPER_PEERS for one in (hopper, folder))) if run]
         # Runs of a stage beside the one before, which has its own table.
         self.steps = [run for run in (of_scripts(folder / name) for name in (HOPPER_ODD, HOPPER_PERSISTENT)) if run]
+        runs = [{stage.number: stage.before for stage in measured_in(run)} for run in self.steps]
+        self.in_steps = {number for run in runs for number, before in run.items() if before in run}
         self.other = others(folder / HOPPER_OTHER) if (folder / HOPPER_OTHER).exists() else None
         self.policies = [of_policies(path) for one in (hopper, folder) for path in sorted(one.glob("policies_*.json"))]
         self.host = if_there(folder / HOST, "results")
@@ -709,12 +713,14 @@ class Results:
                 *backward_blocks(self.backward, self.backward_peers, with_pictures),
                 (PAGE, "train_gpt", losses_block(self.losses)), (PAGE, "throughput", training_block(self.training)),
                 (ATOMICS_PAGE, "atomics", atomics_block(self.atomics)),
-                (ATOMICS_PAGE, "in order", in_order_table(self.hopper_backward) if self.hopper_backward else NOT_YET),
+                (ATOMICS_PAGE, "in order",
+                 "\n".join(filter(None, map(in_order_table, filter(None, (*self.steps, self.hopper_backward))))) or NOT_YET),
                 (fastest.readme, "peers", peers_table(self.peers) if self.peers else NOT_YET),
                 *((stage.readme, "peers", step_table(peers, stage))
                   for peers in filter(None, (self.hopper_peers, self.hopper_backward))
-                  for stage in measured_in(peers) if stage.gpu == "hopper"),
-                *((stage.readme, "peers", step_table(run, stage)) for run in self.steps for stage in measured_in(run)[-1:]),
+                  for stage in measured_in(peers) if stage.gpu == "hopper" and stage.number not in self.in_steps),
+                *((stage.readme, "peers", step_table(run, stage))
+                  for run in self.steps for stage in measured_in(run) if stage.number in self.in_steps),
                 *((MEASURED_PAGE, name, short_peers_table(peers) if peers else NOT_YET)
                   for name, peers in (("peers", self.peers), ("hopper_peers", self.hopper_peers),
                                       ("hopper_backward", self.hopper_backward))),

@@ -66,7 +66,7 @@ const CpuClaim* cpu_claim_of(const Stage& stage) {
 
 bool adds_in_any_order(const Stage& stage, const Problem& problem) {
   const Claim* claim = claim_of(stage);
-  if (claim == nullptr || claim->integer_sums) return false;
+  if (claim == nullptr || claim->same_sums) return false;
   return std::ranges::any_of(std::array{"atomics", "bulk_reduces"}, [&](const char* counter) {
     const ClosedForm* form = claim->backward.find(counter);
     return form != nullptr && form->value(claim->symbols(problem, Pass::backward)) > 0;

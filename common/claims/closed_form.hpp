@@ -55,9 +55,9 @@ struct Claim {
   /// Whether the forward pass writes O in whole sectors: no instruction touches more than its bytes fill.
   /// (A ledger counts sectors with Options::banks only, so that this is no closed form.)
   bool whole_sectors_of_O = false;
-  /// Whether all that blocks of the backward pass add to dQ atomically are integers: their sums are exact,
-  /// and the order changes nothing.
-  bool integer_sums = false;
+  /// Whether what blocks of the backward pass add to dQ atomically has the same sums every time: integers,
+  /// whose sums are exact in any order, or numbers of one block for each row, in its order.
+  bool same_sums = false;
 
   /// Those of a pass.
   const Forms<ClosedForm>& of(Pass pass) const { return pass == Pass::forward ? forward : backward; }

@@ -22,12 +22,18 @@ using RowTiles = std::vector<RowTile>;
 
 /// Those of all blocks, which take turns on the emulator.
 std::vector<RowTiles> tiles_of_blocks(const StayingBlocks& blocks, const Symbols& n) {
-  const std::vector<std::int64_t> order = key_tiles_in_order(n, blocks.L2_bytes);
-  const std::size_t count = std::min<std::size_t>(blocks.multiprocessors, order.size());
+  std::vector<std::int64_t> order = key_tiles_in_order(n, blocks.L2_bytes);
+  std::size_t together = 1;  // tiles of keys that are drawn at a time
+  if (blocks.whole_heads) {
+    together = static_cast<std::size_t>(n.Tc);
+    for (std::size_t number = 0; number < order.size(); ++number) order[number] = number % together;
+  }
+  const std::size_t count = std::min<std::size_t>(blocks.multiprocessors, order.size() / together);
   std::vector<RowTiles> tiles(count);
   std::vector<std::size_t> rows_before(count);  // tiles of rows of the keys before
   for (std::size_t number = 0; number < order.size(); ++number) {
-    const std::size_t turn = number / count, block = number % count;
+    const std::size_t block = number / together % count,
+                      turn = number / together / count * together + number % together;
     const std::int64_t j0 = order[number] * n.Bc;
     RowTile next{2 * std::min(n.Bc, n.Nk - j0) * n.d, turn >= 2 && rows_before[block] == 1, false};
     const std::size_t before = tiles[block].size();
@@ -46,11 +52,11 @@ std::vector<RowTiles> tiles_of_blocks(const StayingBlocks& blocks, const Symbols
 }  // namespace
 
 Expr StayingBlocks::blocks() const {
-  return named("blocks", min(multiprocessors, BHkv * Tc));
+  return named("blocks", min(multiprocessors, whole_heads ? BHkv : BHkv * Tc));
 }
 
 Expr StayingBlocks::drawn() const {
-  return claims::drawn(BHkv * Tc, multiprocessors);
+  return claims::drawn(whole_heads ? BHkv : BHkv * Tc, multiprocessors);
 }
 
 std::vector<ClosedForm> StayingBlocks::forms() const {
@@ -112,16 +118,19 @@ std::vector<ClosedForm> StayingBlocks::forms() const {
   };
 }
 
-void StayingBlocks::change(ClosedForm& form, const std::vector<ClosedForm>& staying) const {
-  const auto found = std::ranges::find(staying, form.counter, &ClosedForm::counter);
-  if (found == staying.end()) return;
-  const Expr a = found->count, b = form.count, row_tiles = BH * sum(live_i), key_tiles = BHkv * Tc;
-  const auto value = [=, most = most_row_tiles](const Symbols& n) {
-    const bool stay = n.d <= 64 && row_tiles.value(n) <= most * key_tiles.value(n);
-    return (stay ? a : b).value(n);
-  };
-  form.count = {a.text() + " if blocks stay, else " + b.text_within(Expr::Bond::sum), value,
-                Expr::Bond::choice};
+bool has_few_row_tiles(const Symbols& n, std::int64_t most) {
+  const Expr row_tiles = BH * sum(live_i), key_tiles = BHkv * Tc;
+  return n.d <= 64 && row_tiles.value(n) <= most * key_tiles.value(n);
+}
+
+void change_where(ClosedForm& form, const std::vector<ClosedForm>& others, const std::string& where,
+                  const std::function<bool(const Symbols&)>& holds, const std::string& as_before) {
+  const auto found = std::ranges::find(others, form.counter, &ClosedForm::counter);
+  if (found == others.end()) return;
+  const Expr a = found->count, b = form.count;
+  form.count = {
+      a.text() + " " + where + ", else " + (as_before.empty() ? b.text_within(Expr::Bond::sum) : as_before),
+      [=](const Symbols& n) { return (holds(n) ? a : b).value(n); }, Expr::Bond::choice};
 }
 
 }  // namespace flashladder::claims

@@ -35,8 +35,8 @@ std::string features(const Stage& stage) {
 }
 
 /// What the stages of the track with this number are about. A track is the first digit; that of forward
-/// passes on Hopper goes on to 51, and again with 65, that of backward passes there to 64, and again with
-/// 66, and that of variants to 83.
+/// passes on Hopper goes on to 51, and again with 65, that of backward passes there to 64, and again from
+/// 66 to 68, and that of variants to 83.
 std::string_view track(int number) {
   constexpr std::pair<int, std::string_view> tracks[] = {{0, "on a CPU"},
                                                          {10, "forward on CUDA cores"},
@@ -46,7 +46,7 @@ std::string_view track(int number) {
                                                          {52, "backward on Hopper"},
                                                          {65, "forward on Hopper"},
                                                          {66, "backward on Hopper"},
-                                                         {67, ""},
+                                                         {69, ""},
                                                          {70, "variants"},
                                                          {84, ""}};
   std::string_view found;

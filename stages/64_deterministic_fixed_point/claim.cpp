@@ -14,7 +14,7 @@ Claim claim() {
   const Expr looked_at = keys + keys / 8;      // and of V sums of 8 numbers
   const Expr dQ = BH * sum(live_i) * Br * D;   // numbers that become integers
   const Expr by_fma = dQ / 8 * (6 - D / 64);   // of these 5 of 8 where D = 64, and 4 where D = 128
-  claim.integer_sums = true;
+  claim.same_sums = true;
   claim.backward.as_before = true;
   claim.backward.forms = {
       {"global.K.read_elements", BHkv * Nk * d + keys},

@@ -10,7 +10,7 @@ namespace {
 
 /// Where blocks stay a counter has its persistent form, if there is one; else that of the stage before.
 void where_blocks_stay(ClosedForm& form) {
-  static const StayingBlocks stay{multiprocessors(), L2_bytes(), 12};
+  static const StayingBlocks stay{multiprocessors(), L2_bytes()};
   static const std::vector<ClosedForm> persistent = [] {
     std::vector<ClosedForm> forms = stay.forms();
     forms.insert(
@@ -20,7 +20,8 @@ void where_blocks_stay(ClosedForm& form) {
          {"device_bytes", 4 * BH * Tr * Br * (2 + D) + 4}});
     return forms;
   }();
-  stay.change(form, persistent);
+  change_where(form, persistent, "if blocks stay",
+               [](const Symbols& n) { return has_few_row_tiles(n, 12); });
 }
 
 }  // namespace

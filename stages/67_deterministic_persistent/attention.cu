@@ -637,7 +637,7 @@ void backward(const Backward& f) {
 extern const Stage stage;
 const Stage stage{
     .number = 67,
-    .name = "persistent_fixed_point",
+    .name = "deterministic_persistent",
     .title = "persistent, dQ in fixed point",
     .idea =
         "the blocks of stage 64 stay, and draw tile after tile of keys: integers add up to the same bits, "

@@ -10,7 +10,7 @@ namespace {
 
 /// Where blocks stay a counter has its persistent form, if there is one; else that of the stage before.
 void where_blocks_stay(ClosedForm& form) {
-  static const StayingBlocks stay{multiprocessors(), L2_bytes(), 32};
+  static const StayingBlocks stay{multiprocessors(), L2_bytes()};
   static const std::vector<ClosedForm> persistent = [] {
     const Expr parts = ceil_div(Nk, 128);  // of 128 keys, whose largest numbers are found together
     const Expr rows = BH * Tr * Br;        // each with a unit of its own
@@ -22,14 +22,15 @@ void where_blocks_stay(ClosedForm& form) {
                   {"device_bytes", 4 * rows * (3 + D) + 8 * BHkv * parts + 4}});
     return forms;
   }();
-  stay.change(form, persistent);
+  change_where(form, persistent, "if blocks stay",
+               [](const Symbols& n) { return has_few_row_tiles(n, 32); });
 }
 
 }  // namespace
 
 Claim claim() {
   Claim claim;
-  claim.integer_sums = true;
+  claim.same_sums = true;
   claim.backward.as_before = true;
   claim.backward.change = where_blocks_stay;
   // Not claimed: on a GPU the block that is ready first draws next.
