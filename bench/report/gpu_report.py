@@ -20,8 +20,8 @@ from bench.report import gpu_pictures
 from bench.report.markers import NoMarkers, with_block
 from bench.results import atomics
 from bench.results.gpu import (FOLDER, HOPPER, HOPPER_BACKWARD, HOPPER_BUSY, HOPPER_ODD, HOPPER_OTHER, HOPPER_PEERS,
-                               HOPPER_PERSISTENT, KINDS, PACKAGES, BadResult, Measured, kind_text, load, others, pace,
-                               positive, read, require, spread)
+                               HOPPER_PERSISTENT, HOPPER_SAME_BITS, KINDS, PACKAGES, BadResult, Measured, kind_text, load,
+                               others, pace, positive, read, require, spread)
 from bench.results.losses import FACTOR, FLOOR, allowed, away, most_of, so_far
 from common.course import ledger, registry
 from common.course.registry import ROOT, Failure
@@ -32,7 +32,7 @@ LOSSES, TRAINING = ("train_gpt.json", "train_gpt_bf16.json"), "training.json"
 ATOMICS, NSIGHT, HOST = "atomics.json", "nsight.json", "host.json"
 # Head dimensions, a backward pass that gives the same bits every time there, and the fastest whose bits change, of a run
 # that all are in.
-IN_ORDER = (*(((64, 128), stage, 66) for stage in (57, 64, 67, 68)), ((256,), 58, 56))
+IN_ORDER = (*(((64, 128), stage, 66) for stage in (64, 67, 68)), ((64, 128), 57, 63), ((256,), 58, 56))
 BESIDE = ("fa2", "cudnn", "flash-attn-4")  # the peers that stand beside each of them
 BETTER_FROM = 1024  # the means over N of what is set beside the better of the last two begin here
 HOST_PAGE = ROOT / "docs/flash_attn.md"
@@ -695,9 +695,11 @@ class Results:
         self.busy = [runs for runs in both if all(runs)]  # rested, and busy, of a GPU
         self.hopper_runs = [run for run in map(of_scripts, dict.fromkeys(one / HOPPER_PEERS for one in (hopper, folder))) if run]
         # Runs of a stage beside the one before, which has its own table.
-        self.steps = [run for run in (of_scripts(folder / name) for name in (HOPPER_ODD, HOPPER_PERSISTENT)) if run]
-        runs = [{stage.number: stage.before for stage in measured_in(run)} for run in self.steps]
-        self.in_steps = {number for run in runs for number, before in run.items() if before in run}
+        self.steps = [run for run in (of_scripts(folder / name) for name in (HOPPER_ODD, HOPPER_PERSISTENT, HOPPER_SAME_BITS)) if run]
+        self.step_of = {}  # the first run that has a stage and the one before
+        for run in self.steps:
+            before = {stage.number: stage.before for stage in measured_in(run)}
+            self.step_of = {number: run for number in before if before[number] in before} | self.step_of
         self.other = others(folder / HOPPER_OTHER) if (folder / HOPPER_OTHER).exists() else None
         self.policies = [of_policies(path) for one in (hopper, folder) for path in sorted(one.glob("policies_*.json"))]
         self.host = if_there(folder / HOST, "results")
@@ -718,9 +720,9 @@ class Results:
                 (fastest.readme, "peers", peers_table(self.peers) if self.peers else NOT_YET),
                 *((stage.readme, "peers", step_table(peers, stage))
                   for peers in filter(None, (self.hopper_peers, self.hopper_backward))
-                  for stage in measured_in(peers) if stage.gpu == "hopper" and stage.number not in self.in_steps),
-                *((stage.readme, "peers", step_table(run, stage))
-                  for run in self.steps for stage in measured_in(run) if stage.number in self.in_steps),
+                  for stage in measured_in(peers) if stage.gpu == "hopper" and stage.number not in self.step_of),
+                *((registry.stage_of(number).readme, "peers", step_table(run, registry.stage_of(number)))
+                  for number, run in self.step_of.items()),
                 *((MEASURED_PAGE, name, short_peers_table(peers) if peers else NOT_YET)
                   for name, peers in (("peers", self.peers), ("hopper_peers", self.hopper_peers),
                                       ("hopper_backward", self.hopper_backward))),

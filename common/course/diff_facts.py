@@ -173,8 +173,9 @@ def measured(before: Stage, after: Stage) -> Measured:
             found = [timed_on_cpu(stage) for stage in (before, after)]
         else:  # of the pass that both have
             family = "grid" if before.forward and after.forward else "backward"
-            paths = [gpu.FOLDER / gpu.HOPPER_PERSISTENT, gpu.FOLDER / gpu.HOPPER_BACKWARD] if family == "backward" else [
-                gpu.HOPPER / gpu.HOPPER_PEERS, gpu.FOLDER / gpu.HOPPER_ODD]
+            paths = [gpu.HOPPER / gpu.HOPPER_PEERS, gpu.FOLDER / gpu.HOPPER_ODD]
+            if family == "backward":
+                paths = [gpu.FOLDER / name for name in (gpu.HOPPER_PERSISTENT, gpu.HOPPER_SAME_BITS, gpu.HOPPER_BACKWARD)]
             together = [[compared_with_peers(stage, path) for stage in (before, after)] for path in paths]
             found = next((both for both in together if None not in both), together[0])
             if None in found:

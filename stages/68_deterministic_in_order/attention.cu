@@ -493,7 +493,7 @@ void backward(const Backward& f) {
                        map_of<KVTile<d>>(f, "V", x.V), map_of<QTile<d>>(f, "dO", x.dO),
                        map_of_rows("L2", L2, batch, heads, padded_Nq, Br),
                        map_of_rows("D", D, batch, heads, padded_Nq, Br), dQ_sum, x.dK, x.dV, drawn, x.sizes,
-                       padded_Nq, order, f.problem.scale * log2_e);
+                       padded_Nq, order, x.sizes.scale * log2_e);
       launch_dependent("convert", convert_in_turn<T, d, true>,
                        dim3(tiles(tiles(f.problem.Nq, 16) * std::int64_t{d}, helpers), heads, batch),
                        helpers, 0, dQ_sum, x.dQ, x.sizes, padded_Nq);
