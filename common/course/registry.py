@@ -84,7 +84,7 @@ class SourceLine:
 
 
 FIRST_VARIANT = 70  # the stages from here on are no faster rungs, but other kinds of attention
-UNTRIED: tuple[int, ...] = ()  # stages whose tests no GPU has passed yet: who names none does not get them
+UNTRIED: tuple[int, ...] = (67, 68)  # stages whose tests no GPU has passed yet: who names none does not get them
 POLICY = "policy.hpp"  # of a variant of attention: what it has in place of a kernel
 
 
@@ -225,8 +225,9 @@ def fastest(which: str, dtype: str, stages: Iterable[AnyRung]) -> AnyRung:
 
 
 def deterministic(which: str, dtype: str, stages: Iterable[AnyRung]) -> AnyRung | None:
-    """The last rung that exists to give the same bits every time; None where there is none."""
-    return next((one for one in reversed(of_kernels(which, dtype, stages)) if is_deterministic(one)), None)
+    """The last rung that exists to give the same bits every time, and has been tried; None where there is none."""
+    return next((one for one in reversed(of_kernels(which, dtype, stages))
+                 if is_deterministic(one) and one.number not in UNTRIED), None)
 
 
 def on_a_cpu(which: str, stages: Iterable[AnyRung]) -> AnyRung:

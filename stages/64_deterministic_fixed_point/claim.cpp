@@ -28,8 +28,8 @@ Claim claim() {
       {"blocks", BHkv * (Tc + ceil_div(parts, 4)) + BH * (Tr * Br / 16 + ceil_div(fragments * D, 128))},
       {"div", rows + 2 * BH * fragments * D},
       {"fma", BH * sum(live_i) * Br * Bc + 3 * by_fma + looked_at},
-      {"mul", BH * sum(live_i) * (2 * Br * Bc + 256 * warpgroups) + dQ + 2 * by_fma + looked_at + 25 * rows +
-                  BH * (Nq * (2 + d) + 16 * fragments * D) + BHkv * Tc * Bc * D},
+      {"mul", BH * sum(live_i) * (2 * Br * Bc + 256 * warpgroups) + dQ + 2 * by_fma + looked_at +
+                  25 * rows + BH * (Nq * (2 + d) + 16 * fragments * D) + BHkv * Tc * Bc * D},
       {"atomics", BH * sum(live_i) * Br * D / 2},  // two integers each
       {"dependent_launches", 3},
   };
