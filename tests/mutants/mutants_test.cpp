@@ -463,9 +463,13 @@ void judge_by_claim(const Stage& stage, int most_d, Caught& caught) {
     }
     if (blocks_stay(stage)) problems.push_back(problem(1, 2, 1, 200, 600, 96, causal));  // another tile
     // Backward more tiles of rows for a tile of keys than blocks stay for.
-    if (blocks_stay(stage) && stage.backward != nullptr)
+    if (blocks_stay(stage) && stage.backward != nullptr) {
       for (const std::int64_t heads : {7, 12})  // 21 and 36 of them
         problems.push_back(problem(1, heads, 1, 300, 31, 32, causal));
+      // Two heads for each multiprocessor, with whole tiles of keys; and one, with more rows than L2 holds.
+      problems.push_back(problem(2, 16, 16, 130, 128, 64, causal));
+      problems.push_back(problem(2, 8, 8, 700, 60, 64, causal));
+    }
     if (has_clusters(stage)) {
       problems = {problem(1, 2, 1, 300, 290, cluster_d, causal),
                   problem(1, 14, 7, 600, 300, cluster_d, causal)};
