@@ -466,9 +466,12 @@ void judge_by_claim(const Stage& stage, int most_d, Caught& caught) {
     if (blocks_stay(stage) && stage.backward != nullptr) {
       for (const std::int64_t heads : {7, 12})  // 21 and 36 of them
         problems.push_back(problem(1, heads, 1, 300, 31, 32, causal));
-      // Two heads for each multiprocessor, with whole tiles of keys; and one, with more rows than L2 holds.
-      problems.push_back(problem(2, 16, 16, 130, 128, 64, causal));
-      problems.push_back(problem(2, 8, 8, 700, 60, 64, causal));
+      // Of blocks that take whole heads two for each, with whole tiles of keys; and one, with more rows
+      // than L2 holds.
+      if (claim->backward.find("blocks")->text().find("in order") != std::string::npos) {
+        problems.push_back(problem(2, 16, 16, 130, 128, 64, causal));
+        problems.push_back(problem(2, 8, 8, 700, 60, 64, causal));
+      }
     }
     if (has_clusters(stage)) {
       problems = {problem(1, 2, 1, 300, 290, cluster_d, causal),
