@@ -507,11 +507,14 @@ TEST_CASE(
         problems.push_back(p);
       }
     }
-    // More tiles of keys than multiprocessors: which block draws which is chance.
+    // More tiles of keys than multiprocessors: which block draws which is chance. And a head for each of
+    // them.
     if (blocks_stay(*stage)) {
-      for (const bool causal : {false, true}) {
-        problems.push_back(problem(1, 10, 10, 203, 286, 64, causal));
-        problems.back().dtype = stage->supports.dtypes.front();
+      for (const std::int64_t heads : {10, 16}) {
+        for (const bool causal : {false, true}) {
+          problems.push_back(problem(1, heads, heads, 203, 286, 64, causal));
+          problems.back().dtype = stage->supports.dtypes.front();
+        }
       }
     }
     if (adds_in_any_order(*stage, problems.front())) {
