@@ -22,12 +22,9 @@ using RowTiles = std::vector<RowTile>;
 
 /// Those of all blocks, which take turns on the emulator.
 std::vector<RowTiles> tiles_of_blocks(const StayingBlocks& blocks, const Symbols& n) {
-  std::vector<std::int64_t> order = key_tiles_in_order(n, blocks.L2_bytes);
-  std::size_t together = 1;  // tiles of keys that are drawn at a time
-  if (blocks.whole_heads) {
-    together = static_cast<std::size_t>(n.Tc);
-    for (std::size_t number = 0; number < order.size(); ++number) order[number] = number % together;
-  }
+  // Head after head where blocks draw heads: as if L2 had room for none.
+  const std::vector<std::int64_t> order = key_tiles_in_order(n, blocks.whole_heads ? 0 : blocks.L2_bytes);
+  const auto together = static_cast<std::size_t>(blocks.whole_heads ? n.Tc : 1);  // tiles drawn at a time
   const std::size_t count = std::min<std::size_t>(blocks.multiprocessors, order.size() / together);
   std::vector<RowTiles> tiles(count);
   std::vector<std::size_t> rows_before(count);  // tiles of rows of the keys before

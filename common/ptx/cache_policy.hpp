@@ -34,15 +34,11 @@ __device__ __forceinline__ void store4(float* p, float4 value, cache_policy poli
                : "memory");
 }
 
-/// atomic_add4, under a policy.
+/// atomic_add4, under a policy; on Hopper, as tma_load.
 __device__ __forceinline__ void atomic_add4(float* p, float4 value, cache_policy policy) {
-#if __CUDA_ARCH__ >= 900
   asm volatile("red.global.add.L2::cache_hint.v4.f32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(p), "f"(value.x),
                "f"(value.y), "f"(value.z), "f"(value.w), "l"(policy)
                : "memory");
-#else
-  atomic_add4(p, value);
-#endif
 }
 
 /// tma_load, under a policy.
@@ -82,7 +78,7 @@ inline void store4(simt::gmem<f32> p, float4 value, cache_policy, simt::Where wh
   store4(p, value, where);
 }
 
-/// atomic_add4, under a policy.
+/// atomic_add4, under a policy; on Hopper, as tma_load.
 inline void atomic_add4(simt::gmem<f32> p, float4 value, cache_policy,
                         simt::Where where = simt::Where::here()) {
   atomic_add4(p, value, where);
