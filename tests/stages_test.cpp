@@ -55,16 +55,23 @@ struct Checked {
   Result<float> result;
 };
 
-/// `stage` on `inputs`, against the oracle.
+/// `stage` on `inputs`, against what is expected of it.
 /// @param blind  receives whether nothing is wrong that these inputs show, and they do not show all; null:
 ///               they must
-Checked check_stage(const Stage& stage, const Inputs& inputs, Layout layout, bool* blind = nullptr) {
-  Checked checked{expect_forward(inputs, computing_dtype(stage, inputs.problem.dtype)), {}};
+Checked check_expected(const Stage& stage, const Inputs& inputs, Layout layout, Expected expected,
+                       bool* blind = nullptr) {
+  Checked checked{std::move(expected), {}};
   const Verdict verdict = run_and_check(stage, inputs, layout, checked.expected, &checked.result);
   if (blind != nullptr && (*blind = verdict.blind)) return checked;
   CHECK(verdict.why == "");
   if (!verdict.passed) FAIL(first_divergence(stage, inputs));
   return checked;
+}
+
+/// The same, against the oracle.
+Checked check_stage(const Stage& stage, const Inputs& inputs, Layout layout, bool* blind = nullptr) {
+  const Dtype dtype = computing_dtype(stage, inputs.problem.dtype);
+  return check_expected(stage, inputs, layout, expect_forward(inputs, dtype), blind);
 }
 
 /// The same, and against the stage before it. Where both are within their bounds of the oracle, they are
@@ -75,7 +82,10 @@ void check_beside_stage_before(const Stage& stage, const Inputs& inputs, Layout 
   if (stage.before == stage.number || !find_stage(stage.before).supports.takes(inputs.problem)) return;
   const Stage& stage_before = on_backend(find_stage(stage.before), stage.backend);
   INFO("the stage before");
-  const Checked before = check_stage(stage_before, inputs, layout);
+  const Dtype dtype = computing_dtype(stage_before, inputs.problem.dtype);
+  const Checked before =
+      check_expected(stage_before, inputs, layout,
+                     dtype == own.expected.dtype ? own.expected : expect_forward(inputs, dtype));
   const Verdict against = check_against(own.result, own.expected, before.result, before.expected);
   CHECK(against.why == "");
   if (!against.passed) FAIL(first_divergence(stage, inputs));
@@ -87,13 +97,13 @@ struct CheckedBackward {
   Gradients<float> result;
 };
 
-/// The backward pass of `stage`, against the oracle.
-/// @param blind  as of check_stage
-CheckedBackward check_gradients_of(const Stage& stage, const Inputs& inputs, const std::vector<float>& dO,
-                                   Layout layout, bool* blind = nullptr) {
-  const Result<float> forward = saved_forward(inputs);
-  CheckedBackward checked{
-      expect_backward(inputs, forward, dO, computing_dtype(stage, inputs.problem.dtype)), {}};
+/// The backward pass of `stage`, against what is expected of it.
+/// @param forward  what it is given of the forward pass
+/// @param blind    as of check_expected
+CheckedBackward check_expected_gradients(const Stage& stage, const Inputs& inputs,
+                                         const Result<float>& forward, const std::vector<float>& dO,
+                                         Layout layout, ExpectedGradients expected, bool* blind = nullptr) {
+  CheckedBackward checked{std::move(expected), {}};
   const Verdict verdict =
       run_and_check_backward(stage, inputs, forward, dO, layout, checked.expected, &checked.result);
   if (blind != nullptr && (*blind = verdict.blind)) return checked;
@@ -109,6 +119,15 @@ CheckedBackward check_gradients_of(const Stage& stage, const Inputs& inputs, con
   return checked;
 }
 
+/// The same, against the oracle.
+CheckedBackward check_gradients_of(const Stage& stage, const Inputs& inputs, const std::vector<float>& dO,
+                                   Layout layout, bool* blind = nullptr) {
+  const Result<float> forward = saved_forward(inputs);
+  const Dtype dtype = computing_dtype(stage, inputs.problem.dtype);
+  return check_expected_gradients(stage, inputs, forward, dO, layout,
+                                  expect_backward(inputs, forward, dO, dtype), blind);
+}
+
 /// The same with random numbers as dO.
 CheckedBackward check_backward_of(const Stage& stage, const Inputs& inputs, Layout layout,
                                   bool* blind = nullptr) {
@@ -117,11 +136,18 @@ CheckedBackward check_backward_of(const Stage& stage, const Inputs& inputs, Layo
 
 /// As check_beside_stage_before, of the backward pass.
 void check_backward_beside_stage_before(const Stage& stage, const Inputs& inputs, Layout layout) {
-  const CheckedBackward own = check_backward_of(stage, inputs, layout);
+  const Result<float> forward = saved_forward(inputs);
+  const std::vector<float> dO = random_output_gradient(inputs.problem, 5);
+  const Dtype dtype = computing_dtype(stage, inputs.problem.dtype);
+  const CheckedBackward own = check_expected_gradients(stage, inputs, forward, dO, layout,
+                                                       expect_backward(inputs, forward, dO, dtype));
   const Stage* stage_before = backward_before(stage);
   if (stage_before == nullptr || !stage_before->supports.takes(inputs.problem)) return;
   INFO("the stage before");
-  const CheckedBackward before = check_backward_of(*stage_before, inputs, layout);
+  const Dtype dtype_before = computing_dtype(*stage_before, inputs.problem.dtype);
+  const CheckedBackward before = check_expected_gradients(
+      *stage_before, inputs, forward, dO, layout,
+      dtype_before == dtype ? own.expected : expect_backward(inputs, forward, dO, dtype_before));
   const Verdict against = check_backward_against(own.result, own.expected, before.result, before.expected);
   CHECK(against.why == "");
   REQUIRE(against.passed);

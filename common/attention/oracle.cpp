@@ -404,23 +404,25 @@ std::vector<double> change_without_key(const Inputs& inputs, const Result<double
     };
     std::ranges::fill(O_rest, 0.0);
     if (P < 0.5) {
+      const double factor = P * stays(key);
       for (std::int64_t c = 0; c < p.d; ++c)
-        O_rest[c] = (oracle.O[row * p.d + c] - P * stays(key) * V[key * p.d + c]) / (1 - P);
+        O_rest[c] = (oracle.O[row * p.d + c] - factor * V[key * p.d + c]) / (1 - P);
     } else if (visible > 1) {
       if (which != Dropped::heaviest) all_scores();
       S[key] = -std::numeric_limits<double>::infinity();
       const double sink = inputs.sink(seeing.h), m = std::max(*std::ranges::max_element(S), sink);
       double l = std::exp(sink - m);
       for (std::int64_t j = 0; j < visible; ++j) {
-        const double weight = std::exp(S[j] - m);
+        const double weight = std::exp(S[j] - m), factor = weight * stays(j);
         l += weight;
-        for (std::int64_t c = 0; c < p.d; ++c) O_rest[c] += weight * stays(j) * V[j * p.d + c];
+        for (std::int64_t c = 0; c < p.d; ++c) O_rest[c] += factor * V[j * p.d + c];
       }
       for (double& x : O_rest) x /= l;
       if (hides_all(m)) std::ranges::fill(O_rest, 0.0);  // all other keys are hidden
     }
+    const double factor = stays(key);
     for (std::int64_t c = 0; c < p.d; ++c)
-      change[row * p.d + c] = P * (O_rest[c] - stays(key) * V[key * p.d + c]);
+      change[row * p.d + c] = P * (O_rest[c] - factor * V[key * p.d + c]);
   }
   return change;
 }
