@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "common/attention/stage.hpp"
@@ -59,13 +60,15 @@ std::string_view track(int number) {
 }  // namespace
 
 std::string list_text() {
+  std::size_t longest = 0;
+  for (const Stage* stage : stages()) longest = std::max(longest, label(*stage).size());
   std::string text;
   for (const Stage* stage : stages()) {
     const std::size_t width = terminal_width();
     // Beside the name, or below it where the terminal is narrow.
     const bool below = width != 0 && width < 70;
-    const std::string indentation(below ? 2 : 25, ' ');
-    std::string first = fmt::format("{:<24} ", label(*stage));
+    const std::string indentation(below ? 2 : longest + 1, ' ');
+    std::string first = fmt::format("{:<{}} ", label(*stage), longest);
     if (below) {
       text += label(*stage) + "\n";
       first = indentation;
