@@ -456,10 +456,13 @@ TEST_CASE("backward: a NaN reaches dQ of every row that sees it, and no other he
   problem.causal = true;
   const std::int64_t key = 45,
                      only = 30;  // of head 1: rows 25 ... 49 see the key; this one has the NaN itself
+  const std::int64_t column = 7;
   for (const Stage* stage : tested_stages()) {
     DYNAMIC_SECTION(folder(*stage)) {
       if (!takes_part(*stage, stage->has(Pass::backward))) continue;
-      for (const char* of : {"Q", "K", "V", "dO"}) {
+      // An infinity in K may give a score of -inf and a P of 0: then dS K is 0 times infinity.
+      for (const auto& [of, value] :
+           {std::pair("Q", NAN), {"K", NAN}, {"K", INFINITY}, {"V", NAN}, {"dO", NAN}}) {
         Inputs inputs = random_inputs(problem, 9);
         std::vector<float> dO = random_output_gradient(problem, 5);
         const bool of_row = of == std::string_view("Q") || of == std::string_view("dO");
@@ -467,20 +470,21 @@ TEST_CASE("backward: a NaN reaches dQ of every row that sees it, and no other he
                        : of == std::string_view("K") ? inputs.K
                        : of == std::string_view("V") ? inputs.V
                                                      : dO;
-        spoilt[(of_row ? problem.Nq + only : problem.Nk + key) * problem.d + 7] = NAN;
+        spoilt[(of_row ? problem.Nq + only : problem.Nk + key) * problem.d + column] = value;
         const Inputs own = for_stage(*stage, inputs);
         BackwardRun run(*stage, own, saved_forward(own), dO);
         Workspace workspace(free_memory(stage->backend));
         run.run(workspace);
         const Gradients<float> result = run.result();
         for (std::int64_t row = 0; row < 2 * problem.Nq; ++row) {
-          INFO(of << ", row " << row);
+          INFO(value << " in " << of << ", row " << row);
           const std::int64_t i = row - problem.Nq;  // of head 1
           const bool sees = i >= 0 && (of_row ? i == only : problem.visible_keys(i) > key);
           for (std::int64_t c = 0; c < problem.d; ++c) {
-            const bool in_dQ = std::isnan(result.dQ[row * problem.d + c]);
-            REQUIRE(
-                (in_dQ == sees || (in_dQ && i >= 0 && !of_row)));  // 0 times NaN is NaN, where it is masked
+            const bool in_dQ = std::isnan(result.dQ[row * problem.d + c]),
+                       must = sees && (std::isnan(value) || c == column),
+                       may = i >= 0 && !of_row;  // 0 times NaN is NaN, where it is masked
+            REQUIRE((in_dQ == must || (in_dQ && may)));
           }
         }
       }
@@ -735,6 +739,33 @@ TEST_CASE("backward: V much larger than K, and large from key 200 on", "[stage]"
       for (std::int64_t e = 0; e < std::ssize(inputs.V); ++e)
         inputs.V[e] *= e / problem.d % problem.Nk < 200 ? 1.f : 256.f;
       check_backward_of(*stage, for_stage(*stage, inputs), Layout::contiguous);
+    }
+  }
+}
+
+TEST_CASE("backward: one key, or one V, much larger than all others, wherever it is", "[stage]") {
+  // Of each head another one, of all that threads load together.
+  Problem problem;
+  problem.q_heads = problem.kv_heads = 16;
+  problem.Nq = 16;
+  problem.Nk = 20;
+  problem.d = 64;
+  constexpr float much = 2048;
+  for (const Stage* stage : tested_stages()) {
+    DYNAMIC_SECTION(folder(*stage)) {
+      if (!takes_part(*stage, stage->has(Pass::backward))) continue;
+      for (auto member : {&Inputs::K, &Inputs::V}) {
+        Inputs inputs = random_inputs(problem, 13);
+        if (member == &Inputs::K) {
+          for (float& q : inputs.Q) q /= much;  // no softmax with a single key
+        }
+        for (std::int64_t h = 0; h < problem.kv_heads; ++h) {
+          for (std::int64_t c = 0; c < problem.d; ++c)
+            (inputs.*member)[(h * problem.Nk + h) * problem.d + c] *= much;
+        }
+        INFO((member == &Inputs::K ? "K" : "V"));
+        check_backward_of(*stage, for_stage(*stage, inputs), Layout::contiguous);
+      }
     }
   }
 }
