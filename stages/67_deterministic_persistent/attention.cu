@@ -417,7 +417,7 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
     if (lane == 0) mbarrier_arrive(empty.at(buffer, of));
   };
   // This warp's first row of dQ, of all heads, of the tile whose dQ comes next. (dQ_sum of 2^31 rows would
-  // have 512 GB, and 64 bits would take registers that are not there.)
+  // have 512 GiB, and 64 bits would take registers that are not there.)
   int row0 = 0;
   // dQ = dS K of a tile, of this warpgroup's rows and columns and all keys, begins. The units of rows quad
   // and quad + 8 come meanwhile.

@@ -41,8 +41,8 @@ MOST_BLOCKS = 65535  # batch entries, or heads, of one launch: what a GPU takes 
 NO_PAIR = "stage is {!r}: give one stage, or a pair of which the second has the backward pass"
 # Their backward passes give the same bits every time. Of those that take the arrays the first is the fastest, at d = 64,
 # 128 and 256, where they were measured.
-# Stages 64, 67 and 68 are faster than 57. But 64 and 67, which 68 calls, lose bits of dQ where K, or the V of a key, has outliers:
-# they have to be named.
+# From N = 1,024 on stages 64 and 67 are faster than 57. But 64 and 67, which 68 calls, lose bits of dQ where K, or the V of a key,
+# has outliers: they have to be named.
 DETERMINISTIC = (57, 58, 39)
 
 
