@@ -18,6 +18,7 @@
 #include "common/check/turn.hpp"
 #include "common/claims/closed_form.hpp"
 #include "common/io/npz.hpp"
+#include "common/simt/block.hpp"
 #include "wrong_table.hpp"
 
 namespace {
@@ -721,6 +722,37 @@ TEST_CASE("backward: several tiles in every kernel", "[stage]") {
       if (!takes_part(*stage, stage->backward != nullptr && stage->backend != Backend::cpu)) continue;
       for_each_kernel(*stage,
                       [&](const Inputs& inputs) { check_backward_of(*stage, inputs, Layout::rows_first); });
+    }
+  }
+}
+
+TEST_CASE("backward: as many heads as multiprocessors, and twice as many", "[stage]") {
+  // Then a block may have all keys of a head, and one head after another.
+  struct Heads {
+    std::int64_t of_each, group, Nq, Nk, d;
+    bool causal;
+  };
+  for (const Stage* stage : tested_stages()) {
+    DYNAMIC_SECTION(folder(*stage)) {
+      const bool stays =
+          stage->has(Pass::backward) && stage->backend != Backend::cpu && blocks_stay(*stage);
+      if (!takes_part(*stage, stays)) continue;
+      const int all = stage->backend == Backend::cuda ? gpu_multiprocessors() : simt::multiprocessors;
+      // Under the mask with more rows than keys the first ones see no key.
+      for (const Heads& one : {Heads{2, 1, 203, 286, 64, true}, Heads{1, 2, 300, 170, 72, true},
+                               Heads{1, 1, 150, 301, 128, false}, Heads{2, 1, 286, 150, 64, false}}) {
+        if (!stage->supports.head_dim(one.d)) continue;
+        Problem p;
+        p.kv_heads = one.of_each * all;
+        p.q_heads = one.group * p.kv_heads;
+        p.Nq = one.Nq;
+        p.Nk = one.Nk;
+        p.d = one.d;
+        p.causal = one.causal;
+        p.dtype = one.causal ? Dtype::bf16 : Dtype::fp16;
+        INFO(to_string(p));
+        check_backward_of(*stage, random_inputs(p, 14), Layout::rows_first);
+      }
     }
   }
 }

@@ -27,3 +27,8 @@ function(flashladder_options target)
     target_compile_options(${target} PRIVATE -fsanitize=fuzzer-no-link)
   endif()
 endfunction()
+
+# flashladder_compile_quickly(TARGET): for what runs no longer for it, as the program around the kernels and the tests.
+function(flashladder_compile_quickly target)
+  target_compile_options(${target} PRIVATE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O1>)
+endfunction()

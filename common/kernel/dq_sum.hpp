@@ -106,7 +106,8 @@ __global__ void __launch_bounds__(helpers)
   const int i0 = e / d * 16, x = e % d / 8, quad = e % 8;
   if (i0 >= n.Nq) return;
   if constexpr (chained) grid_dependency_wait();  // dQ_sum is complete when the kernel before has ended
-  const gmem<const f32> dQ_sum = dQ_sumg + ((n.head(b, h) * padded_Nq + i0) * d + x * 128 + 16 * quad);
+  const gmem<const f32> dQ_sum =
+      behind_wait(dQ_sumg + ((n.head(b, h) * padded_Nq + i0) * d + x * 128 + 16 * quad));
   f32 dq[2][8];
 #pragma unroll
   for (int quad_lane = 0; quad_lane < 4; ++quad_lane) {

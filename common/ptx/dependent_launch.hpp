@@ -22,6 +22,15 @@ __device__ __forceinline__ void grid_dependency_wait() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
+/// `p`, to read behind the wait what the kernel before has written. nvcc takes what a kernel's pointer to
+/// const points to for unchanged as long as the kernel runs: without this it may read it before the wait.
+template <class T>
+__device__ __forceinline__ const T* behind_wait(const T* p) {
+  asm volatile("" : "+l"(p));
+  __builtin_assume(__isGlobal(p));
+  return p;
+}
+
 }  // namespace for_cuda
 
 #else
@@ -43,6 +52,12 @@ inline void launch_dependents() {}
 /// for those that learn of it by a barrier. Without launch_dependent() it has nothing to wait for.
 inline void grid_dependency_wait() {
   simt::wait_for_grid();
+}
+
+/// `p`, to read behind the wait what the kernel before has written.
+template <class T>
+gmem<const T> behind_wait(gmem<const T> p) {
+  return p;
 }
 
 }  // namespace for_emulator

@@ -215,7 +215,8 @@ __global__ void __launch_bounds__(helpers)
   for (int e = 4 * threadIdx.x; e < helpers / helper_lanes * d; e += 4 * helpers) store4(dQ_sum + e, {});
   f32 K = 0.f, V = 0.f;
   grid_dependency_wait();  // all of `largest` is there when the kernel before has ended
-  const gmem<const f32> largest = largestg + (b * (n.q_heads / n.group) + n.kv_head(h)) * parts * 2;
+  const gmem<const f32> largest =
+      behind_wait(largestg + (b * (n.q_heads / n.group) + n.kv_head(h)) * parts * 2);
   for (int p = threadIdx.x % 32; p < parts; p += 32) {
     K = fmaxf(K, largest[2 * p]);
     V = fmaxf(V, largest[2 * p + 1]);
@@ -240,8 +241,9 @@ __global__ void __launch_bounds__(helpers)
   const int i0 = e / d * 16, x = e % d / 8, quad = e % 8;
   if (i0 >= n.Nq) return;
   grid_dependency_wait();  // dQ_sum is complete when the kernel before has ended
-  const gmem<const f32> units = unitsg + n.head(b, h) * padded_Nq + i0 + quad;
-  const gmem<const int> dQ_sum = dQ_sumg + ((n.head(b, h) * padded_Nq + i0) * d + x * 128 + 8 * quad);
+  const gmem<const f32> units = behind_wait(unitsg + n.head(b, h) * padded_Nq + i0 + quad);
+  const gmem<const int> dQ_sum =
+      behind_wait(dQ_sumg + ((n.head(b, h) * padded_Nq + i0) * d + x * 128 + 8 * quad));
 #pragma unroll
   for (int a = 0; a < 2; ++a) {
     const f32 unit = n.scale / units[8 * a];
@@ -371,12 +373,15 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
   const auto release = [&](int of, int buffer) {
     if (lane == 0) mbarrier_arrive(empty.at(buffer, of));
   };
-  std::int64_t row0 = 0;  // this warp's first row of dQ, of the tile whose dQ comes next
+  // This warp's first row of dQ, of all heads, of the tile whose dQ comes next. (dQ_sum of 2^31 rows would
+  // have 512 GiB, and 64 bits would take registers that are not there.)
+  int row0 = 0;
   // dQ = dS K of a tile, of this warpgroup's rows and columns and all keys, begins. The units of rows quad
   // and quad + 8 come meanwhile.
   const auto begin_dQ = [&](f32(&dQ)[8][4], f32(&units)[2], int tile) {
     const int buffer = tile % num_buffers, parity = tile / num_buffers % 2;
-    units[0] = unitsg[row0 + quad], units[1] = unitsg[row0 + quad + 8];
+    const gmem<const f32> of_row = behind_wait(unitsg + (row0 + quad));
+    units[0] = of_row[0], units[1] = of_row[8];
     mbarrier_wait(dS_full.at(buffer, 0), parity);  // dS is read: all warps must have written theirs
     wgmma_fence();
 #pragma unroll
@@ -387,7 +392,7 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
   // It is there: this warp has read dS, and adds its part of dQ to what other blocks have added.
   const auto add_dQ = [&](const f32(&dQ)[8][4], const f32(&units)[2], int tile) {
     if (lane == 0) mbarrier_arrive(dS_empty.at(tile % num_buffers, 0));
-    const gmem<int> dQ_sum = dQ_sumg + row0 * d + part_column * 16;
+    const gmem<int> dQ_sum = dQ_sumg + std::int64_t{row0} * d + part_column * 16;
     const f32 coarse[2] = {units[0] * (1.f / high_integer), units[1] * (1.f / high_integer)};
     const auto integer = [&](int x, int e) {
       if (x < Tile<d>::by_fma) return nearest_integer_by_fma(dQ[x][e], units[e / 2], coarse[e / 2]);
@@ -478,7 +483,7 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
       begin_dK();
       if constexpr (!Tile<d>::early_scores) wgmma_wait<0>(dK);
     }
-    row0 = n.head(b, h) * padded_Nq + i0 + part_row + warp % 4 * 16;
+    row0 = static_cast<int>(n.head(b, h)) * padded_Nq + i0 + part_row + warp % 4 * 16;
     const bool last = h == (kv_head + 1) * n.group - 1 && i0 + Br >= n.Nq;
     if (Tile<d>::early_scores && !last) {  // S^T of the next tile, while dK is under way
       f32 S[Br / 8][4];

@@ -241,7 +241,8 @@ __global__ void __launch_bounds__(helpers)
   for (int e = 4 * threadIdx.x; e < helpers / helper_lanes * d; e += 4 * helpers) store4(dQ_sum + e, {});
   f32 K = 0.f, V = 0.f;
   grid_dependency_wait();  // all of `largest` is there when the kernel before has ended
-  const gmem<const f32> largest = largestg + (b * (n.q_heads / n.group) + n.kv_head(h)) * parts * 2;
+  const gmem<const f32> largest =
+      behind_wait(largestg + (b * (n.q_heads / n.group) + n.kv_head(h)) * parts * 2);
   for (int p = threadIdx.x % 32; p < parts; p += 32) {
     K = fmaxf(K, largest[2 * p]);
     V = fmaxf(V, largest[2 * p + 1]);
@@ -266,8 +267,9 @@ __global__ void __launch_bounds__(helpers)
   const int i0 = e / d * 16, x = e % d / 8, quad = e % 8;
   if (i0 >= n.Nq) return;
   grid_dependency_wait();  // dQ_sum is complete when the kernel before has ended
-  const gmem<const f32> units = unitsg + n.head(b, h) * padded_Nq + i0 + quad;
-  const gmem<const int> dQ_sum = dQ_sumg + ((n.head(b, h) * padded_Nq + i0) * d + x * 128 + 8 * quad);
+  const gmem<const f32> units = behind_wait(unitsg + n.head(b, h) * padded_Nq + i0 + quad);
+  const gmem<const int> dQ_sum =
+      behind_wait(dQ_sumg + ((n.head(b, h) * padded_Nq + i0) * d + x * 128 + 8 * quad));
 #pragma unroll
   for (int a = 0; a < 2; ++a) {
     const f32 unit = n.scale / units[8 * a];
@@ -423,7 +425,8 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
   // and quad + 8 come meanwhile.
   const auto begin_dQ = [&](f32(&dQ)[8][4], f32(&units)[2], int tile, int K_at) {
     const int buffer = tile % num_buffers, parity = tile / num_buffers % 2;
-    units[0] = unitsg[row0 + quad], units[1] = unitsg[row0 + quad + 8];
+    const gmem<const f32> of_row = behind_wait(unitsg + (row0 + quad));
+    units[0] = of_row[0], units[1] = of_row[8];
     mbarrier_wait(dS_full.at(buffer, 0), parity);  // dS is read: all warps must have written theirs
     wgmma_fence();
 #pragma unroll
