@@ -16,8 +16,10 @@
 #include <fstream>
 #include <map>
 #include <memory>
+#include <optional>
 #include <sstream>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "cases.hpp"
@@ -209,16 +211,44 @@ bool is_for(Pass pass, const Problem& p) {
 
 /// What stages_test.cpp tries, in small: ragged and whole tiles, more queries than keys and the reverse,
 /// grouped heads, rows that see no key, all layouts, a negative scale; each with all families of inputs.
-struct SmallCase {
+class SmallCase {
+ public:
+  SmallCase(Inputs inputs, Layout layout, Dtype computing, std::uint64_t seed)
+      : inputs(std::move(inputs)), layout(layout), computing_(computing), seed_(seed) {}
+
   Inputs inputs;
   Layout layout;
-  Expected expected;
-  Result<float> saved;    ///< Of the forward pass, for the backward pass.
-  std::vector<float> dO;  ///< Likewise.
-  ExpectedGradients gradients;
+
+  /// What follows is computed when it is first asked for: many stages have one pass, and most mutants are
+  /// rejected by one of the first cases.
+  const Expected& expected() {
+    if (!expected_) expected_ = expect_forward(inputs, computing_);
+    return *expected_;
+  }
+  /// Of the forward pass, for the backward pass.
+  const Result<float>& saved() {
+    if (!saved_) saved_ = saved_forward(inputs);
+    return *saved_;
+  }
+  const std::vector<float>& dO() {
+    if (dO_.empty()) dO_ = random_output_gradient(inputs.problem, seed_);
+    return dO_;
+  }
+  const ExpectedGradients& gradients() {
+    if (!gradients_) gradients_ = expect_backward(inputs, saved(), dO(), computing_);
+    return *gradients_;
+  }
+
+ private:
+  Dtype computing_;
+  std::uint64_t seed_;
+  std::optional<Expected> expected_;
+  std::optional<Result<float>> saved_;
+  std::vector<float> dO_;
+  std::optional<ExpectedGradients> gradients_;
 };
 
-using SmallCases = std::vector<std::shared_ptr<const SmallCase>>;
+using SmallCases = std::vector<std::shared_ptr<SmallCase>>;
 
 /// Whether its blocks come in clusters, at this head dimension; at others it is the stage before.
 bool has_clusters(const Stage& stage) {
@@ -245,23 +275,15 @@ SmallCases cases_for(const Stage& stage, int most_d = 96) {
   std::ranges::copy(variant_problems(stage, most_d), std::back_inserter(problems));
   SmallCases cases;
   static std::map<std::tuple<std::string, float, std::string_view, std::uint64_t, Layout>,
-                  std::shared_ptr<const SmallCase>>
+                  std::shared_ptr<SmallCase>>
       made;
   const auto add = [&](const Family& family, Problem p, std::uint64_t seed) {
     p.dtype = stage.supports.dtypes.front();
     const Layout layout = all_layouts[cases.size() % std::size(all_layouts)];
-    std::shared_ptr<const SmallCase>& one = made[{to_string(p), p.scale, family.name, seed, layout}];
-    if (one != nullptr) return cases.push_back(one);
-    Inputs inputs = make_inputs(family, p, seed);
-    const Dtype dtype = computing_dtype(stage, inputs.problem.dtype);
-    Expected expected = expect_forward(inputs, dtype);
-    Result<float> saved = saved_forward(inputs);
-    std::vector<float> dO = random_output_gradient(inputs.problem, seed);
-    ExpectedGradients gradients =
-        is_for(Pass::backward, p) ? expect_backward(inputs, saved, dO, dtype) : ExpectedGradients{};
-    one =
-        std::make_shared<const SmallCase>(SmallCase{std::move(inputs), layout, std::move(expected),
-                                                    std::move(saved), std::move(dO), std::move(gradients)});
+    std::shared_ptr<SmallCase>& one = made[{to_string(p), p.scale, family.name, seed, layout}];
+    if (one == nullptr)
+      one = std::make_shared<SmallCase>(make_inputs(family, p, seed), layout,
+                                        computing_dtype(stage, p.dtype), seed);
     cases.push_back(one);
   };
   for (const Problem& p : problems) {
@@ -295,18 +317,18 @@ void judge_by_checks(const Stage& stage, int most_d, Caught& caught) {
   simt::Emulator emulator(one_thread());
   const simt::UseEmulator use(emulator);
   for (const auto& shared : cases_for(stage, most_d)) {
-    const SmallCase& one = *shared;
+    SmallCase& one = *shared;
     emulator.reset();
     caught.emulated([&] {
       if (stage.forward == nullptr) return;
-      const Verdict verdict = run_and_check(stage, one.inputs, one.layout, one.expected);
+      const Verdict verdict = run_and_check(stage, one.inputs, one.layout, one.expected());
       caught.judged(verdict);
     });
     if (!caught.checks.empty()) return;  // one is enough
     caught.emulated([&] {
       if (stage.backward == nullptr || !is_for(Pass::backward, one.inputs.problem)) return;
       const Verdict verdict =
-          run_and_check_backward(stage, one.inputs, one.saved, one.dO, one.layout, one.gradients);
+          run_and_check_backward(stage, one.inputs, one.saved(), one.dO(), one.layout, one.gradients());
       caught.judged(verdict);
     });
     if (!caught.checks.empty()) return;
