@@ -12,24 +12,19 @@
 namespace flashladder::stage_75 {
 namespace {
 
-/// Without a softcap it is plain attention, whose kernels are compiled already.
-const Stage& plain_attention(int number) {
-  return on_backend(find_stage(number), kernel_backend);
-}
-
 void forward(const Forward& f) {
-  if (f.problem.softcap == 0) return plain_attention(70).forward(f);
   for_row<stage_70::table>(f.problem, [&](auto chosen) {
     constexpr stage_70::Row row = chosen;
-    stage_70::forward_with(f, chosen, softcap_of(f.problem, stage_70::Plain<row.causal>()));
+    with_softcap(f.problem, stage_70::Plain<row.causal>(),
+                 [&](const auto& policy) { stage_70::forward_with(f, chosen, policy); });
   });
 }
 
 void backward(const Backward& f) {
-  if (f.problem.softcap == 0) return plain_attention(71).backward(f);
   for_row<stage_71::table>(f.problem, [&](auto chosen) {
     constexpr stage_71::Row row = chosen;
-    stage_71::backward_with(f, chosen, softcap_of(f.problem, stage_70::Plain<row.causal>()));
+    with_softcap(f.problem, stage_70::Plain<row.causal>(),
+                 [&](const auto& policy) { stage_71::backward_with(f, chosen, policy); });
   });
 }
 

@@ -13,5 +13,12 @@ Softcap<Base> softcap_of(const Problem& p, const Base& base) {
   return {base, p.softcap, 1 / p.softcap, 2 * log2_e / p.softcap};
 }
 
+/// Calls `body` with the policy of a problem, on top of `base`; without a softcap that is `base`.
+template <class Base, class Body>
+void with_softcap(const Problem& p, const Base& base, Body body) {
+  if (p.softcap == 0) return body(base);
+  body(softcap_of(p, base));
+}
+
 }  // namespace
 }  // namespace flashladder::stage_75
