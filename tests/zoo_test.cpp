@@ -285,11 +285,11 @@ constexpr Order orders[] = {
 
 TEST_CASE("each wrong kernel is reported with its kind, line and buffer, and its twin passes", "[zoo]") {
   for (const Specimen& specimen : specimens()) {
-    const unsigned line = line_with("bug: " + specimen.name);
-    const unsigned other = line_with("other: " + specimen.name);
     for (const Order& order : orders) {
       DYNAMIC_SECTION(specimen.name << ", schedule " << static_cast<int>(order.schedule) << ", units "
                                     << static_cast<int>(order.units) << ", seed " << order.seed) {
+        const unsigned line = line_with("bug: " + specimen.name);
+        const unsigned other = line_with("other: " + specimen.name);
         simt::Options options;
         options.banks = true;
         options.check = specimen.check;
