@@ -115,9 +115,10 @@ make_venv() {
   packages+=(array_api_strict==2.6.1 ml_dtypes==0.6.0) # another library of arrays, and bfloat16 for NumPy
   "$venv/bin/pip" install -q --retries 0 --disable-pip-version-check "${packages[@]}" || skip "pip cannot get ${packages[*]}"
   command -v nvidia-smi >/dev/null || cuda=OFF # compiled for nothing
-  # The folder is that of ./ladder notebooks, so that all tests of the module compile the stages once.
+  # The folder is that of ./ladder notebooks. For another environment all is compiled again: ccache has it.
   CXX=${CXX:-c++} CMAKE_BUILD_PARALLEL_LEVEL=$jobs "$venv/bin/pip" install --disable-pip-version-check \
-    -C build-dir="$source/build/python" -C cmake.define.FLASHLADDER_CUDA=$cuda "$source"
+    -C build-dir="$source/build/python" -C cmake.define.FLASHLADDER_CUDA=$cuda \
+    -C cmake.define.CMAKE_CXX_COMPILER_LAUNCHER="$(command -v ccache)" "$source"
   local peers
   peers=$("$source/build/peers/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' 2>/dev/null) || true
   site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
