@@ -1,7 +1,8 @@
 #pragma once
-// How long the L2 cache is to keep what an instruction reads. (PTX ISA, createpolicy; cache eviction
-// priority hints.)
+// How long the L2 cache is to keep what an instruction reads or writes. (PTX ISA, createpolicy; cache
+// eviction priority hints.)
 #include "common/ptx/atomic_add4.hpp"
+#include "common/ptx/mma.hpp"
 #include "common/ptx/tma.hpp"
 
 namespace flashladder {
@@ -13,7 +14,7 @@ inline namespace for_cuda {
 /// What an instruction says to the L2 cache.
 using cache_policy = unsigned long long;
 
-/// What is read is not to stay: it makes room before all else does.
+/// What is read or written is not to stay: it makes room before all else does.
 __device__ __forceinline__ cache_policy evict_first() {
   cache_policy policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
@@ -32,6 +33,17 @@ __device__ __forceinline__ void store4(float* p, float4 value, cache_policy poli
   asm volatile("st.global.L2::cache_hint.v4.f32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(p), "f"(value.x),
                "f"(value.y), "f"(value.z), "f"(value.w), "l"(policy)
                : "memory");
+}
+
+/// store_16B of eight numbers, under a policy.
+template <class T>
+__device__ __forceinline__ void store_16B(T* to, const std::uint32_t (&words)[4], bool valid,
+                                          cache_policy policy) {
+  if (valid) {
+    asm volatile("st.global.L2::cache_hint.v4.b32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(to), "r"(words[0]),
+                 "r"(words[1]), "r"(words[2]), "r"(words[3]), "l"(policy)
+                 : "memory");
+  }
 }
 
 /// atomic_add4, under a policy; on Hopper, as tma_load.
@@ -63,7 +75,7 @@ inline namespace for_emulator {
 /// What an instruction says to the L2 cache, which is not emulated: nothing.
 struct cache_policy {};
 
-/// What is read is not to stay: it makes room before all else does.
+/// What is read or written is not to stay: it makes room before all else does.
 inline cache_policy evict_first() {
   return {};
 }
@@ -76,6 +88,13 @@ inline cache_policy evict_last() {
 /// store4, under a policy.
 inline void store4(simt::gmem<f32> p, float4 value, cache_policy, simt::Where where = simt::Where::here()) {
   store4(p, value, where);
+}
+
+/// store_16B of eight numbers, under a policy.
+template <class T>
+void store_16B(simt::gmem<T> to, const std::uint32_t (&words)[4], bool valid, cache_policy,
+               simt::Where where = simt::Where::here()) {
+  store_16B<T>(to, words, valid, where);
 }
 
 /// atomic_add4, under a policy; on Hopper, as tma_load.

@@ -30,11 +30,11 @@ __device__ __forceinline__ void store4(int* p, int4 value) {
 }
 
 /// Adds to the two integers from p on, 8 bytes, as one operation: one 64-bit addition, which carries from
-/// the first sum into the second one. sums_of_pairs() takes that back.
-__device__ __forceinline__ void atomic_add2(int* p, int first, int second) {
-  const auto low = static_cast<unsigned>(first),
-             high = static_cast<unsigned>(second) + static_cast<unsigned>(first >> 31);
-  atomicAdd(reinterpret_cast<unsigned long long*>(p), static_cast<unsigned long long>(high) << 32 | low);
+/// the first sum into the second one. `first` has `excess` too much, so that it is not negative.
+/// sums_of_pairs() takes both back.
+__device__ __forceinline__ void atomic_add2(int* p, unsigned first, int second) {
+  const auto high = static_cast<unsigned>(second);
+  atomicAdd(reinterpret_cast<unsigned long long*>(p), static_cast<unsigned long long>(high) << 32 | first);
 }
 
 }  // namespace for_cuda
@@ -77,7 +77,8 @@ inline void store4(simt::gmem<int> p, int4 value, simt::Where where = simt::Wher
 }
 
 /// Adds to the two integers from p on, 8 bytes, as one operation: one 64-bit addition, which carries from
-/// the first sum into the second one. sums_of_pairs() takes that back.
+/// the first sum into the second one. `first` has `excess` too much, so that it is not negative.
+/// sums_of_pairs() takes both back.
 using simt::atomic_add2;
 
 }  // namespace for_emulator
@@ -90,29 +91,38 @@ inline namespace for_cuda {
 inline namespace for_emulator {
 #endif
 
-/// What nearest_integer_by_fma() takes its higher bits in multiples of.
+/// What the first integer of a pair has too much.
+constexpr unsigned excess = 1u << 31;
+
+/// What excess_integer() takes its higher bits in multiples of.
 constexpr float high_integer = 2048.f;
 
-/// The integer nearest to x * units, by the units that multiply and add: those that convert are fewer, and
-/// are those of exponentials, too. |x * units| must be less than 2^31, and `coarse` units / high_integer.
+/// The integer nearest to x * units, and `excess`, by the units that multiply and add: those that convert
+/// are fewer, and are those of exponentials, too. |x * units| must be less than 2^31, and `coarse` units /
+/// high_integer.
 ///
 /// Neighbouring floats from 2^23 to 2^24 differ by 1. So 1.5 * 2^23 + y, for a small y, is rounded to a
 /// whole number, which its last bits have. So are the multiples of 2048 in x * units, and then what is
-/// left. 2048 times the bits of the one, and the bits of the other, are the integer, modulo 2^32: `high` is
-/// less than 1.5 * 2^23 by what the exponent of `low` has too much.
-__device__ __forceinline__ int nearest_integer_by_fma(f32 x, f32 units, f32 coarse) {
+/// left: low - 2048 times them has no rounding, and the last fmaf adds x * units to it. 2048 times the bits
+/// of the one, and the bits of the other, are the integer, modulo 2^32: `high` is less than 1.5 * 2^23 by
+/// what the exponent of `low` has too much, and has the excess in it.
+__device__ __forceinline__ unsigned excess_integer(f32 x, f32 units, f32 coarse) {
   constexpr int bits_of_low = 0x4b400000;
-  constexpr float low = 0x1.8p23f, high = low - bits_of_low / 2048;
+  constexpr float low = 0x1.8p23f, high = low - bits_of_low / 2048 + excess / 2048;
   const f32 multiples = fmaf(x, coarse, high);
-  const f32 rest = fmaf(x, units, fmaf(multiples, -high_integer, high * high_integer)) + low;
-  return static_cast<int>(2048u * bits_of(multiples) + bits_of(rest));
+  const f32 rest = fmaf(x, units, fmaf(multiples, -high_integer, high * high_integer + low));
+  return 2048u * bits_of(multiples) + bits_of(rest);
 }
 
-/// The sums of two pairs, to which atomic_add2() has added. The first sum of a pair is what its 32 bits
-/// say. If it is negative, the second one is one too small: bits above the sign are part of a negative
-/// number.
-__device__ __forceinline__ int4 sums_of_pairs(int4 added) {
-  return {added.x, added.y - (added.x >> 31), added.z, added.w - (added.z >> 31)};
+/// The sums of two pairs, to which atomic_add2() has added so many times. The first sum of a pair is what
+/// its 32 bits have without the excess. All that came to it is the sum and the excess: what of that has not
+/// had a place in 32 bits was carried.
+__device__ __forceinline__ int4 sums_of_pairs(int4 added, int times) {
+  const std::int64_t all_excess = std::int64_t{times} * excess;
+  const auto first = [&](int x) { return static_cast<int>(static_cast<unsigned>(x - all_excess)); };
+  const auto carried = [&](int sum) { return static_cast<int>((all_excess + sum) >> 32); };
+  const int x = first(added.x), z = first(added.z);
+  return {x, added.y - carried(x), z, added.w - carried(z)};
 }
 
 }  // namespace

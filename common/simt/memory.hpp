@@ -453,7 +453,7 @@ T atomic_add(gmem<T> p, std::type_identity_t<T> value, Where where = Where::here
 }
 
 /// Adds to the two integers from p on, 8 bytes, as one operation: one 64-bit addition.
-inline void atomic_add2(gmem<int> p, int first, int second, Where where = Where::here()) {
+inline void atomic_add2(gmem<int> p, unsigned first, int second, Where where = Where::here()) {
   gmem<int>::check<2>(p.buffer(), p.offset(), where);
   ++running.counts.atomics;
   running.global[p.buffer()->slot].atomic_bytes += 8;

@@ -23,7 +23,6 @@ struct Tile {
   static constexpr int registers = 240;                   // of a thread that multiplies
   static constexpr int producer_registers = 24;           // of one of the producer
   static constexpr int column_blocks = d / 64;            // of 64 columns of dQ
-  static constexpr int by_fma = 5;                        // of 8 numbers of dQ that become integers
   static_assert(Br / 64 * column_blocks == warpgroups, "of dQ a warpgroup has 64 rows and 64 columns");
 };
 constexpr int num_buffers = 2;  // of Q, dO, L2, D and dS, and of K and V
@@ -266,6 +265,9 @@ __global__ void __launch_bounds__(helpers)
   const int e = blockIdx.x * helpers + threadIdx.x;
   const int i0 = e / d * 16, x = e % d / 8, quad = e % 8;
   if (i0 >= n.Nq) return;
+  // So many tiles of keys have added to these rows.
+  const int end = n.mask().keys_end(i0 / Tile<d>::Br * Tile<d>::Br + Tile<d>::Br - 1);
+  const int times = end > 0 ? (end + Tile<d>::Bc - 1) / Tile<d>::Bc : 0;
   grid_dependency_wait();  // dQ_sum is complete when the kernel before has ended
   const gmem<const f32> units = behind_wait(unitsg + n.head(b, h) * padded_Nq + i0 + quad);
   const gmem<const int> dQ_sum =
@@ -276,7 +278,7 @@ __global__ void __launch_bounds__(helpers)
     f32 dq[8];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int4 sums = sums_of_pairs(load4(dQ_sum + (64 * a + 4 * half)));
+      const int4 sums = sums_of_pairs(load4(dQ_sum + (64 * a + 4 * half)), times);
       dq[4 * half] = unit * sums.x, dq[4 * half + 1] = unit * sums.y;
       dq[4 * half + 2] = unit * sums.z, dq[4 * half + 3] = unit * sums.w;
     }
@@ -421,12 +423,9 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
   // This warp's first row of dQ, of all heads, of the tile whose dQ comes next. (dQ_sum of 2^31 rows would
   // have 512 GiB, and 64 bits would take registers that are not there.)
   int row0 = 0;
-  // dQ = dS K of a tile, of this warpgroup's rows and columns and all keys, begins. The units of rows quad
-  // and quad + 8 come meanwhile.
-  const auto begin_dQ = [&](f32(&dQ)[8][4], f32(&units)[2], int tile, int K_at) {
+  // dQ = dS K of a tile, of this warpgroup's rows and columns and all keys, begins.
+  const auto begin_dQ = [&](f32(&dQ)[8][4], int tile, int K_at) {
     const int buffer = tile % num_buffers, parity = tile / num_buffers % 2;
-    const gmem<const f32> of_row = behind_wait(unitsg + (row0 + quad));
-    units[0] = of_row[0], units[1] = of_row[8];
     mbarrier_wait(dS_full.at(buffer, 0), parity);  // dS is read: all warps must have written theirs
     wgmma_fence();
 #pragma unroll
@@ -434,20 +433,24 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
       wgmma<T>(dQ, dS_part + buffer * St::bytes + St::at_row(k), K_part + K_at + KVt::at_row(k), k > 0);
     wgmma_commit();
   };
+  // The units of rows quad and quad + 8 of that tile come, before the products behind which they are
+  // needed: nvcc uses them for the first time between these products, which would wait for memory.
+  const auto load_units = [&](f32(&units)[2]) {
+    const gmem<const f32> of_row = behind_wait(unitsg + (row0 + quad));
+    units[0] = of_row[0], units[1] = of_row[8];
+  };
   // It is there: this warp has read dS, and adds its part of dQ to what other blocks have added.
   const auto add_dQ = [&](const f32(&dQ)[8][4], const f32(&units)[2], int tile) {
     if (lane == 0) mbarrier_arrive(dS_empty.at(tile % num_buffers, 0));
-    const gmem<int> dQ_sum = dQ_sumg + std::int64_t{row0} * d + part_column * 16;
+    // With the lane in it: the other parts of an address are known when this is compiled.
+    const gmem<int> dQ_sum = dQ_sumg + std::int64_t{row0} * d + (part_column * 16 + 2 * lane);
     const f32 coarse[2] = {units[0] * (1.f / high_integer), units[1] * (1.f / high_integer)};
-    const auto integer = [&](int x, int e) {
-      if (x < Tile<d>::by_fma) return nearest_integer_by_fma(dQ[x][e], units[e / 2], coarse[e / 2]);
-      return nearest_integer(dQ[x][e] * units[e / 2]);
-    };
 #pragma unroll
     for (int x = 0; x < 8; ++x) {
 #pragma unroll
       for (int a = 0; a < 2; ++a)
-        atomic_add2(dQ_sum + (128 * x + 64 * a + 2 * lane), integer(x, 2 * a), integer(x, 2 * a + 1));
+        atomic_add2(dQ_sum + (128 * x + 64 * a), excess_integer(dQ[x][2 * a], units[a], coarse[a]),
+                    nearest_integer(dQ[x][2 * a + 1] * units[a]));
     }
   };
   // S^T = K Q^T of a tile begins.
@@ -506,18 +509,20 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
     fence_proxy_async();  // what this thread has written is for the tensor cores
     __syncwarp();         // dS is given: all lanes must have written theirs
     if (lane == 0) mbarrier_arrive(dS_full.at(buffer, 0));
+    f32 units[2];
+    load_units(units);  // of the tile before; for the first one in vain: a branch would take registers
     wgmma_wait<0>(dV);
     release(of_dO, buffer);
 
     // dQ of the tile before and dK += dS^T Q of this one begin
-    f32 dQ[8][4], units[2];
+    f32 dQ[8][4];
     const auto begin_dK = [&] {
 #pragma unroll
       for (int k = 0; k < Br; k += 16) wgmma<T>(dK, dS_rounded[k / 16], Q_rows + now + Qt::at_row(k));
       wgmma_commit();
     };
     if (tile > 0) {
-      begin_dQ(dQ, units, tile - 1, K_before);
+      begin_dQ(dQ, tile - 1, K_before);
       begin_dK();
       wgmma_wait<1>(dQ);
       if (K_before != KV_at && lane == 0)
@@ -567,7 +572,8 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
     store(keys_of(buffer));  // read again: else they would be kept in registers through all rows
   }
   f32 dQ[8][4], units[2];  // of the last tile
-  begin_dQ(dQ, units, tile - 1, K_before);
+  begin_dQ(dQ, tile - 1, K_before);
+  load_units(units);
   wgmma_wait<0>(dQ);
   add_dQ(dQ, units, tile - 1);
 }

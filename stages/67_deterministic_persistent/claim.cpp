@@ -18,6 +18,8 @@ void where_blocks_stay(ClosedForm& form) {
     forms.insert(forms.end(),
                  {{"blocks", stay.blocks() + BHkv * ceil_div(parts, 4) +
                                  BH * (Tr * Br / 16 + ceil_div(ceil_div(Nq, 16) * D, 128))},
+                  {"global.units.read_elements",
+                   256 * warpgroups * (BH * sum(live_i) + stay.blocks()) + 2 * BH * ceil_div(Nq, 16) * D},
                   {"atomics", BH * sum(live_i) * Br * D / 2 + stay.drawn()},  // two integers each
                   {"device_bytes", 4 * rows * (3 + D) + 8 * BHkv * parts + 4}});
     return forms;

@@ -417,6 +417,7 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
   // dK and dV of a tile of keys go to memory. A quad exchanges what it has of a key, so that each lane
   // stores 16 bytes.
   const auto store = [&](const KeyTile& keys) {
+    const cache_policy policy = evict_first();  // as above
     const gmem<T> dKh = dKg + n.dK.at(keys.b, keys.kv_head), dVh = dVg + n.dV.at(keys.b, keys.kv_head);
 #pragma unroll
     for (int a = 0; a < 2; ++a) {
@@ -435,8 +436,8 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
         transpose_quad(row_dV);
         const int c = 8 * (x + quad_lane);
         const bool there = j < n.Nk && c < n.d;
-        store_16B<T>(dKh + (j * n.dK.row + c), row_dK, there);
-        store_16B<T>(dVh + (j * n.dV.row + c), row_dV, there);
+        store_16B<T>(dKh + (j * n.dK.row + c), row_dK, there, policy);
+        store_16B<T>(dVh + (j * n.dV.row + c), row_dV, there, policy);
       }
     }
   };

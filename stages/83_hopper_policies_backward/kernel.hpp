@@ -112,6 +112,23 @@ struct Here {
   std::int64_t head;  // query head, of those of all batch entries
 };
 
+/// Which rows see a key, counted from row i on: found once for all rows of a tile.
+template <class Policy>
+struct SeeingRows {
+  int first, end;
+
+  // A key behind the last one is seen by none. Where rows see all keys before their own one, it is seen
+  // from row Nq on, and P of that is 0 in any case.
+  static constexpr bool may_be_behind = !Policy::causal || Policy::begins_later;
+
+  __device__ __forceinline__ SeeingRows(const Policy& policy, const Sizes& n, int i, int key)
+      : first((may_be_behind && key >= n.Nk ? n.Nq : policy.rows_first(n, key)) - i),
+        end(policy.rows_end(n, key) - i) {}
+  __device__ __forceinline__ bool have(int di) const {
+    return di >= first && (!Policy::begins_later || di < end);
+  }
+};
+
 /// S^T becomes P^T = exp(S - L), as a power of 2, of the scores that the policy makes of S and of its own
 /// numbers; a row that does not see a key has P = 0. What dropout leaves of P is rounded: the operand A of
 /// P^T dO. Where the policy changes scores, P^T is multiplied with the slope at last: of P itself nothing
@@ -126,6 +143,8 @@ __device__ __forceinline__ void probabilities(f32 (&x)[chunks][4],  // S^T, then
   // Scores that the policy has changed have the scale in them.
   const float scale_log2 = (Policy::changes_scores ? 1.f : scale) * log2_e;
   const bool all = policy.has_number(head, element(here.i, here.j, chunks - 1, 3));
+  const int j = opaque(here.j);  // else what follows would be kept in registers from tile to tile
+  const SeeingRows<Policy> rows_of_key[2] = {{policy, n, here.i, j}, {policy, n, here.i, j + 8}};
 #pragma unroll
   for (int c = 0; c < chunks; c += 2) {
     f32 left[2][4];
@@ -142,9 +161,7 @@ __device__ __forceinline__ void probabilities(f32 (&x)[chunks][4],  // S^T, then
         else if (Policy::changes_scores)
           s = policy.score(s * scale, head, at);
         f32 p = ex2_approx(fmaf(s, scale_log2, -(e % 2 == 0 ? l.x : l.y)));
-        if (masked &&
-            (key >= policy.keys_end(n, row) || (Policy::begins_later && key < policy.keys_first(n, row))))
-          p = 0.f;
+        if (masked && !rows_of_key[e / 2].have(at.di)) p = 0.f;
         probe("P", here.head, here.row0 + row, here.key0 + key, p);
         left[y][e] = Policy::drops && !stays(c + y, e) ? f32(0.f) : p;
         x[c + y][e] = Policy::changes_scores ? p * policy.slope(s, head, at) : p;
