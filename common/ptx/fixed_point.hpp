@@ -94,24 +94,20 @@ inline namespace for_emulator {
 /// What the first integer of a pair has too much.
 constexpr unsigned excess = 1u << 31;
 
-/// What excess_integer() takes its higher bits in multiples of.
-constexpr float high_integer = 2048.f;
-
 /// The integer nearest to x * units, and `excess`, by the units that multiply and add: those that convert
-/// are fewer, and are those of exponentials, too. |x * units| must be less than 2^31, and `coarse` units /
-/// high_integer.
+/// are fewer, and are those of exponentials, too. |x * units| must be less than 2^31.
 ///
-/// Neighbouring floats from 2^23 to 2^24 differ by 1. So 1.5 * 2^23 + y, for a small y, is rounded to a
-/// whole number, which its last bits have. So are the multiples of 2048 in x * units, and then what is
-/// left: low - 2048 times them has no rounding, and the last fmaf adds x * units to it. 2048 times the bits
-/// of the one, and the bits of the other, are the integer, modulo 2^32: `high` is less than 1.5 * 2^23 by
-/// what the exponent of `low` has too much, and has the excess in it.
-__device__ __forceinline__ unsigned excess_integer(f32 x, f32 units, f32 coarse) {
-  constexpr int bits_of_low = 0x4b400000;
-  constexpr float low = 0x1.8p23f, high = low - bits_of_low / 2048 + excess / 2048;
-  const f32 multiples = fmaf(x, coarse, high);
-  const f32 rest = fmaf(x, units, fmaf(multiples, -high_integer, high * high_integer + low));
-  return 2048u * bits_of(multiples) + bits_of(rest);
+/// Neighbouring floats from 2^34 to 2^35 differ by 2048. So `high`, which is about 1.5 * 2^34, and x *
+/// units are rounded to a multiple of 2048, and the last bits of the sum have that multiple. Those from
+/// 2^23 to 2^24 differ by 1, so that `low` and what is left of x * units are rounded to a whole number.
+/// 2048 times the bits of the one, and the bits of the other, are the integer, modulo 2^32: `high` has the
+/// excess in it, and is less by the bits of `low`. Nothing else is rounded.
+__device__ __forceinline__ unsigned excess_integer(f32 x, f32 units) {
+  constexpr unsigned bits_of_low = 0x4b400000;
+  constexpr float low = 0x1.8p23f, high = 0x1.8p34f + (excess - bits_of_low);
+  const f32 multiple = fmaf(x, units, high);
+  const f32 rest = fmaf(x, units, (high + low) - multiple);
+  return 2048u * bits_of(multiple) + bits_of(rest);
 }
 
 /// The sums of two pairs, to which atomic_add2() has added so many times. The first sum of a pair is what

@@ -388,8 +388,7 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
       wgmma<T>(dQ, dS_part + buffer * St::bytes + St::at_row(k), K_part + KVt::at_row(k), k > 0);
     wgmma_commit();
   };
-  // The units of rows quad and quad + 8 of that tile come, well before dQ or behind it: nvcc uses them for
-  // the first time between products, and the later ones would wait for memory.
+  // The units of rows quad and quad + 8 of that tile come.
   const auto load_units = [&](f32(&units)[2]) {
     const gmem<const f32> of_row = behind_wait(unitsg + (row0 + quad));
     units[0] = of_row[0], units[1] = of_row[8];
@@ -399,12 +398,11 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
     if (lane == 0) mbarrier_arrive(dS_empty.at(tile % num_buffers, 0));
     // With the lane in it: the other parts of an address are known when this is compiled.
     const gmem<int> dQ_sum = dQ_sumg + std::int64_t{row0} * d + (part_column * 16 + 2 * lane);
-    const f32 coarse[2] = {units[0] * (1.f / high_integer), units[1] * (1.f / high_integer)};
 #pragma unroll
     for (int x = 0; x < 8; ++x) {
 #pragma unroll
       for (int a = 0; a < 2; ++a)
-        atomic_add2(dQ_sum + (128 * x + 64 * a), excess_integer(dQ[x][2 * a], units[a], coarse[a]),
+        atomic_add2(dQ_sum + (128 * x + 64 * a), excess_integer(dQ[x][2 * a], units[a]),
                     nearest_integer(dQ[x][2 * a + 1] * units[a]));
     }
   };
@@ -459,14 +457,14 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
     wgmma_wait<1>(dP);
     multiply(dP, P, D, buffer, quad_lane);
     round_tile<T>(dS_rounded, dP);
-    f32 units[2];  // of the tile before. At D = 64 there are no registers for them as early as here
-    if constexpr (Tile<d>::early_scores) load_units(units);  // for the first tile in vain, without a branch
     // this buffer of dS changes: all warps must have waited for the products that read it
     mbarrier_wait(dS_empty.at(buffer, 0), 1 - parity);
     store_keys<St, T>(dS, buffer * St::panels * Bc, dS_rounded, k0, lane);
     fence_proxy_async();  // what this thread has written is for the tensor cores
     __syncwarp();         // dS is given: all lanes must have written theirs
     if (lane == 0) mbarrier_arrive(dS_full.at(buffer, 0));
+    f32 units[2];
+    load_units(units);  // of the tile before; for the first one in vain: a branch would take registers
     wgmma_wait<0>(dV);
     release(of_dO, buffer);
 
@@ -480,7 +478,6 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
     if (tile > 0) {
       begin_dQ(dQ, tile - 1);
       begin_dK();
-      if constexpr (!Tile<d>::early_scores) load_units(units);
       wgmma_wait<1>(dQ);
       add_dQ(dQ, units, tile - 1);  // while dK is under way
       if constexpr (!Tile<d>::early_scores) wgmma_wait<0>(dK);

@@ -433,8 +433,7 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
       wgmma<T>(dQ, dS_part + buffer * St::bytes + St::at_row(k), K_part + K_at + KVt::at_row(k), k > 0);
     wgmma_commit();
   };
-  // The units of rows quad and quad + 8 of that tile come, before the products behind which they are
-  // needed: nvcc uses them for the first time between these products, which would wait for memory.
+  // The units of rows quad and quad + 8 of that tile come.
   const auto load_units = [&](f32(&units)[2]) {
     const gmem<const f32> of_row = behind_wait(unitsg + (row0 + quad));
     units[0] = of_row[0], units[1] = of_row[8];
@@ -444,12 +443,11 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
     if (lane == 0) mbarrier_arrive(dS_empty.at(tile % num_buffers, 0));
     // With the lane in it: the other parts of an address are known when this is compiled.
     const gmem<int> dQ_sum = dQ_sumg + std::int64_t{row0} * d + (part_column * 16 + 2 * lane);
-    const f32 coarse[2] = {units[0] * (1.f / high_integer), units[1] * (1.f / high_integer)};
 #pragma unroll
     for (int x = 0; x < 8; ++x) {
 #pragma unroll
       for (int a = 0; a < 2; ++a)
-        atomic_add2(dQ_sum + (128 * x + 64 * a), excess_integer(dQ[x][2 * a], units[a], coarse[a]),
+        atomic_add2(dQ_sum + (128 * x + 64 * a), excess_integer(dQ[x][2 * a], units[a]),
                     nearest_integer(dQ[x][2 * a + 1] * units[a]));
     }
   };
