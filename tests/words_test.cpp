@@ -1,6 +1,7 @@
-// Hopper's smaller words on the emulator: elect.sync, vote.any, vimnmx3, stmatrix, setmaxnreg, and
-// reductions in bulk. What is wrong with a kernel that uses them wrongly: zoo_test.cpp.
+// Hopper's smaller words on the emulator: elect.sync, vote.any, vimnmx3, stmatrix, setmaxnreg, reductions
+// in bulk, and those of fixed point. What is wrong with a kernel that uses them wrongly: zoo_test.cpp.
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <limits>
 #include <string>
@@ -8,6 +9,7 @@
 
 #include "catch.hpp"
 #include "common/ptx/elect.hpp"
+#include "common/ptx/fixed_point.hpp"
 #include "common/ptx/max3.hpp"
 #include "common/ptx/mma.hpp"
 #include "common/ptx/named_barrier.hpp"
@@ -155,6 +157,52 @@ TEST_CASE("three floats are compared as integers: right unless all have a minus 
   to.download(got.data());
   CHECK(got == expected);
   CHECK(emulator.last().max == expected.size());
+}
+
+// --- fixed point
+
+constexpr float units = 1234567.8f;  // of 1
+
+/// Each thread adds its four numbers, in units, to two pairs of integers.
+__global__ void add_pairs(gmem<const f32> numbers, gmem<int> pairs) {
+  for (int i = 0; i < 4; i += 2) {
+    const f32 first = numbers[4 * threadIdx.x + i], second = numbers[4 * threadIdx.x + i + 1];
+    atomic_add2(pairs + i, excess_integer(first, units), nearest_integer(second * units));
+  }
+}
+
+__global__ void take_apart(gmem<int> pairs, int times) {
+  store4(pairs, sums_of_pairs(load4(gmem<const int>(pairs)), times));
+}
+
+TEST_CASE("pairs of integers add up, whatever the first ones carry into the second ones", "[simt]") {
+  // In units up to 1e9, with either sign. Each is rounded by itself, and all sums have 31 bits.
+  const unsigned threads = GENERATE(1u, 2u, 96u);
+  std::vector<float> numbers;
+  std::vector<int> expected(4);
+  for (unsigned t = 0; t < threads; ++t) {
+    for (int i = 0; i < 4; ++i) {
+      const float x = 777.7f * std::sin(1.f + static_cast<float>(4 * t) + 1.3f * static_cast<float>(i)) -
+                      (i < 2 ? 0.3f : 0.f);
+      numbers.push_back(x);
+      // The first of a pair is the nearest to x * units itself, the second one to what fp32 makes of it.
+      const double all = i % 2 == 0 ? double{x} * units : double{x * units};
+      expected[static_cast<std::size_t>(i)] += static_cast<int>(std::nearbyint(all));
+    }
+  }
+  for (Schedule schedule : schedules) {
+    simt::Emulator emulator(checked(schedule));
+    const simt::UseEmulator use(emulator);
+    DeviceBuffer<f32> from("numbers", static_cast<std::int64_t>(numbers.size()));
+    DeviceBuffer<int> pairs("pairs", 4);
+    from.upload(numbers.data());
+    pairs.fill_zero();
+    launch("add_pairs", add_pairs, dim3(1), dim3(threads), 0, from, pairs);
+    launch("take_apart", take_apart, dim3(1), dim3(1), 0, pairs, static_cast<int>(threads));
+    std::vector<int> got(4);
+    pairs.download(got.data());
+    CHECK(got == expected);
+  }
 }
 
 // --- stmatrix
