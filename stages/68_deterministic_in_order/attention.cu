@@ -417,7 +417,7 @@ __global__ void __launch_bounds__(Tile<d>::threads, 1)
   // dK and dV of a tile of keys go to memory. A quad exchanges what it has of a key, so that each lane
   // stores 16 bytes.
   const auto store = [&](const KeyTile& keys) {
-    const cache_policy policy = evict_first();  // as above
+    const cache_policy policy = evict_first();  // L2 is to keep dQ_sum
     const gmem<T> dKh = dKg + n.dK.at(keys.b, keys.kv_head), dVh = dVg + n.dV.at(keys.b, keys.kv_head);
 #pragma unroll
     for (int a = 0; a < 2; ++a) {
