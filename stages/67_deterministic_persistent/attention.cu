@@ -266,8 +266,8 @@ __global__ void __launch_bounds__(helpers)
   const int i0 = e / d * 16, x = e % d / 8, quad = e % 8;
   if (i0 >= n.Nq) return;
   // So many tiles of keys have added to these rows.
-  const int end = n.mask().keys_end(i0 / Tile<d>::Br * Tile<d>::Br + Tile<d>::Br - 1);
-  const int times = end > 0 ? (end + Tile<d>::Bc - 1) / Tile<d>::Bc : 0;
+  const int live = n.mask().live_tiles(i0 / Tile<d>::Br * Tile<d>::Br, Tile<d>::Br, Tile<d>::Bc).end;
+  const int times = live > 0 ? live : 0;
   grid_dependency_wait();  // dQ_sum is complete when the kernel before has ended
   const gmem<const f32> units = behind_wait(unitsg + n.head(b, h) * padded_Nq + i0 + quad);
   const gmem<const int> dQ_sum =
